@@ -1,6 +1,8 @@
 """`AgentSource`: the agent files of some folders, as tools, with a card of each as a resource.
 
-Reads once, when entered; a broken file is noted in `problems` and the others load. Entered by `app`.
+Reads when entered; a broken file is noted in `problems` and the others load. `app` makes a new source when files change, which goes on
+from the one before: files that did not change keep what was made for them, and a file that cannot be used any more keeps its last good
+version.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ import dataclasses
 import logging
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import cast
@@ -30,6 +33,7 @@ from gateway.config.agents import AgentSettings, MiddlewareEntry
 from gateway.config.executes import RunEntry, middleware_entry
 from gateway.config.expand import Expander
 from gateway.config.references import References
+from gateway.config.watch import Signature, signature_of
 from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
 from gateway.json_types import JsonObject, JsonValue
 from gateway.middleware import sort_middleware
@@ -38,11 +42,38 @@ from gateway.sessions.context import ContextProvider
 from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
-from gateway.tools.functions_source import SourceProblem, import_object
+from gateway.tools.functions_source import STAYS, SourceProblem, import_object
+from gateway.tools.modules import current_modules
 from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LoadedAgent:
+    """One file that is served, with what was made for it."""
+
+    definition: AgentDefinition
+    remote: Remote | None
+    """Where it runs, if not here; closed by the last source that has it."""
+    providers: Sequence[ContextProvider]
+    middleware: Sequence[object]
+    around: Sequence[object]
+    """The middleware of every agent."""
+    signature: Signature
+    generation: int
+    """Of the modules that it imported (`OwnModules.generation`)."""
+
+    @property
+    def name(self) -> str:
+        """The agent's name."""
+        return self.definition.file.name
+
+    def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
+        """Whether neither the file nor what it imports has changed."""
+        same = signature is not None and signature == self.signature and around is self.around
+        return same and (not self.definition.file.python_references or generation == self.generation)
 
 
 class AgentSource:
@@ -79,7 +110,14 @@ class AgentSource:
         )
         self._environ = environ
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
-        self._remotes: dict[str, Remote] = {}
+        self.loaded: dict[Path, LoadedAgent] = {}
+        """What is served, by file."""
+        self.around: list[object] | None = None
+        """The middleware of every agent, once it is made."""
+        modules = current_modules()
+        self.generation = modules.generation if modules is not None else 0
+        self._previous: AgentSource | None = None
+        self._left: set[int] = set()
         self._tools: dict[str, AgentTool] = {}
         self.secrets: set[str] = set()
         """Values to mask wherever something is shown."""
@@ -107,48 +145,87 @@ class AgentSource:
         """Always `agent`."""
         return "agent"
 
+    def go_on_from(self, previous: AgentSource) -> None:
+        """Keep what `previous`, which was made alike, has of files that did not change and of files that cannot be used any more."""
+        self._previous = previous
+
     async def __aenter__(self) -> AgentSource:
         """Read every file."""
-        found: dict[str, AgentDefinition] = {}
-        providers: dict[str, list[ContextProvider]] = {}
-        layers: dict[str, list[object]] = {}
+        before = self._previous.loaded if self._previous is not None else {}
+        around: list[object] | None = None
         try:
-            written = self._shared.settings.middleware
-            await self._admit(middleware_entry(written) if written else None, "agents.middleware")
-            around = await self._made(written, "agents.middleware")
+            around = await self._around(before)
         except AgentError as error:
-            self.problems.append(SourceProblem("agents.middleware", str(error).removeprefix("agents.middleware: ")))
-            logger.warning("%s; no agent is served without it", error)
-            return self
+            stays = f" {STAYS}" if before else ""
+            self.problems.append(SourceProblem("agents.middleware", str(error).removeprefix("agents.middleware: ") + stays))
+            logger.warning("%s; no agent is read without it%s", error, stays)
+        found: dict[str, LoadedAgent] = {}
+        made: list[LoadedAgent] = []
         for path in await anyio.to_thread.run_sync(find_files, self._paths):
+            known = before.get(path)
             try:
-                definition = await anyio.to_thread.run_sync(read_agent, path)
-                remote = await anyio.to_thread.run_sync(self._remote, definition)
-                first = found.setdefault(definition.file.name, definition)
-                if first is not definition:
-                    raise AgentError(f"{path}: agent {definition.file.name!r} is already defined in {first.path}; rename one.")
+                loaded = await self._load(path, known, around) if around is not None else known
+            except AgentError as error:
+                self._note(path, error, stays=known is not None)
+                loaded = known
+            if loaded is not None and loaded is not known:
+                made.append(loaded)
+            if loaded is not None and (first := found.setdefault(loaded.name, loaded)) is not loaded:
+                text = f"{path}: agent {loaded.name!r} is already defined in {first.definition.path}; rename one."
+                self._note(path, AgentError(text))
+        for name in sorted(found):
+            loaded = found[name]
+            try:
                 if self._shared.roots is not None:
-                    self._shared.roots.protect(definition.file.python_references)
-                await self._admit(definition.run_entry, str(definition.path))
-                own = await self._made(definition.file.middleware, f"{definition.path}: middleware")
-                layers[definition.file.name] = [*around, *own]
-                providers[definition.file.name] = await self._providers_of(definition)
+                    self._shared.roots.protect(loaded.definition.file.python_references)
+                await self._check_roots(loaded.definition, loaded.providers)
             except AgentError as error:
-                self._note(path, error)
+                self._note(loaded.definition.path, error)
                 continue
-            if remote is not None:
-                self._remotes[definition.file.name] = remote
-            for note in definition.notes:
-                logger.info("%s", note)
-        for name in sorted(providers):
-            try:
-                await self._check_roots(found[name], providers[name])
-            except AgentError as error:
-                self._note(found[name].path, error)
-            else:
-                self.definitions.append(found[name])
-        self._tools = {d.file.name: self._tool(d, providers[d.file.name], layers[d.file.name]) for d in self.definitions}
+            self.loaded[loaded.definition.path] = loaded
+            if self._previous is not None:  # it does not close what is used on
+                self._previous.give_up(loaded)
+        for loaded in made:
+            if self.loaded.get(loaded.definition.path) is not loaded:
+                await _close(loaded.remote)
+        self.definitions = [loaded.definition for loaded in self.loaded.values()]
+        self._tools = {loaded.name: self._tool(loaded) for loaded in self.loaded.values()}
+        self._previous = None
         return self
+
+    async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
+        """The middleware of every agent: as it was made before, or made now. Raises `AgentError`."""
+        written, known = self._shared.settings.middleware, self._previous
+        if known is not None and known.generation == self.generation and known.around is not None:
+            self.around = known.around
+            return known.around
+        await self._admit(middleware_entry(written) if written else None, "agents.middleware")
+        self.around = await self._made(written, "agents.middleware")
+        return self.around
+
+    async def _load(self, path: Path, known: LoadedAgent | None, around: Sequence[object]) -> LoadedAgent:
+        """Read one file and make what it names. Raises `AgentError`."""
+        signature = await anyio.to_thread.run_sync(signature_of, path)
+        if known is not None and known.is_current(signature, self.generation, around):
+            return known
+        definition = await anyio.to_thread.run_sync(read_agent, path)
+        remote = await anyio.to_thread.run_sync(self._remote, definition)
+        try:
+            if self._shared.roots is not None:
+                self._shared.roots.protect(definition.file.python_references)
+            await self._admit(definition.run_entry, str(definition.path))
+            own = await self._made(definition.file.middleware, f"{definition.path}: middleware")
+            providers = await self._providers_of(definition)
+        except AgentError:
+            await _close(remote)
+            raise
+        for note in definition.notes:
+            logger.info("%s", note)
+        return LoadedAgent(definition, remote, providers, own, around, signature, self.generation)
+
+    def give_up(self, loaded: LoadedAgent) -> None:
+        """Leave what belongs to an agent to the source that goes on with it."""
+        self._left.add(id(loaded))
 
     async def _admit(self, entry: RunEntry | None, where: str) -> None:
         """Raise `AgentError` if something that is about to be imported waits for acceptance."""
@@ -181,9 +258,10 @@ class AgentSource:
         if refusal is not None:
             raise AgentError(f"{where}: {refusal}")
 
-    def _note(self, path: Path, error: AgentError) -> None:
-        self.problems.append(SourceProblem(str(path), str(error).removeprefix(f"{path}: ")))
-        logger.warning("%s", error)
+    def _note(self, path: Path, error: AgentError, *, stays: bool = False) -> None:
+        text = f"{error} {STAYS}" if stays else str(error)
+        self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
+        logger.warning("%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
         """Return the input schemas of the file tools that agents get, by the name of the source in rules: `agent/<name>`."""
@@ -199,13 +277,10 @@ class AgentSource:
         """Whether callers may have sessions with one of the agents."""
         return self._shared.conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
 
-    def _tool(self, definition: AgentDefinition, providers: Sequence[ContextProvider], middleware: Sequence[object]) -> AgentTool:
+    def _tool(self, loaded: LoadedAgent) -> AgentTool:
+        middleware = [*loaded.around, *loaded.middleware]
         return AgentTool(
-            definition,
-            self._shared,
-            context_providers=providers,
-            remote=self._remotes.get(definition.file.name),
-            middleware=middleware,
+            loaded.definition, self._shared, context_providers=loaded.providers, remote=loaded.remote, middleware=middleware
         )
 
     async def _made(self, entries: Sequence[MiddlewareEntry], where: str) -> list[object]:
@@ -287,10 +362,9 @@ class AgentSource:
         return Remote(client=AGUIChatClient(endpoint=url, headers=headers))
 
     async def __aexit__(self, *exc: object) -> None:
-        for remote in self._remotes.values():
-            for client in (remote.agent, remote.client):
-                if client is not None:
-                    await client.aclose()
+        for loaded in self.loaded.values():
+            if id(loaded) not in self._left:
+                await _close(loaded.remote)
 
     async def tools(self) -> Sequence[Tool]:
         """One tool per agent."""
@@ -326,7 +400,13 @@ class AgentSource:
         """Undo one `watch`."""
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Agents do not change while the gateway runs."""
+        """A source does not change: `app` makes another one."""
+
+
+async def _close(remote: Remote | None) -> None:
+    for client in (remote.agent, remote.client) if remote is not None else ():
+        if client is not None:
+            await client.aclose()
 
 
 def _layers(hooks: Sequence[LifecycleHooks]) -> list[object]:

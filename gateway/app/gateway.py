@@ -43,7 +43,8 @@ from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig, HttpSettings
 from gateway.config.policies import ApprovalBy
-from gateway.config.watch import FileWatch
+from gateway.config.watch import POLL_SECONDS, FileWatch
+from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
 from gateway.policy.approvals import approvers_of, may_need_approval, with_script_approval
 from gateway.server.build import GatewayServer
@@ -250,6 +251,8 @@ class Gateway:
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         await self._servers.start(turnover.joining)
         tasks.start_soon(self._servers.follow_acceptance)
+        if self._place is None or self._place.is_home:
+            tasks.start_soon(self._follow_files)
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
 
@@ -385,6 +388,29 @@ class Gateway:
         came, went = (", ".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))
         logger.info("configuration applied again: sources started: %s; left: %s", came, went)
         return loaded.config.server.reload
+
+    async def _follow_files(self) -> None:
+        """Take up changed files of agents, workflows and functions, unless `server.reload` is false."""
+        while True:
+            await anyio.sleep(max(POLL_SECONDS, self.loaded.config.skills.refresh_seconds))
+            try:
+                if self.loaded.config.server.reload and await self._local.files_changed(self.loaded):
+                    await self._take_up_files()
+            except (GatewayError, OSError) as error:
+                logger.error("changed files are not in use: %s", error)
+
+    async def _take_up_files(self) -> None:
+        async with self._arranging:
+            local = await self._local.prepare(self.loaded, self._shared.remote)
+            self._tell_held()
+            self._local.take(local)
+            self._learn_secrets()
+            self._offer_own()
+            await self.catalog.arrange(self._entries())
+            self._local.release(local.leaving)
+        self._server.describe()
+        self._tasks.start_soon(self.inspection.note_own_rules)
+        logger.info("changed files taken up sources=%s", ",".join(joined.source.id for joined in local.joining))
 
     def _tell_held(self) -> None:
         for kind, entry in self._acceptance.take_news():

@@ -18,6 +18,7 @@ import anyio.to_thread
 
 from gateway.app.acceptance import Acceptance
 from gateway.app.held import Held, Holdable, Hosts
+from gateway.app.local_files import LocalFiles
 from gateway.app.roots import RootRules
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig
@@ -50,6 +51,8 @@ class Local:
     made_from: tuple[object, ...]
     source: ToolSource
     held: Held
+    files: object
+    """The state of the files that it was read from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ class LocalSources:
         self.problem: str | None = None
         """Why a setting of skills is not used as it is written."""
         self._functions: FunctionSource | None = None
+        self._files = LocalFiles()
 
     def names_of(self, objects: Sequence[object]) -> list[str]:
         """The names of the served functions that run one of these objects."""
@@ -161,6 +165,14 @@ class LocalSources:
 
         There is a source for skills also where only servers have some (`remote`).
         """
+        with self._files.importing(loaded.base_dir):
+            return await self._prepare(loaded, remote)
+
+    async def files_changed(self, loaded: LoadedConfig) -> bool:
+        """Whether a file of agents, workflows or functions differs from what was read last, and has stayed so for a moment."""
+        return await self._files.changed(loaded)
+
+    async def _prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None) -> LocalTurnover:
         table: dict[str, Local] = {}
         joining: set[str] = set()
         if not loaded.config.expose.functions:
@@ -169,13 +181,19 @@ class LocalSources:
         if loaded.config.skills.scripts.read_paths:
             loaded = await anyio.to_thread.run_sync(self._with_readable, loaded, roots)
         wanted = dict(_wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)))
+        files = await self._files.take(loaded)
+        roots.protect_files(self._files.modules)
         # Agents come last: their folders are judged with everything imported that workflows and functions name.
         for kind in sorted(wanted, key=lambda kind: kind == "agent"):
             made_from, local = wanted[kind], self._table.get(kind)
-            if local is None or local.made_from != made_from or await self._is_judged_anew(local.source, roots):
+            is_alike = local is not None and local.made_from == made_from
+            if local is None or not is_alike or local.files != files.of(kind) or await self._is_judged_anew(local.source, roots):
                 source = self._build(kind, loaded, roots)
+                # Under other rules the earlier version might not have loaded either.
+                if local is not None and is_alike and kind in ("agent", "workflow"):
+                    cast("AgentSource", source).go_on_from(cast("AgentSource", local.source))
                 policy = loaded.config.policy(kind)
-                local = Local(made_from, source, Held(cast("Holdable", source), policy.timeout_seconds))
+                local = Local(made_from, source, Held(cast("Holdable", source), policy.timeout_seconds), files.of(kind))
                 await self._hosts.start(local.held)
                 if kind == "skill" and remote is not None:
                     cast("SkillSource", source).library.add(remote)
@@ -215,7 +233,7 @@ class LocalSources:
             case "function":
                 from gateway.tools.functions_source import FunctionSource
 
-                return FunctionSource(expose.functions, base_dir=base)
+                return FunctionSource(expose.functions, base_dir=base, previous=self._functions)
             case "agent":
                 return self._agents(loaded, roots)
             case _:

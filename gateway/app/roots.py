@@ -33,10 +33,15 @@ class RootRules:
         self._fixed: list[Protected] | None = None
         self._modules: set[str] = set()
         self._code: dict[str, Place] = {}
+        self._files: Mapping[str, object] = {}
 
     def protect(self, references: Iterable[str]) -> None:
         """Protect what files name in Python too: `package.module:name`."""
         self._modules.update(references)
+
+    def protect_files(self, files: Mapping[str, object]) -> None:
+        """Protect the folders of these Python files too, as they are when a folder is judged. They need not be imported now."""
+        self._files = files
 
     def refusal(self, root: Path, access: Access) -> str | None:
         """Return why a model may not have `root`, and what to do; `None` if it may. Blocks."""
@@ -55,7 +60,7 @@ class RootRules:
 
     def _loaded_code(self) -> Iterator[Protected]:
         """The folders of modules that this process has imported; inside a package's folder nothing may be written either."""
-        folders: dict[str, bool] = {}
+        folders = {os.path.dirname(file): False for file in self._files}
         for module in list(sys.modules.values()):
             facts = cast("Mapping[str, object]", getattr(module, "__dict__", {}))
             file = facts.get("__file__")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import logging
 import sys
+import time
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from gateway.errors import ConfigError
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function import FunctionTool
 from gateway.tools.function_rules import unwrapped
+from gateway.tools.modules import current_modules
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -33,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 IMPORT_TIMEOUT_SECONDS = 30.0
 """Time for importing one module; heavy scientific packages take several seconds on a cold disk."""
+
+STAYS = "The earlier version stays in use."
+"""Ends the problem of a file that was changed and cannot be used."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,8 +56,18 @@ class SourceProblem:
 class FunctionSource:
     """Tools from Python modules, read once when entered. `problems` tells what did not load."""
 
-    def __init__(self, modules: Sequence[str], *, base_dir: Path, import_timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> None:
-        """`modules` are dotted names, looked for in `base_dir` first. No side effects before it is entered."""
+    def __init__(
+        self,
+        modules: Sequence[str],
+        *,
+        base_dir: Path,
+        import_timeout_seconds: float = IMPORT_TIMEOUT_SECONDS,
+        previous: FunctionSource | None = None,
+    ) -> None:
+        """`modules` are dotted names, looked for in `base_dir` first. Tools of `previous` stay where their module cannot be imported
+        any more. No side effects before it is entered.
+        """
+        self._previous = previous
         self._modules = list(dict.fromkeys(modules))
         self._base_dir = base_dir
         self._timeout_seconds = import_timeout_seconds
@@ -71,9 +86,10 @@ class FunctionSource:
             try:
                 module = await import_from(name, base_dir=self._base_dir, timeout_seconds=self._timeout_seconds)
             except ConfigError as error:
-                self._note(name, str(error))
+                self._keep(name, str(error))
                 continue
             self._collect(name, module)
+        self._previous = None
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -89,6 +105,14 @@ class FunctionSource:
 
     def subscribe(self, on_change: OnChange) -> None:
         """Modules are read once, so nothing is ever announced."""
+
+    def _keep(self, module_name: str, problem: str) -> None:
+        """Note a module that cannot be imported, and go on with the tools that it had."""
+        before = self._previous
+        kept = [] if before is None else [tool for name, tool in before._tools.items() if before._homes[name] == module_name]
+        self._note(module_name, f"{problem} {STAYS}" if kept else problem)
+        for item in kept:
+            self._add(module_name, item)
 
     def _collect(self, module_name: str, module: ModuleType) -> None:
         found = cast("list[FunctionTool[..., Any]]", [value for value in vars(module).values() if isinstance(value, FunctionTool)])
@@ -148,20 +172,27 @@ async def import_object(reference: str, *, base_dir: Path, timeout_seconds: floa
 
 
 def _import(name: str, folder: str) -> ModuleType:
+    modules, before, since = current_modules(), frozenset(sys.modules), time.time_ns()
+    failure: BaseException | None = None
     try:
         with _first_on_path(folder):
             importlib.invalidate_caches()
             return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        missing = error.name or name
-        if name == missing or name.startswith(f"{missing}."):
-            reason = f"No module {missing!r} in {folder!r} or installed; check the spelling, or install its package beside Moongate."
-        else:
-            reason = f"It imports {missing!r}, which is not installed; install it beside Moongate."
-        raise ConfigError(reason, path=name) from error
     except (Exception, SystemExit) as error:
-        text = f"Importing it failed: {type(error).__name__}: {error}. Run `python -c 'import {name}'` there to see where."
-        raise ConfigError(text, path=name) from error
+        failure = error
+        raise ConfigError(_why_not_imported(name, folder, error), path=name) from error
+    finally:
+        if modules is not None:
+            modules.note(name, before, failure, since_ns=since)
+
+
+def _why_not_imported(name: str, folder: str, error: BaseException) -> str:
+    if not isinstance(error, ModuleNotFoundError):
+        return f"Importing it failed: {type(error).__name__}: {error}. Run `python -c 'import {name}'` there to see where."
+    missing = error.name or name
+    if name == missing or name.startswith(f"{missing}."):
+        return f"No module {missing!r} in {folder!r} or installed; check the spelling, or install its package beside Moongate."
+    return f"It imports {missing!r}, which is not installed; install it beside Moongate."
 
 
 @contextmanager

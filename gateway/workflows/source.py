@@ -1,22 +1,26 @@
 """`WorkflowSource`: the `*.workflow.yaml` files of some folders, as tools.
 
-Reads once, when entered; a broken file is noted in `problems` and the others load. Entered by `app`.
+Reads when entered; a broken file is noted in `problems` and the others load. `app` makes a new source when files change, which goes on
+from the one before: files that did not change keep their tools, and a file that cannot be used any more keeps its last good version.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import anyio.to_thread
 
 from gateway.config.executes import RunEntry
+from gateway.config.watch import Signature, signature_of
 from gateway.errors import WorkflowInvalid
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function_rules import FunctionRules
-from gateway.tools.functions_source import SourceProblem
+from gateway.tools.functions_source import STAYS, SourceProblem
+from gateway.tools.modules import current_modules
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.workflows.checking import workflows_in
 from gateway.workflows.definition import WorkflowFile
@@ -26,6 +30,22 @@ from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import Forms, WorkflowTool
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedWorkflow:
+    """One file that is served."""
+
+    plan: WorkflowPlan
+    tool: WorkflowTool
+    signature: Signature
+    generation: int
+    """Of the modules that it imported (`OwnModules.generation`)."""
+
+    @property
+    def file(self) -> WorkflowFile:
+        """What it says."""
+        return self.plan.file
 
 
 class WorkflowSource:
@@ -50,8 +70,11 @@ class WorkflowSource:
         self._guards = toolbox if isinstance(toolbox, ToolGuards) else None
         self._rules = rules
         self._base_dir = base_dir
-        self._tools: dict[str, WorkflowTool] = {}
-        self._plans: list[tuple[Path, WorkflowPlan]] = []
+        self.loaded: dict[Path, LoadedWorkflow] = {}
+        """What is served, by file."""
+        self._previous: dict[Path, LoadedWorkflow] = {}
+        self._failed: list[Path] = []
+        self._signatures: dict[Path, Signature] = {}
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
         self.is_waiting = False
         """Whether a workflow is left out until a person accepts its file."""
@@ -69,48 +92,84 @@ class WorkflowSource:
         """Always `workflow`."""
         return "workflow"
 
+    def go_on_from(self, previous: WorkflowSource) -> None:
+        """Keep what `previous`, which was made alike, has of files that did not change and of files that cannot be used any more."""
+        self._previous = dict(previous.loaded)
+
     async def __aenter__(self) -> WorkflowSource:
         """Read and check every file, and import what they name."""
         found: dict[str, tuple[Path, WorkflowFile]] = {}
-        for path in await anyio.to_thread.run_sync(partial(find_files, self._paths)):
+        paths = await anyio.to_thread.run_sync(partial(find_files, self._paths))
+        for path in paths:
+            self._signatures[path] = await anyio.to_thread.run_sync(signature_of, path)
             try:
-                file = await anyio.to_thread.run_sync(partial(load_workflow, path))
+                same = self._unchanged(path)
+                file = same.file if same is not None else await anyio.to_thread.run_sync(partial(load_workflow, path))
             except WorkflowInvalid as error:
-                self._note(str(error))
+                self._fail(path, str(error))
                 continue
             first = found.setdefault(file.name, (path, file))[0]
             if first != path:
-                self._note(f"{path}: workflow {file.name!r} is already defined in {first}; rename one.")
+                self._fail(path, f"{path}: workflow {file.name!r} is already defined in {first}; rename one.")
         self._refuse_circles(found)
-        for name, (path, file) in found.items():
-            self.modules |= file.python_references
-            entry = file.run_entry(path)
-            if entry is not None and (refusal := await anyio.to_thread.run_sync(self._refusal, entry)) is not None:
-                self.is_waiting = True
-                self._note(f"{path}: {refusal}")
-                continue
-            try:
-                plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir, rules=self._rules)
-            except WorkflowInvalid as error:
-                self._note("\n".join(f"{path}: {line}" for line in str(error).splitlines()))
-                continue
-            self._plans.append((path, plan))
-            self._tools[name] = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms, guards=self._guards)
+        for path, file in found.values():
+            await self._load(path, file)
+        for path in self._failed:
+            kept = self._previous[path]
+            if kept.file.name not in {loaded.file.name for loaded in self.loaded.values()}:
+                self.loaded[path] = kept
+        self.loaded = {path: self.loaded[path] for path in paths if path in self.loaded}
+        for loaded in self.loaded.values():
+            self.modules |= loaded.file.python_references
+        self._previous = {}
         return self
+
+    async def _load(self, path: Path, file: WorkflowFile) -> None:
+        """Make the tool of one file, or note why not."""
+        if (same := self._unchanged(path)) is not None:
+            self.loaded[path] = same
+            return
+        self.modules |= file.python_references
+        entry = file.run_entry(path)
+        if entry is not None and (refusal := await anyio.to_thread.run_sync(self._refusal, entry)) is not None:
+            self.is_waiting = True
+            self._fail(path, f"{path}: {refusal}")
+            return
+        try:
+            plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir, rules=self._rules)
+        except WorkflowInvalid as error:
+            self._fail(path, "\n".join(f"{path}: {line}" for line in str(error).splitlines()))
+            return
+        tool = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms, guards=self._guards)
+        self.loaded[path] = LoadedWorkflow(plan, tool, self._signatures[path], _generation())
+
+    def _unchanged(self, path: Path) -> LoadedWorkflow | None:
+        """What was loaded of this file before, if neither the file nor what it imports has changed."""
+        known = self._previous.get(path)
+        if known is None or known.signature is None or known.signature != self._signatures[path]:
+            return None
+        return known if not known.file.python_references or known.generation == _generation() else None
+
+    def _fail(self, path: Path, text: str) -> None:
+        """Note that a file cannot be used, and keep the version before."""
+        if path in self._previous:
+            self._failed.append(path)
+            text = f"{text} {STAYS}"
+        self._note(text)
 
     async def __aexit__(self, *exc: object) -> None:
         """Nothing is held open."""
 
     async def tools(self) -> Sequence[Tool]:
         """The workflows that loaded."""
-        return list(self._tools.values())
+        return [loaded.tool for loaded in self.loaded.values()]
 
     def needs(self) -> dict[str, list[str]]:
         """Return the tools that each file names as `source/tool`, agents and workflows too, by the file's path."""
-        return {str(path): list(dict.fromkeys(plan.patterns.values())) for path, plan in self._plans}
+        return {str(path): list(dict.fromkeys(loaded.plan.patterns.values())) for path, loaded in self.loaded.items()}
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Files are read once, so nothing is ever announced."""
+        """A source does not change: `app` makes another one."""
 
     def _refuse_circles(self, found: dict[str, tuple[Path, WorkflowFile]]) -> None:
         """Leave out workflows that call each other in a circle: such a run could only end by failing."""
@@ -118,7 +177,7 @@ class WorkflowSource:
         circle = on_a_loop(pairs)
         for name in circle:
             path, _ = found.pop(name)
-            self._note(f"{path}: workflow {name!r} calls itself through {', '.join(map(repr, circle))}.")
+            self._fail(path, f"{path}: workflow {name!r} calls itself through {', '.join(map(repr, circle))}.")
 
     def _note(self, text: str) -> None:
         """One problem per line; each line is `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
@@ -126,6 +185,11 @@ class WorkflowSource:
             logger.warning("workflows: %s", line)
             where, _, message = line.partition(": ")
             self.problems.append(SourceProblem(where, message))
+
+
+def _generation() -> int:
+    modules = current_modules()
+    return modules.generation if modules is not None else 0
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:

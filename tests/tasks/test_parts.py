@@ -11,7 +11,7 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import AskExpired, AskUnavailable, NotFound, StorageUnusable, TaskError, ToolFailed, UpstreamRefused
+from gateway.errors import AnswerRefused, AskExpired, AskUnavailable, NotFound, StorageUnusable, TaskError, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY, TASK_META_KEY
 from gateway.storage.entries import TaskRow
@@ -516,7 +516,8 @@ async def test_answers_that_are_not_objects_leave_a_question_open(tmp_path: Path
                 while not task.asks:
                     await anyio.sleep(0.01)
                 (key,) = task.asks
-                await runner.answer(task, {key: "odd", "other": YES})
+                with pytest.raises(AnswerRefused, match="it must be an object"):
+                    await runner.answer(task, {key: "odd", "other": YES})
                 assert (list(task.asks), task.status) == ([key], "input_required")
                 await runner.answer(task, {key: YES})
             while not task.is_over:

@@ -1,0 +1,117 @@
+"""`LocalFiles`: the state of the files of agents, workflows and functions, by which a running gateway sees that they changed.
+
+Looks at the folders and files that `expose.agents` names, and at Python modules that were imported for agents, workflows and functions.
+Reads no content. Used by `local`; what follows from a change is `gateway`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import anyio
+import anyio.to_thread
+
+from gateway.config.load import LoadedConfig
+from gateway.config.watch import Signature, signature_of
+from gateway.tools.modules import OwnModules
+
+SUFFIXES = (".md", ".yaml", ".yml")
+"""Of agents and workflows."""
+
+SETTLE_SECONDS = 0.1
+"""How long a file must stay as it is: editors write in several steps."""
+
+Look = tuple[tuple[str, Signature], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """The state of all files at one moment."""
+
+    written: Look = ()
+    """Of agents and workflows."""
+    imported: Look = ()
+    """Of Python modules."""
+    generation: int = 0
+    """How often modules were dropped before they were imported (`OwnModules`)."""
+
+    def of(self, kind: str) -> object:
+        """What a source of this kind depends on."""
+        match kind:
+            case "agent" | "workflow":
+                return (self.written, self.generation)
+            case "function":
+                return self.generation
+            case _:
+                return None
+
+
+class LocalFiles:
+    """Of one gateway."""
+
+    def __init__(self) -> None:
+        self._modules: OwnModules | None = None
+        self._taken = Files()
+
+    @property
+    def modules(self) -> Mapping[str, Signature]:
+        """The files of Python modules, also of those that a change has made unusable."""
+        return self._modules.files if self._modules is not None else {}
+
+    @contextmanager
+    def importing(self, base_dir: Path) -> Generator[None]:
+        """Note which modules are imported inside, and take their files as they are then."""
+        self._modules = self._modules or OwnModules(base_dir)
+        known = set(self._modules.files)
+        with self._modules.current():
+            yield
+        added = [path for path in self._modules.files if path not in known]
+        if added:
+            signatures = dict(self._taken.imported) | {path: self._modules.files[path] for path in added}
+            self._taken = Files(self._taken.written, tuple(sorted(signatures.items())), self._taken.generation)
+
+    async def take(self, loaded: LoadedConfig) -> Files:
+        """The state now, which counts as read from here on. Modules whose files changed are dropped, to be imported afresh."""
+        now = await anyio.to_thread.run_sync(self._look, loaded)
+        generation = self._taken.generation
+        if self._modules is not None and now.imported != self._taken.imported:
+            await anyio.to_thread.run_sync(self._modules.drop)
+            generation = self._modules.generation
+        self._taken = Files(now.written, now.imported, generation)
+        return self._taken
+
+    async def changed(self, loaded: LoadedConfig) -> bool:
+        """Whether the files differ from what was taken last, and stay as they are for `SETTLE_SECONDS`."""
+        now = await anyio.to_thread.run_sync(self._look, loaded)
+        if self._is_taken(now):
+            return False
+        while True:
+            await anyio.sleep(SETTLE_SECONDS)
+            again = await anyio.to_thread.run_sync(self._look, loaded)
+            if again == now:
+                return not self._is_taken(now)
+            now = again
+
+    def _is_taken(self, now: Files) -> bool:
+        return (now.written, now.imported) == (self._taken.written, self._taken.imported)
+
+    def _look(self, loaded: LoadedConfig) -> Files:
+        found: dict[str, Signature] = {}
+        for name in loaded.config.expose.agents:
+            path = loaded.base_dir / name
+            found |= {str(file): signature_of(file) for file in _files_of(path)}
+        modules = sorted(self._modules.files) if self._modules is not None else []
+        return Files(tuple(sorted(found.items())), tuple((path, signature_of(Path(path))) for path in modules))
+
+
+def _files_of(path: Path) -> Sequence[Path]:
+    """The files of a folder, or the file itself; nothing of a folder that cannot be read."""
+    if not path.is_dir():
+        return [path]
+    try:
+        return [item for item in path.iterdir() if item.suffix in SUFFIXES]
+    except OSError:
+        return []

@@ -1,0 +1,110 @@
+"""`OwnModules`: the operator's Python modules that a gateway has imported, so that changed files can be imported afresh.
+
+`app` has one per gateway and makes it current while it builds sources; `functions_source` imports through it. Only modules below the
+configuration's folder count, and only those that one of these imports brought along: installed packages and modules that were there
+before stay as they are.
+
+Decided: a change of any of their files drops all of them from `sys.modules`. Because: a module keeps the objects of those that it
+imported, so importing only the changed file would leave others with its old state. What runs keeps the old modules' objects.
+Instead of: `importlib.reload`, which changes modules under running calls. Revisit when: importing a project takes seconds.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from pathlib import Path
+from types import ModuleType
+
+from gateway.config.watch import Signature, signature_of
+
+_CLOCK_TICK_NS = 10_000_000
+"""How coarsely file systems keep times."""
+
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
+"""Folders of installed packages."""
+
+_current: ContextVar[OwnModules | None] = ContextVar("gateway_own_modules", default=None)
+"""Notes what is imported in this context."""
+
+
+class OwnModules:
+    """Of one gateway. Its methods block, and are called by one thread at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is where imports look first."""
+        self._folder = os.path.realpath(folder)
+        self._modules: dict[str, ModuleType] = {}
+        self.files: dict[str, Signature] = {}
+        """Files that were imported, that failed to be, or whose appearance would mend an import: as they were when they were first read."""
+        self.generation = 0
+        """How often the modules were dropped."""
+
+    @contextmanager
+    def current(self) -> Generator[None]:
+        """Note the imports that are made inside."""
+        token = _current.set(self)
+        try:
+            yield
+        finally:
+            _current.reset(token)
+
+    def note(self, name: str, before: Iterable[str], error: BaseException | None, *, since_ns: int) -> None:
+        """Note an import of module `name`: what it added to `sys.modules`, and the files that a failure names.
+
+        `since_ns` is when it began (since the epoch). A file that was written later may have been read before that.
+        """
+        for added in set(sys.modules).difference(before):
+            module = sys.modules[added]
+            path = getattr(module, "__file__", None)
+            if isinstance(path, str) and self._is_own(path):
+                self._modules[added] = module
+                self._add(path, since_ns)
+        while error is not None:
+            self._note_failure(name, error, since_ns)
+            error = error.__cause__ or error.__context__
+
+    def drop(self) -> None:
+        """Forget every module, so that the next import reads the files again."""
+        self.generation += 1
+        for name, module in self._modules.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+            # A cached file is judged by whole seconds and the size, which two edits may share.
+            cached = getattr(module, "__cached__", None)
+            if isinstance(cached, str):
+                with suppress(OSError):
+                    os.unlink(cached)
+        self._modules.clear()
+
+    def _is_own(self, path: str) -> bool:
+        real = os.path.realpath(path)
+        if not real.startswith(os.path.join(self._folder, "")):
+            return False
+        return not _INSTALLED.intersection(Path(real).parts)
+
+    def _add(self, path: str, since_ns: int) -> None:
+        signature = signature_of(Path(path))
+        is_newer = signature is not None and signature[0] > since_ns - _CLOCK_TICK_NS
+        self.files.setdefault(path, None if is_newer else signature)
+
+    def _note_failure(self, name: str, error: BaseException, since_ns: int) -> None:
+        named = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+        if isinstance(error, SyntaxError) and error.filename:
+            named.append(error.filename)
+        missing = error.name if isinstance(error, ModuleNotFoundError) and error.name else name
+        for module in (name, missing):
+            stem = os.path.join(self._folder, *module.split("."))
+            named += [f"{stem}.py", os.path.join(stem, "__init__.py")]
+        for path in named:
+            if os.path.isabs(path) and self._is_own(path):
+                self._add(path, since_ns)
+
+
+def current_modules() -> OwnModules | None:
+    """The modules that imports of this context belong to."""
+    return _current.get()
