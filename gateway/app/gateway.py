@@ -43,8 +43,7 @@ from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig, HttpSettings
 from gateway.config.policies import ApprovalBy
-from gateway.config.watch import POLL_SECONDS, FileWatch
-from gateway.errors import GatewayError
+from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
 from gateway.policy.approvals import approvers_of, may_need_approval, with_script_approval
 from gateway.server.build import GatewayServer
@@ -237,11 +236,8 @@ class Gateway:
             self._server.keep_tasks_in(services.records, config.tasks, task_tools)
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
-        tasks.start_soon(self.catalog.run)
-        tasks.start_soon(self._shared.run)
-        tasks.start_soon(store.sweep_forever)
-        tasks.start_soon(self._lock.run)
-        tasks.start_soon(services.records.run)
+        for run in (self.catalog.run, self._shared.run, store.sweep_forever, self._lock.run, services.records.run):
+            tasks.start_soon(run)
         self._tasks = tasks
         if self._place is not None:
             self._spread = Spread(self._place, self.catalog, lambda: self._servers.table)
@@ -251,8 +247,7 @@ class Gateway:
         self._list_deadline = anyio.current_time() + config.server.startup_timeout_seconds
         await self._servers.start(turnover.joining)
         tasks.start_soon(self._servers.follow_acceptance)
-        if self._place is None or self._place.is_home:
-            tasks.start_soon(self._follow_files)
+        tasks.start_soon(self._local.follow, lambda: self.loaded, self._take_up_files)
         tasks.start_soon(self._note_settled)
         await self._stack.enter_async_context(self._server)
 
@@ -389,17 +384,8 @@ class Gateway:
         logger.info("configuration applied again: sources started: %s; left: %s", came, went)
         return loaded.config.server.reload
 
-    async def _follow_files(self) -> None:
-        """Take up changed files of agents, workflows and functions, unless `server.reload` is false."""
-        while True:
-            await anyio.sleep(max(POLL_SECONDS, self.loaded.config.skills.refresh_seconds))
-            try:
-                if self.loaded.config.server.reload and await self._local.files_changed(self.loaded):
-                    await self._take_up_files()
-            except (GatewayError, OSError) as error:
-                logger.error("changed files are not in use: %s", error)
-
     async def _take_up_files(self) -> None:
+        """Take up changed files of agents, workflows and functions."""
         async with self._arranging:
             local = await self._local.prepare(self.loaded, self._shared.remote)
             self._tell_held()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -168,9 +168,9 @@ class LocalSources:
         with self._files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)
 
-    async def files_changed(self, loaded: LoadedConfig) -> bool:
-        """Whether a file of agents, workflows or functions differs from what was read last, and has stayed so for a moment."""
-        return await self._files.changed(loaded)
+    async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
+        """Have `take_up` called when files of agents, workflows or functions change, until cancelled. `loaded` is asked each time."""
+        await self._files.follow(loaded, take_up)
 
     async def _prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None) -> LocalTurnover:
         table: dict[str, Local] = {}

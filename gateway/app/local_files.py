@@ -6,7 +6,8 @@ Reads no content. Used by `local`; what follows from a change is `gateway`'s.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+import logging
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,11 @@ import anyio
 import anyio.to_thread
 
 from gateway.config.load import LoadedConfig
-from gateway.config.watch import Signature, signature_of
+from gateway.config.watch import POLL_SECONDS, Signature, signature_of
+from gateway.errors import GatewayError
 from gateway.tools.modules import OwnModules
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = (".md", ".yaml", ".yml")
 """Of agents and workflows."""
@@ -82,6 +86,16 @@ class LocalFiles:
             generation = self._modules.generation
         self._taken = Files(now.written, now.imported, generation)
         return self._taken
+
+    async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
+        """Have `take_up` called at changes, unless `server.reload` is false; until cancelled."""
+        while True:
+            await anyio.sleep(max(POLL_SECONDS, loaded().config.skills.refresh_seconds))
+            try:
+                if loaded().config.server.reload and await self.changed(loaded()):
+                    await take_up()
+            except (GatewayError, OSError) as error:
+                logger.error("changed files not in use error=%s", error)
 
     async def changed(self, loaded: LoadedConfig) -> bool:
         """Whether the files differ from what was taken last, and stay as they are for `SETTLE_SECONDS`."""
