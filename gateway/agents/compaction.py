@@ -14,11 +14,8 @@ from gateway.sessions.compaction import (
     SummarizationStrategy,
     ToolResultCompactionStrategy,
 )
-from gateway.sessions.history import EXCLUDED_KEY
+from gateway.sessions.history import EXCLUDED_KEY, STORED_KEY
 from gateway.types.messages import Message
-
-STORED_KEY = "dev.moongate/stored"
-"""In a loaded message's `additional_properties`: how many stored messages it and those before it stand for."""
 
 KeepSummary = Callable[[str, int], None]
 """Takes a summary, and how many of the stored messages it is of."""

@@ -17,12 +17,11 @@ from typing import TYPE_CHECKING, ClassVar, cast
 
 import anyio
 
-from gateway.agents.compaction import STORED_KEY
 from gateway.agents.definition import AgentFile
 from gateway.errors import AgentError, NotFound, StorageError, only_cause, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import SESSION_META_KEY
-from gateway.sessions.history import HistoryProvider
+from gateway.sessions.history import STORED_KEY, HistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.storage.records import Records
 from gateway.tools.base import Complete

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import anyio.to_thread
 
-from gateway.chat.base import SupportsChatGetResponse
 from gateway.errors import AgentError
 from gateway.policy.roots import Access
-from gateway.sessions.context import ContextProvider
 
 if TYPE_CHECKING:
     from gateway.agents.context import AgentMiddleware
     from gateway.agents.conversations import Conversations
     from gateway.agents.definition import LoopUntil, MemoryKey
+    from gateway.chat.base import SupportsChatGetResponse
     from gateway.chat.resolve import ModelResolver
     from gateway.config.agents import FileAccess, FlowSecurity
+    from gateway.sessions.context import ContextProvider
 
 Tell = Callable[[str], Awaitable[None]]
 """Tells the caller of the agent how far it is."""

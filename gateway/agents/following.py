@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
-from gateway.agents.context import AgentStream
 from gateway.json_types import JsonObject
 from gateway.tools.base import Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message
-from gateway.types.responses import AgentResponse, AgentResponseUpdate
 
 if TYPE_CHECKING:
+    from gateway.agents.context import AgentStream
     from gateway.agents.tool import AgentTool
+    from gateway.types.responses import AgentResponse, AgentResponseUpdate
 
 
 @runtime_checkable

@@ -264,13 +264,15 @@ class LocalSources:
         return dataclasses.replace(loaded, config=loaded.config.model_copy(update={"skills": skills}))
 
     def _build_skills(self, loaded: LoadedConfig) -> SkillSource:
-        from gateway.skills.scripts import ScriptRunner
         from gateway.skills.source import SkillRules, SkillSource
 
         wanted = loaded.config.skills
         rules = loaded.config.policy("skill").skills
-        scripts = ScriptRunner(wanted.scripts, os.environ) if wanted.scripts.enabled else None
-        code = None
+        scripts = code = None
+        if wanted.scripts.enabled:
+            from gateway.skills.scripts import ScriptRunner
+
+            scripts = ScriptRunner(wanted.scripts, os.environ)
         if wanted.objects:
             from gateway.skills.code import CodeSkills
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
 from gateway.errors import ModelError
 from gateway.tools.context import CallContext
 
@@ -135,6 +134,7 @@ class ModelResolver:
             ModelError: The spec is unknown, or there is no endpoint.
         """
         from gateway.chat.embeddings import OpenAIEmbeddingClient
+        from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
 
         kind, _, name = spec.partition(":")
         if kind != "openai" or not name:
@@ -165,6 +165,7 @@ class ModelResolver:
         key = (kind, name)
         if key not in self._clients:
             from gateway.chat.completions import OpenAIChatCompletionClient
+            from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
             from gateway.chat.responses import OpenAIChatClient
 
             made = OpenAIChatClient if kind == "openai" else OpenAIChatCompletionClient

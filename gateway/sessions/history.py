@@ -17,6 +17,9 @@ from gateway.types.messages import Message
 EXCLUDED_KEY = "_excluded"
 """In a message's `additional_properties`: compaction took it out of what the model sees. It stays stored."""
 
+STORED_KEY = "dev.moongate/stored"
+"""In a loaded message's `additional_properties`: how many stored messages it and those before it stand for."""
+
 
 class HistoryProvider(ContextProvider):
     """Loads earlier messages before a run and stores the new ones after it (requirements SE12-SE14).

@@ -28,15 +28,15 @@ from gateway.skills.mime import MARKDOWN
 from gateway.skills.models import Skill, SkillReport
 from gateway.skills.provider import find_named, skill_instructions
 from gateway.skills.render import load, one_line
-from gateway.skills.run_tool import RunSkillScript
-from gateway.skills.scripts import ScriptRunner
 from gateway.skills.tools import LoadSkill, ReadSkillResource, SearchSkills
 from gateway.telemetry.events import EventStream
 from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, SkillMethod, Tool
 from gateway.tools.context import CallContext
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imported when a script can run
     from gateway.skills.code import CodeSkills
+    from gateway.skills.run_tool import RunSkillScript
+    from gateway.skills.scripts import ScriptRunner
 
 INDEX_URI = "skill://index.json"
 """The listing of the draft of SEP-2640; still the only one that Microsoft's agent framework reads."""
@@ -102,7 +102,8 @@ class SkillSource:
         self._watched: Counter[str] = Counter()
         self._search = SearchSkills(self.library)
         self._read = ReadSkillResource(self.library)
-        self._run = RunSkillScript(self.library, scripts, events)
+        self._run: RunSkillScript | None = None
+        self._events = events
         self._tools: list[Tool] = []
         self._lists: dict[Kind, list[JsonObject]] = {"resources": [], "templates": [], "prompts": []}
         self.library.subscribe(self._swapped)
@@ -291,10 +292,18 @@ class SkillSource:
             return had
         load_skill = LoadSkill(self.library, index)
         runs = (self._scripts is not None and self._scripts.is_offered) or any(s.functions for s in index.for_models)
-        if self._tools and self._tools[1].definition == load_skill.definition and (self._tools[-1] is self._run) == runs:
+        had_run = bool(self._tools) and self._tools[-1] is self._run
+        if self._tools and self._tools[1].definition == load_skill.definition and had_run == runs:
             return False
-        self._tools = [self._search, load_skill, self._read, *([self._run] if runs else [])]
+        self._tools = [self._search, load_skill, self._read, *([self._running()] if runs else [])]
         return True
+
+    def _running(self) -> RunSkillScript:
+        if self._run is None:
+            from gateway.skills.run_tool import RunSkillScript
+
+            self._run = RunSkillScript(self.library, self._scripts, self._events)
+        return self._run
 
 
 def _lists(index: SkillIndex) -> dict[Kind, list[JsonObject]]:

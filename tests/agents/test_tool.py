@@ -15,7 +15,7 @@ import pytest
 
 from gateway import CallContext, FunctionTool
 from gateway.agents.source import AgentSource
-from gateway.agents.tool import MAX_DEPTH
+from gateway.agents.tool_runs import MAX_DEPTH
 from gateway.chat.resolve import ModelResolver
 from gateway.errors import AgentError, ModelError
 from gateway.policy.metadata import AGENT_META_KEY

@@ -16,7 +16,7 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from gateway.agents.tool import MAX_DEPTH
+from gateway.agents.tool_runs import MAX_DEPTH
 from gateway.policy.metadata import MAX_IDEMPOTENCY_CHARS, peer_meta, request_meta
 from gateway.upstream.hop import received, received_call
 from tests.fakes.openai_server import ScriptedServer, openai_server

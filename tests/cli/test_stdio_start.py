@@ -19,8 +19,8 @@ from tests.fakes.running import ROOT
 LATE = ("mcp", "mcp_types", "starlette", "uvicorn", "httpx2")
 """Packages that a first list does without."""
 
-ENGINES = {"gateway.workflows.builder", "gateway.workflows.asking", "gateway.chat.completions", "gateway.chat.responses"}
-"""What runs workflows and models."""
+ENGINES = {"gateway.agents.agent", "gateway.chat.base", "gateway.skills.sandbox.run", "gateway.workflows.builder"}
+"""What runs agents, models, scripts and workflows."""
 
 WISHES: dict[str, Any] = {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}, "url": {}}}
 LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
