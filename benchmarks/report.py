@@ -253,6 +253,9 @@ guards in it, and that takes as long as all else together, because prose in JSON
 _AIMS = """Start and idle memory have an aim and a limit. The aims are those of a prototype that read no configuration and kept no state. As
 there, the SDK is loaded with the first request that needs it; what is left is Python, pydantic for the configuration, uvicorn and the rooms
 every call goes through. Readers of our own in place of these would come nearer to the aims, and cost the code its clarity.
+
+Starts over stdio, as IDEs make them, are measured by `make bench-start` beside a bare server of the SDK. Its figures are in
+[benchmarks/RESULTS.md](../benchmarks/RESULTS.md).
 """
 
 _NEW_AND_SILENT = """A new server behind a URL that takes the connection and says nothing is waited for, for two seconds: a list without the
