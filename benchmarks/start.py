@@ -24,9 +24,10 @@ from pathlib import Path
 
 from benchmarks.machine import ROOT, cpu_seconds, free_ports, megabytes
 from benchmarks.payload import META
+from gateway.json_types import JsonObject
 
 DISCOVER = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": META}}
-HELLO = {
+HELLO: JsonObject = {
     "jsonrpc": "2.0",
     "id": 1,
     "method": "initialize",

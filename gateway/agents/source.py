@@ -27,7 +27,8 @@ from gateway.agents.files.store import InMemoryAgentFileStore
 from gateway.agents.following import GivenConversation
 from gateway.agents.lifecycle.hooks import LifecycleHooks
 from gateway.agents.remote.run import Remote
-from gateway.agents.tool import AgentTool, Shared, SkillTexts, files_of
+from gateway.agents.tool import AgentTool
+from gateway.agents.tool_parts import Shared, SkillTexts, files_of
 from gateway.chat.resolve import ModelResolver
 from gateway.config.agents import AgentSettings, MiddlewareEntry
 from gateway.config.executes import RunEntry, middleware_entry

@@ -7,23 +7,18 @@ because `model: auto` may mean the caller's own; its tools are the guarded ones 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.agents.attachments import ATTACHMENTS
-from gateway.agents.conversations import NEW_SESSION, Conversations
+from gateway.agents.conversations import NEW_SESSION
 from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
-from gateway.agents.features import RootJudge
 from gateway.agents.remote.run import Remote
-from gateway.chat.resolve import ModelResolver
-from gateway.config.agents import AgentSettings, FileAccess
-from gateway.json_types import JsonObject, JsonValue
+from gateway.agents.tool_parts import Parts, Shared
+from gateway.json_types import JsonObject
 from gateway.sdk import load
 from gateway.sessions.context import ContextProvider
 from gateway.tools.base import Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
@@ -49,52 +44,6 @@ _SESSION_ID: JsonObject = {
         "give that id with the next task, and the agent remembers what was said."
     ),
 }
-
-
-class SkillTexts(Protocol):
-    """What agents need to know of skills, by name; both raise `SkillError` for an unknown one."""
-
-    def instructions(self, names: Sequence[str]) -> str:
-        """What an agent is told about the skills it has."""
-        ...
-
-    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Their `allowed-tools`, as written."""
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shared:
-    """What the agents of a gateway have in common."""
-
-    toolbox: ToolBox
-    models: ModelResolver
-    skills: SkillTexts | None = None
-    """`None` where none are served."""
-    conversations: Conversations | None = None
-    """Without them every call stands alone."""
-    settings: AgentSettings = field(default_factory=AgentSettings)
-    """What holds where a file says nothing else."""
-    base_dir: Path = field(default_factory=Path)
-    """What folders of `settings` are relative to."""
-    resources: ResourceBox | None = None
-    """Where links among attachments lead."""
-    roots: RootJudge | None = None
-    """Which folders a model may have; without it any."""
-    guards: ToolGuards | None = None
-    """The gate for tools that agents bring along themselves; `None` outside a gateway."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parts:
-    """What one agent runs with."""
-
-    definition: AgentDefinition
-    shared: Shared
-    context_providers: Sequence[ContextProvider]
-    remote: Remote
-    middleware: Sequence[object]
-    conversations: Conversations | None
 
 
 class AgentTool:
@@ -175,10 +124,3 @@ class AgentTool:
 
             self._runs = AgentRuns(self._parts)
         return self._runs
-
-
-def files_of(agent: AgentDefinition, shared: Shared) -> tuple[FileAccess, Path] | None:
-    """Return the files that an agent gets and the folder that their root is relative to."""
-    if agent.file.files is not None:
-        return agent.file.files, agent.path.parent
-    return (shared.settings.files, shared.base_dir) if shared.settings.files is not None else None

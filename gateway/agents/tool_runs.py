@@ -18,7 +18,7 @@ from gateway.agents.following import RunFollower, followed
 from gateway.agents.progress import RunProgress
 from gateway.agents.recorded import RecordModelCalls
 from gateway.agents.remote.run import run_remote
-from gateway.agents.tool import Parts, files_of
+from gateway.agents.tool_parts import Parts, files_of
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject
 from gateway.policy.skill_tools import narrow_tools
