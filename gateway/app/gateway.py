@@ -256,7 +256,13 @@ class Gateway:
         config = self.loaded.config
         self._stack.callback(self.events.subscribe(lambda event: records.note(_to_audit(event)), kinds=AUDITED))
         days = config.server.standing_approval_days
-        approvals = Approvals(records, self.events, standing_days=days, default_by=self.approval_by)
+        approvals = Approvals(
+            records,
+            self.events,
+            standing_days=days,
+            default_by=self.approval_by,
+            chosen_by=lambda: self.loaded.config.server.approval_by,
+        )
         return AskServices(self.events, records, approvals, self._wanted_models(config))
 
     def approval_by(self) -> ApprovalBy:

@@ -87,6 +87,20 @@ def may_approve_itself(by: ApprovalBy, caller: str, *, is_operator: bool) -> boo
     return judge_approver(by, caller, Approver(caller, is_operator)) is None
 
 
+def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Reject | None:
+    """Whether a person can be asked about a sampling request: in a client with forms, or on the list if the configuration chose it.
+
+    `by` is what the configuration says; `None` if it says nothing.
+    """
+    if has_forms or by in ("operator", "other-principal"):
+        return None
+    return Reject(
+        "sampling.mode",
+        f"`policies.{source}.sampling.mode` is `ask`, and the connected client has no forms (`elicitation`) to ask its user. "
+        f"Use a client with forms, or set `policies.{source}.approval.by` to `operator`; then an operator decides (`moongate approvals`).",
+    )
+
+
 def waits_for(by: ApprovalBy) -> str:
     """The people that may decide, in a message to the caller."""
     return _WANTED[by][0].lower() + _WANTED[by][1:]

@@ -31,6 +31,7 @@ from gateway.policy.approvals import (
     canonical_arguments,
     describe_call,
     describe_question,
+    judge_sampling,
     may_approve_itself,
     may_stand,
     read_decision,
@@ -135,13 +136,15 @@ class Approvals:
         *,
         standing_days: float = 0,
         default_by: Callable[[], ApprovalBy] = lambda: "caller",
+        chosen_by: Callable[[], ApprovalBy | None] = lambda: None,
     ) -> None:
         """Without `records` no list exists, and a caller that cannot be asked in its client is refused. `standing_days` is how long a
         call that is approved for good needs no further question; 0 offers no such choice. `default_by` says who may approve where
-        the rules of a source do not.
+        the rules of a source do not, `chosen_by` what the configuration says of that (`server.approvalBy`).
         """
         self._records = records
         self._default_by = default_by
+        self._chosen_by = chosen_by
         self._spent: set[str] = set()
         self._standing_days = standing_days if records is not None else 0.0
         self._own_key = secrets.token_bytes(32)
@@ -167,6 +170,11 @@ class Approvals:
         except GatewayError as error:
             return Reject(RULE, f"A person must approve this call, and could not be asked: {error}")
         return refused or Grant(mark)
+
+    async def approve_sampling(self, source: str, method: str, shown: str, ctx: CallContext, by: ApprovalBy | None) -> Reject | None:
+        """Ask about a server's sampling request; `None` means yes. `by` is what the source's rules say. Raises as `ask`."""
+        refused = judge_sampling(source, by or self._chosen_by(), has_forms=ctx.client.can("elicitation.form"))
+        return refused or await self.ask(Question("sampling", source, method, shown), ctx, by)
 
     async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
         """Put the question to a person; `None` means yes. `by` is what the source's rules say about who may decide.

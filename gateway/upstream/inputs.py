@@ -22,7 +22,7 @@ from gateway.policy.inputs import judge_input
 from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
 from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals, Question
+from gateway.tools.approvals import Approvals
 from gateway.tools.base import InputRequired
 from gateway.tools.context import CallContext, ClientProfile, capability_of
 
@@ -182,8 +182,7 @@ class InputGuard:
             if mode != "ask":
                 return None
             shown = describe_sampling(self._server, asked, _smaller(asked.get("maxTokens"), self._policy.sampling.max_tokens))
-            question = Question("sampling", self._server, SAMPLING, shown)
-            return await self._services.approvals.ask(question, ctx, self._policy.approval_by)
+            return await self._services.approvals.approve_sampling(self._server, SAMPLING, shown, ctx, self._policy.approval_by)
 
         try:
             allowed = await admit_sampling(self._server, request, self._policy, count=lambda: self._count(ctx), approve=approve)

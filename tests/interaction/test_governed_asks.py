@@ -17,7 +17,7 @@ from mcp.client.client import Client
 
 from tests.cli.processes import moongate
 from tests.fakes.openai_server import ScriptedServer, openai_server
-from tests.fakes.running import gateway_http, upstream_http
+from tests.fakes.running import gateway_http, upstream_http, upstream_stdio
 from tests.interaction.ways import MODERN, Era
 
 pytestmark = [pytest.mark.timeout(60)]
@@ -103,6 +103,38 @@ async def test_each_sampling_request_is_put_to_the_person_first(
     assert "user: Capital of France?" in asked[0].message
     assert (text(result) == "Paris") is (decision == "approve")
     assert len(await model.requests()) == (decision == "approve")
+
+
+@pytest.mark.requirement(47)
+async def test_sampling_of_client_without_forms_is_refused_unless_an_operator_decides(tmp_path: Path, model: ScriptedServer) -> None:
+    servers = {"new": upstream_stdio(), "old": upstream_stdio("--legacy"), "listed": upstream_stdio("--legacy")}
+    policies: dict[str, Any] = {name: {"sampling": {"mode": "ask"}} for name in servers}
+    policies["listed"]["approval"] = {"by": "operator"}
+    path = ("--config", str(tmp_path / "gateway.json"))
+    told: list[str] = []
+    with gateway_http(tmp_path, {"mcpServers": servers, "policies": policies}, env=env(model)) as front:
+        for era in ERAS:
+            async with client_of(front, era, None, []) as client:
+                for name in ("new", "old"):
+                    result: Any = await client.call_tool(f"{name}__ask_model", {})
+                    told.append(text(result) if result.is_error else "")
+        assert await model.requests() == []
+        async with client_of(front, "legacy", None, []) as client, anyio.create_task_group() as tasks:
+
+            async def call() -> None:
+                told.append(text(await client.call_tool("listed__ask_model", {})))
+
+            def approve() -> None:
+                while not (waiting := moongate("approvals", "list", "--json", *path, cwd=tmp_path).data["approvals"]):
+                    pass
+                assert moongate("approvals", "approve", waiting[0]["id"], "--json", *path, cwd=tmp_path).data["taken"]
+
+            tasks.start_soon(call)
+            with anyio.fail_after(40):
+                await anyio.to_thread.run_sync(approve)
+    for said, name in zip(told, ("new", "old", "new", "old"), strict=False):
+        assert f"policies.{name}.sampling.mode" in said and f"policies.{name}.approval.by" in said, told
+    assert told[4:] == ["Paris"]
 
 
 @pytest.mark.requirement(36, 38)

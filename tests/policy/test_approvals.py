@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from gateway.config.policies import ApprovalLists, SourcePolicy
+from gateway.config.policies import ApprovalBy, ApprovalLists, SourcePolicy
 from gateway.policy.answers import answer_problem
 from gateway.policy.approvals import (
     MAX_SHOWN,
@@ -18,6 +18,7 @@ from gateway.policy.approvals import (
     describe_sampling,
     is_approved,
     judge_approval,
+    judge_sampling,
 )
 
 
@@ -143,3 +144,21 @@ def test_only_a_chosen_yes_is_a_yes(answer: dict[str, Any], approves: bool) -> N
 )
 def test_an_answer_is_checked_for_its_shape(method: str, answer: dict[str, Any], fits: bool) -> None:
     assert (answer_problem(method, answer) is None) is fits
+
+
+@pytest.mark.requirement(47)
+@pytest.mark.parametrize(
+    ("by", "has_forms", "passes"),
+    [
+        (None, True, True),
+        (None, False, False),
+        ("caller", False, False),
+        ("caller", True, True),
+        ("operator", False, True),
+        ("other-principal", False, True),
+    ],
+)
+def test_sampling_needs_a_client_with_forms_or_a_chosen_list(by: ApprovalBy | None, has_forms: bool, passes: bool) -> None:
+    refused = judge_sampling("docs", by, has_forms=has_forms)
+    assert (refused is None) is passes
+    assert refused is None or ("policies.docs.approval.by" in refused.reason and refused.rule == "sampling.mode")
