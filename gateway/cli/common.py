@@ -33,7 +33,30 @@ api_key_option = click.option("--api-key", metavar="KEY", envvar=API_KEY_VARIABL
 standalone_option = click.option("--standalone", is_flag=True, help="Start the configured sources for this command even if a gateway runs.")
 
 
-class Group(click.Group):
+class Choice(click.Choice[str]):
+    """One of several words; a word like one of them is answered with it."""
+
+    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
+        """Name the choices, and the one that was probably meant."""
+        from gateway.config.suggest import did_you_mean
+
+        return f"{value!r} is not one of {', '.join(self.choices)}. {did_you_mean(str(value), self.choices)}".rstrip()
+
+
+class Commands(click.Group):
+    """A group that answers an unknown command with the one that was probably meant."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the command that `args` begin with."""
+        known = self.list_commands(ctx)
+        if args and not args[0].startswith("-") and args[0] not in known:
+            from gateway.config.suggest import did_you_mean
+
+            raise click.UsageError(f"There is no command {args[0]!r}. {did_you_mean(args[0], known)}".rstrip(), ctx)
+        return super().resolve_command(ctx, args)
+
+
+class Group(Commands):
     """A command with subcommands; without one of them it runs `default`."""
 
     default: tuple[str, ...] = ("--help",)

@@ -6,7 +6,7 @@ client over HTTP, like any other client would. Used by those commands only.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
@@ -416,7 +416,15 @@ def pick_tool(tools: Sequence[HubTool], name: str) -> HubTool:
         return native[0]
     if native:
         raise ToolFailed(f"Several tools are called {name!r}: {', '.join(tool.name for tool in native)}; use one of these names.")
-    from gateway.config.suggest import did_you_mean
-
-    hint = did_you_mean(name, [tool.name for tool in tools]) or "`moongate list tools` shows them."
+    hint = suggestion(name, tools) or "`moongate list tools` shows them."
     raise NotFound("tool", name, f"There is no tool {name!r}. {hint}")
+
+
+def suggestion(name: str, tools: Sequence[HubTool], others: Iterable[str] = ()) -> str:
+    """`Did you mean 'x'?` with the tool, or one of `others`, that `name` is like, also by the name in its source; empty if none is."""
+    from gateway.config.suggest import closest, did_you_mean
+
+    known = did_you_mean(name, [*others, *(tool.name for tool in tools)])
+    natives = {tool.native: tool.name for tool in tools}
+    native = closest(name, natives)
+    return known or (f"Did you mean {natives[native]!r}?" if native is not None else "")

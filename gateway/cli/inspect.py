@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, cast
 
 import click
@@ -11,7 +12,7 @@ from gateway.cli.common import api_key_option, config_option, json_option, load,
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from gateway.cli.hub import Hub, HubTool, Target
+    from gateway.cli.hub import HubTool, Target
     from gateway.config.load import LoadedConfig
     from gateway.tools.base import Kind
 
@@ -51,8 +52,13 @@ async def _find(name: str, loaded: LoadedConfig, target: Target) -> JsonObject:
         for source in sources:
             if source["name"] == name:
                 return _source(source, tools, loaded)
-        other = await _resource_or_prompt(name, hub)
-        return other if other is not None else _tool(name, tools, sources, loaded)
+        others: list[str] = [str(source["name"]) for source in sources]
+        for kind, key, label in _READABLE:
+            for wire in await hub.listing(kind):
+                if wire[key] == name:
+                    return {"kind": label, "name": name, "definition": wire}
+                others.append(str(wire[key]))
+        return _tool(name, tools, sources, loaded, others)
 
 
 def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig) -> JsonObject:
@@ -66,18 +72,16 @@ def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig) -> J
     }
 
 
-async def _resource_or_prompt(name: str, hub: Hub) -> JsonObject | None:
-    for kind, key, label in _READABLE:
-        for wire in await hub.listing(kind):
-            if wire[key] == name:
-                return {"kind": label, "name": name, "definition": wire}
-    return None
+def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig, others: Iterable[str]) -> JsonObject:
+    from gateway.cli.hub import pick_tool, suggestion
+    from gateway.errors import NotFound
 
-
-def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig) -> JsonObject:
-    from gateway.cli.hub import pick_tool
-
-    found = pick_tool(tools, name)
+    try:
+        found = pick_tool(tools, name)
+    except NotFound:
+        hint = suggestion(name, tools, others) or "`moongate list` and `moongate list tools` show what there is."
+        text = f"There is no tool, server, prompt or resource {name!r}. {hint}"
+        raise NotFound("tool", name, text) from None
     state = next((source["state"] for source in sources if source["name"] == found.source), None)
     return {
         "kind": found.source if found.source in ("agent", "workflow") else "tool",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
     from gateway.auth.keys import KeyInfo, KeyStore
+    from gateway.config.load import LoadedConfig
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,7 +40,21 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
         print_json({"id": made.id, "name": name, "key": made.token, "scopes": list(scopes) or None})
         return
     click.echo(made.token)
+    for remark in _unknown_sources(scopes, load(config_path, fetches=False)):
+        say(remark)
     say(f"Key {made.id} for {name!r}. It is shown this once; clients send it as `Authorization: Bearer <key>`.")
+
+
+def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
+    """A remark for each scope that fits no source of the configuration: a server may be added later."""
+    from gateway.cli.hub import LOCAL_SOURCES
+    from gateway.config.suggest import did_you_mean
+    from gateway.policy.scopes import ADMIN_SCOPE, knows_source
+
+    known = [*loaded.config.mcp_servers, *(entry.name for entry in loaded.disabled), *LOCAL_SOURCES, "skill", "gateway"]
+    idle = [scope for scope in scopes if scope != ADMIN_SCOPE and not any(knows_source((scope,), source) for source in known)]
+    names = {scope: scope.partition("/")[0].rpartition(":")[2] for scope in idle}
+    return [f"Scope {scope!r} fits no source of the configuration. {did_you_mean(names[scope], known)}".rstrip() for scope in idle]
 
 
 @keys.command("list")

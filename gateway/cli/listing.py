@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import click
 
-from gateway.cli.common import CHARS_PER_TOKEN, api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.cli.common import (
+    CHARS_PER_TOKEN,
+    Choice,
+    api_key_option,
+    config_option,
+    json_option,
+    load,
+    run_async,
+    standalone_option,
+    url_option,
+)
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -56,7 +66,7 @@ _COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
 
 
 @click.command("list")
-@click.argument("kind", type=click.Choice(KINDS), default="sources")
+@click.argument("kind", type=Choice(KINDS), default="sources")
 @url_option
 @api_key_option
 @standalone_option

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from gateway import __version__
+from gateway.cli.common import Commands
 from gateway.cli.failures import Outcome, outcome_of, unwrap
 
 COMMANDS: Mapping[str, str] = {
@@ -47,7 +48,7 @@ THREADS_SECONDS = 1.0
 """Threads that are about to end have this long once all else has ended."""
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     """A group that imports a command when it is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -60,14 +61,6 @@ class _Commands(click.Group):
         module, _, name = place.partition(":")
         command: click.Command = getattr(importlib.import_module(module), name)
         return command
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in COMMANDS:
-            from gateway.config.suggest import did_you_mean
-
-            hint = did_you_mean(args[0], COMMANDS)
-            raise click.UsageError(f"There is no command {args[0]!r}. {hint}".rstrip(), ctx)
-        return super().resolve_command(ctx, args)
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False, invoke_without_command=True)

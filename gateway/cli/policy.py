@@ -144,7 +144,27 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
         if status.state in ("down", "starting") and status.name in loaded.config.mcp_servers:
             text = f"{name!r} is not known, and server {status.name!r} does not answer: {status.error}"
             raise UpstreamUnavailable(text, server=status.name)
-    raise NotFound("tool", name, f"There is no tool {name!r}; `moongate list tools` shows what there is.")
+    raise NotFound("tool", name, f"There is no tool {name!r}. {_suggestion(name, loaded, own)}")
+
+
+def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
+    """The tool or source that was probably meant."""
+    from gateway.catalog.names import expose_name
+    from gateway.config.suggest import closest, did_you_mean
+
+    source, slash, _ = name.partition("/")
+    sources = [status.name for status in own.gateway.sources()]
+    if slash and source not in (known := {*sources, *loaded.config.mcp_servers}):
+        hint = did_you_mean(source, known)
+        return f"There is no source {source!r}. {hint or '`moongate list` shows the sources.'}"
+    tools: dict[str, str] = {}
+    for of, definitions in own.gateway.definitions().items():
+        prefix = loaded.config.policy(of).prefix
+        for native in (str(wire["name"]) for wire in definitions):
+            exposed = expose_name(of if prefix is None else prefix, native)
+            tools |= {exposed: exposed, f"{of}/{native}": f"{of}/{native}", native: exposed}
+    near = closest(name, tools)
+    return f"Did you mean {tools[near]!r}?" if near is not None else "`moongate list tools` shows what there is."
 
 
 def _report(exposed: str, source: str, native: str, explained: Explanation, loaded: LoadedConfig) -> JsonObject:

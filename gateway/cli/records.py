@@ -217,9 +217,20 @@ def audit(since: str, server: str | None, limit: int, verify: bool, config_path:
         [moment(e.at), e.kind, e.source, e.name, e.principal, " ".join(f"{k}={v}" for k, v in e.fields.items() if v is not None)]
         for e in found
     ]
-    of = f" of {server!r}" if server is not None else ""
     headers = ("time", "kind", "source", "name", "caller", "decision")
-    print_table(headers, rows, empty=f"No decision{of} in the last {since}.", whole_last=True)
+    print_table(headers, rows, empty=_no_decision(server, since, config_path) if not found else "", whole_last=True)
+
+
+def _no_decision(server: str | None, since: str, config_path: str | None) -> str:
+    from gateway.cli.hub import LOCAL_SOURCES
+    from gateway.config.suggest import did_you_mean
+
+    if server is None:
+        return f"No decision in the last {since}."
+    loaded = load(config_path, fetches=False)
+    known = {*loaded.config.mcp_servers, *(entry.name for entry in loaded.disabled), *LOCAL_SOURCES, "skill", "gateway"}
+    hint = did_you_mean(server, known) if server not in known else ""
+    return f"No decision of {server!r} in the last {since}. {hint}".rstrip()
 
 
 def _show_report(report: object, *, as_json: bool) -> None:

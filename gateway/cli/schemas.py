@@ -8,7 +8,7 @@ from typing import Literal, cast, get_args
 
 import click
 
-from gateway.cli.common import json_option
+from gateway.cli.common import Choice, json_option
 from gateway.json_types import JsonObject
 
 SchemaKind = Literal["gateway", "agent", "workflow", "lock"]
@@ -16,7 +16,7 @@ KINDS = cast("tuple[SchemaKind, ...]", get_args(SchemaKind))
 
 
 @click.command()
-@click.argument("kind", type=click.Choice(KINDS), default="gateway")
+@click.argument("kind", type=Choice(KINDS), default="gateway")
 @click.option("--write", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write all of them there.")
 @json_option
 def schema(kind: SchemaKind, folder: Path | None, as_json: bool) -> None:

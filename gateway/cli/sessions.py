@@ -8,6 +8,7 @@ import click
 
 from gateway.cli.common import config_option, json_option
 from gateway.cli.records import moment, with_records
+from gateway.config.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from gateway.json_types import JsonObject
@@ -32,14 +33,18 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
     async def read(records: Records) -> list[StoredSession]:
         return await (await records.sessions()).list(caller)
 
-    found = [session for session in with_records(config_path, read) if agent in (None, session.agent)]
+    every = with_records(config_path, read)
+    found = [session for session in every if agent in (None, session.agent)]
     if as_json:
         print_json({"sessions": [_shown(session) for session in found]})
         return
     rows = [
         [s.id, s.agent, s.principal, str(s.turns), moment(s.used_at), moment(s.expires_at), "busy" if s.is_busy else ""] for s in found
     ]
-    print_table(("id", "agent", "caller", "turns", "last used", "kept until", "state"), rows, empty="No sessions are kept.")
+    empty = "No sessions are kept."
+    if agent is not None:
+        empty = f"No sessions with agent {agent!r} are kept. {did_you_mean(agent, {session.agent for session in every})}".rstrip()
+    print_table(("id", "agent", "caller", "turns", "last used", "kept until", "state"), rows, empty=empty)
 
 
 @sessions.command("show")

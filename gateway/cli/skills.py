@@ -108,6 +108,7 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
     Look at the skill first. Without SCRIPT, all its scripts.
     """
     from gateway.cli.output import print_json, say
+    from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound, ToolFailed
     from gateway.skills.index import build_index
     from gateway.skills.scripts import set_digest
@@ -117,11 +118,13 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
     try:
         skill = find_skill(index, skill_name)
     except ToolFailed:
-        raise NotFound("skill", skill_name) from None
+        hint = did_you_mean(skill_name, [index.handle(skill) for skill in index.skills]) or "`moongate skills list` shows them."
+        raise NotFound("skill", skill_name, f"There is no skill {skill_name!r}. {hint}") from None
     scripts = [path for path, file in skill.files.items() if file.is_script]
     for name in script_names:
         if name not in scripts:
-            raise NotFound("script", name)
+            hint = did_you_mean(name, scripts) or f"Its scripts: {', '.join(scripts) or 'none'}."
+            raise NotFound("script", name, f"Skill {skill_name!r} has no script {name!r}. {hint}")
     entries: list[JsonObject] = [
         {"skill": skill.id, "script": path, "digest": set_digest(skill)} for path in (script_names or tuple(scripts))
     ]

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.common import Group, config_option, json_option
+from gateway.cli.common import Choice, Group, config_option, json_option
 from gateway.cli.records import moment, with_records
+from gateway.config.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,7 +42,7 @@ def tasks() -> None:
 
 
 @tasks.command("list")
-@click.option("--status", type=click.Choice(STATUSES), help="Only those that stand so.")
+@click.option("--status", type=Choice(STATUSES), help="Only those that stand so.")
 @click.option("--tool", metavar="NAME", help="Only calls of this tool, by the name clients call it.")
 @click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
 @config_option
@@ -50,8 +51,12 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
     """Show every task that is kept, the oldest first."""
     from gateway.cli.output import print_json, print_table
 
+    known: set[str] = set()
+
     async def read(records: Records) -> list[_Seen]:
-        return [await _seen(records, row) for row in await (await records.tasks()).all_of(caller) if tool in (None, row.tool)]
+        every = await (await records.tasks()).all_of(caller)
+        known.update(row.tool for row in every)
+        return [await _seen(records, row) for row in every if tool in (None, row.tool)]
 
     found = [seen for seen in with_records(config_path, read) if status in (None, seen.status)]
     if as_json:
@@ -61,7 +66,10 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
         [row.id[:12], row.tool, row.principal, seen.standing(), moment(row.created_at), moment(row.updated_at), seen.message()]
         for row, seen in ((seen.row, seen) for seen in found)
     ]
-    print_table(("id", "tool", "caller", "status", "begun", "changed", "says"), rows, whole_last=True, empty="No tasks are kept.")
+    hint = did_you_mean(tool, known) if tool is not None else ""
+    headers = ("id", "tool", "caller", "status", "begun", "changed", "says")
+    empty = "No tasks are kept." if tool is None and status is None else f"No such tasks are kept. {hint}".rstrip()
+    print_table(headers, rows, empty=empty, whole_last=True)
 
 
 @tasks.command("show")

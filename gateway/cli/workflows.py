@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from gateway.cli.common import Group, config_option, diverted_stdout, json_option, load, run_async
+from gateway.cli.common import Choice, Group, config_option, diverted_stdout, json_option, load, run_async
 
 if TYPE_CHECKING:
     from gateway.workflows.checking import WorkflowReport
@@ -57,7 +57,7 @@ def _print_report(report: WorkflowReport) -> None:
 
 @workflows.command("graph")
 @click.argument("workflow", metavar="WORKFLOW")
-@click.option("--format", "picture", type=click.Choice(("mermaid", "dot", "svg")), default="mermaid", help="Default: mermaid.")
+@click.option("--format", "picture", type=Choice(("mermaid", "dot", "svg")), default="mermaid", help="Default: mermaid.")
 @click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead of to stdout.")
 @config_option
 @json_option
@@ -98,14 +98,18 @@ def _file_of(workflow: str, folders: list[Path]) -> Path:
     Raises:
         NotFound: There is none.
     """
+    from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
     from gateway.workflows.loader import SUFFIXES, examine
     from gateway.workflows.source import find_files
 
     if workflow.endswith(SUFFIXES) or os.path.sep in workflow:
         return Path(workflow)
+    names: list[str] = []
     for path in find_files(folders):
         file, _ = examine(path)
-        if (file.name if file is not None else path.name.split(".workflow.")[0]) == workflow:
+        names.append(file.name if file is not None else path.name.split(".workflow.")[0])
+        if names[-1] == workflow:
             return path
-    raise NotFound("workflow", workflow)
+    hint = did_you_mean(workflow, names) or "`moongate list workflows` shows them."
+    raise NotFound("workflow", workflow, f"There is no workflow {workflow!r}. {hint}")

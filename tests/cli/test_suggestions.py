@@ -1,0 +1,72 @@
+"""A misspelled word on the command line is answered with the word that was probably meant."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.cli.processes import moongate, write_gateway
+from tests.fakes.running import ROOT, free_port, upstream_stdio
+
+AGENT = "---\nname: clerk\ndescription: Helps.\n---\nHelp.\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A configuration with a server, an agent, a workflow and skills, and a policy whose source is misspelled."""
+    folder = tmp_path_factory.mktemp("words")
+    (folder / "agents").mkdir()
+    (folder / "agents" / "clerk.agent.md").write_text(AGENT)
+    workflow = (ROOT / "agents" / "skill-for-task.workflow.yaml").read_text()
+    (folder / "agents" / "skill-for-task.workflow.yaml").write_text(workflow)
+    write_gateway(
+        folder,
+        mcpServers={"files": upstream_stdio()},
+        policies={"flies": {"timeoutSeconds": 3}},
+        expose={"agents": ["agents"], "skills": [str(ROOT / "skills")]},
+        server={"http": {"port": free_port()}},
+        storage={"dir": "state"},
+    )
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        ("lsit", "list"),
+        ("keys lst", "list"),
+        ("approvals aprove", "approve"),
+        ("list --cofnig x", "--config"),
+        ("list agnets", "agents"),
+        ("schema workflw", "workflow"),
+        ("tasks list --status workin", "working"),
+        ("workflows graph skill-for-task --format svgg", "svg"),
+        ("call ecco", "files__echo"),
+        ("call agent__clrk", "agent__clerk"),
+        ("inspect flies", "files"),
+        ("inspect sql-reveiw", "sql-review"),
+        ("lock flies", "files"),
+        ("lock --accept files/ecco", "echo"),
+        ("auth login flies", "files"),
+        ("audit --server flies", "files"),
+        ("policy explain flies/echo", "files"),
+        ("policy explain files/ecco", "files/echo"),
+        ("policy explain files__ecco", "files__echo"),
+        ("skills grant sql-reveiw", "sql-review"),
+        ("skills grant sql-review scripts/scn_sql.py", "scripts/scan_sql.py"),
+        ("workflows graph skill-for-tsk", "skill-for-task"),
+        ("keys add reader --scope flies/echo", "files"),
+    ],
+)
+def test_misspelled_word_gets_a_suggestion(folder: Path, words: str, meant: str) -> None:
+    done = moongate(*words.split(), cwd=folder)
+    assert f"Did you mean '{meant}'?" in done.err, done
+    assert done.code == (0 if words.startswith(("audit", "keys add")) else 1), done
+
+
+def test_misspelled_agent_of_eval_and_source_of_a_policy_get_suggestions(folder: Path) -> None:
+    (folder / "cases.jsonl").write_text('{"id": "a", "input": "x", "expect": {"contains": "y"}}\n')
+    assert "Did you mean 'agent__clerk'?" in moongate("eval", "clrk", "cases.jsonl", cwd=folder).err
+    checked = moongate("doctor", cwd=folder)
+    assert "policies.flies: no source is called 'flies', so the policy does nothing. Did you mean 'files'?" in checked.out
