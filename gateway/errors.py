@@ -344,16 +344,17 @@ def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:
     """Take secrets out of what an error says: a server may repeat what it was given."""
     error.args = tuple(mask(part) if isinstance(part, str) else part for part in error.args)
     if isinstance(error, UpstreamRefused):
-        error.data = _masked(error.data, mask)
+        error.data = masked(error.data, mask)
 
 
-def _masked(value: JsonValue, mask: Callable[[str], str]) -> JsonValue:
+def masked(value: JsonValue, mask: Callable[[str], str]) -> JsonValue:
+    """A JSON value without secrets."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):
-        return {mask(key): _masked(inner, mask) for key, inner in cast("JsonMapping", value).items()}
+        return {mask(key): masked(inner, mask) for key, inner in cast("JsonMapping", value).items()}
     if isinstance(value, list):
-        return [_masked(inner, mask) for inner in cast("list[JsonValue]", value)]
+        return [masked(inner, mask) for inner in cast("list[JsonValue]", value)]
     return value
 
 

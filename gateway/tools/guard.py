@@ -31,6 +31,7 @@ from gateway.errors import (
     ToolFailed,
     UpstreamRefused,
     mask_secrets,
+    masked,
     only_cause,
     text_for_caller,
 )
@@ -432,6 +433,8 @@ class GuardedTool:
                 is_error=True,
             )
         record.settle(outcome)
+        if self._policy.is_local and record.outcome == "error" and self._policy.mask is not None and isinstance(outcome, Complete):
+            return Complete(cast("JsonObject", masked(outcome.result, self._policy.mask)))  # what the operator's own code says
         return outcome
 
     def _mask(self, error: Exception) -> None:

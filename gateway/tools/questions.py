@@ -19,12 +19,12 @@ MAX_WRONG_ANSWERS = 5
 async def ask_until_usable(
     ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = ""
 ) -> T:
-    """Ask, and give the answer to `use`. If `use` or its question's form refuses the answer, ask again and say what is wrong.
+    """Ask, and give the answer to `use`. If `use` or the form refuses the answer to a form or link, ask again and say what is wrong.
 
     Each repetition has its own durable key, so that a task that is taken up again finds the same answers.
 
     Raises:
-        AnswerRefused: `MAX_WRONG_ANSWERS` answers were refused.
+        AnswerRefused: `MAX_WRONG_ANSWERS` answers were refused, or the answer to a request that no person reads.
         AskUnavailable: As `CallContext.ask`, like its other errors.
     """
     asked = request
@@ -35,7 +35,7 @@ async def ask_until_usable(
                 raise AnswerRefused(problem)
             return await use(answer)
         except AnswerRefused as refused:
-            if number == MAX_WRONG_ANSWERS:
+            if number == MAX_WRONG_ANSWERS or request.get("method") != "elicitation/create":
                 raise
             params: JsonObject = request.get("params") or {}
             asked = {**request, "params": {**params, "message": f"{refused}\n{params.get('message', '')}"}}

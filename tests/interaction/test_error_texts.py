@@ -19,6 +19,8 @@ SECRET = "tok-1234567890"
 MODULE = f'''
 from gateway import Executor, InlineSkill, SkillFrontmatter, WorkflowBuilder, WorkflowContext, handler, step, tool, workflow
 
+from gateway.tools.base import Complete
+
 SAID = "no rows for 2024 with key {SECRET}"
 
 
@@ -26,6 +28,12 @@ SAID = "no rows for 2024 with key {SECRET}"
 def rows(year: int = 2024) -> int:
     """Count rows."""
     raise ValueError(SAID)
+
+
+@tool
+def refuse() -> int:
+    """Say that it failed."""
+    return Complete.text(SAID, is_error=True, structured={{"why": SAID}})
 
 
 class Reader(Executor):
@@ -106,10 +114,14 @@ async def test_texts_of_failing_code_reach_the_caller_without_secrets(served: st
     }
     said: dict[str, str] = {}
     async with connected(way, served) as (client, _):
+        refused = await client.call_tool("function__refuse", {})
         for name, (arguments, _) in calls.items():
             result = await client.call_tool(name, arguments)
             assert result.is_error, name
             said[name] = getattr(result.content[0], "text", "")
+    assert (getattr(refused.content[0], "text", ""), refused.structured_content) == (
+        "no rows for 2024 with key [secret]", {"why": "no rows for 2024 with key [secret]"},
+    )  # fmt: skip
     assert said == {name: f"{before}ValueError: no rows for 2024 with key [secret]" for name, (_, before) in calls.items()}
 
 

@@ -212,3 +212,38 @@ async def test_question_of_a_followed_task_is_answered_once(tmp_path: Path) -> N
     assert result["content"][0]["text"] == "deleted"
     updates = [entry["params"]["inputResponses"] for entry in requests(log) if entry["method"] == "tasks/update"]
     assert [update["confirm"]["content"]["name"] for update in updates] == ["first", "first"]
+
+
+ASKS = """\
+name: asks
+description: Asks for a number.
+task: required
+executors:
+  count: {ask: "How many?", output: {count: {type: integer}}}
+start: count
+"""
+
+
+async def test_wrong_answer_before_a_kill_leaves_the_question_for_the_next_gateway(tmp_path: Path) -> None:
+    (tmp_path / "asks.workflow.yaml").write_text(ASKS)
+    config = {"expose": {"agents": ["."]}}
+
+    def wrong_once(message: str) -> dict[str, Any] | None:
+        return None if "cannot be used" in message else {"count": "many"}
+
+    async with person(tmp_path, config, "legacy") as (old, kill):
+        task_id = await old.start("workflow__asks")
+        assert await old.answer(task_id, wrong_once) == {}
+        first, again = old.asked
+        assert first in again and "field 'count'" in again
+        kill()
+    async with person(tmp_path, config, "modern") as (new, _):
+        with anyio.fail_after(SECONDS):
+            while (state := (await new.wire.send("tasks/get", taskId=task_id))["result"])["status"] != "input_required":
+                await anyio.sleep(0.1)
+        [key] = state["inputRequests"]
+        wrong = {key: {"action": "accept", "content": {"count": "many"}}}
+        refused = await new.wire.send("tasks/update", taskId=task_id, inputResponses=wrong)
+        assert refused["error"]["code"] == -32602 and "field 'count'" in refused["error"]["message"]
+        done = await new.answer(task_id, lambda message: {"count": 3})
+    assert done["structuredContent"] == {"count": 3}
