@@ -65,6 +65,7 @@ from gateway.tools.slot import Usage
 from gateway.tools.toolbox import ToolGuard
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.children import ChildProcesses
+from gateway.upstream.hop import configuration_of
 from gateway.upstream.inputs import AskServices
 from gateway.upstream.large import LargeBodies
 from gateway.upstream.pins import Pins
@@ -104,12 +105,7 @@ class Gateway:
     """One running gateway. `from_config`, enter, then `serve_stdio` or `serve_http`."""
 
     def __init__(
-        self,
-        loaded: LoadedConfig,
-        events: EventStream,
-        place: Place | None = None,
-        acceptance: Acceptance | None = None,
-        endpoint: str | None = None,
+        self, loaded: LoadedConfig, events: EventStream, place: Place | None, acceptance: Acceptance | None, endpoint: str | None
     ) -> None:
         self.loaded = loaded
         self._endpoint = endpoint
@@ -181,10 +177,10 @@ class Gateway:
         self.keys = KeyStore(state.path / "keys.json")
         self._stack.push_async_callback(self._close_models)
         hosts = Hosts()
-        records = Records(state, audit_days=config.storage.audit_days, url=config.storage.url)
+        kept = config.storage
+        records = Records(state, audit_days=kept.audit_days, url=kept.url, gateway=configuration_of(own_id))
         self._stack.push_async_callback(records.aclose)
         services = self._asking(records)
-        kept = config.storage
         store = ResultStore(
             state.path / "results", ttl_seconds=kept.result_ttl_seconds, max_bytes_per_owner=kept.max_result_bytes_per_caller
         )

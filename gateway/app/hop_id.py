@@ -34,16 +34,20 @@ def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None, place
     Raises:
         StorageError: The key cannot be read or written.
     """
-    key = state.key("gateway-id")
-    # Links are not followed: a mounted ConfigMap resolves to another folder on each machine.
-    configuration = _digest(key, os.path.normpath(loaded.path or loaded.base_dir))
+    configuration = configuration_id(state, loaded)
     for ancestor in os.environ.get(LINEAGE_VARIABLE, "").split():
         if configuration_of(ancestor) == configuration:
             return ancestor
     port = str(place.listener.getsockname()[1]) if place is not None else endpoint or str(loaded.config.server.http.port)
     # A port that the system picks is known too late, and to nobody else: any other value will do.
-    return configuration + _digest(key, secrets.token_hex(8) if port == "0" else port)
+    return configuration + _digest(state, secrets.token_hex(8) if port == "0" else port)
 
 
-def _digest(key: bytes, text: str) -> str:
-    return hmac.digest(key, os.fsencode(text), "sha256").hex()[:HALF_DIGITS]
+def configuration_id(state: StateFolder, loaded: LoadedConfig) -> str:
+    """The configuration's half of the id. Raises `StorageError`."""
+    # Links are not followed: a mounted ConfigMap resolves to another folder on each machine.
+    return _digest(state, os.path.normpath(loaded.path or loaded.base_dir))
+
+
+def _digest(state: StateFolder, text: str) -> str:
+    return hmac.digest(state.key("gateway-id"), os.fsencode(text), "sha256").hex()[:HALF_DIGITS]

@@ -326,14 +326,16 @@ async def _get(records: Records, ask_id: str) -> PendingAsk:
 
 def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
     """Run work on the records of a configuration, and close them."""
+    from gateway.app.hop_id import configuration_id
     from gateway.storage.records import Records
     from gateway.storage.state import StateFolder, state_dir
 
-    storage = load(config_path, fetches=False).config.storage
+    loaded = load(config_path, fetches=False)
+    storage = loaded.config.storage
 
     async def inner() -> T:
         state = StateFolder(state_dir(storage.dir))
-        records = Records(state, audit_days=storage.audit_days, url=storage.url)
+        records = Records(state, audit_days=storage.audit_days, url=storage.url, gateway=configuration_id(state, loaded))
         try:
             return await work(records)
         finally:

@@ -181,6 +181,8 @@ class TaskRow:
     """When its turn came; 0 while it waits."""
     request_key: str = ""
     """Digest of what the caller knows its request by; empty where it gave nothing."""
+    gateway: str = ""
+    """The gateway whose processes may run it; empty if all gateways that share the database may."""
 
     def to_json(self) -> JsonObject:
         """As `moongate tasks --json` prints it; times are seconds since the epoch."""

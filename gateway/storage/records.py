@@ -47,9 +47,8 @@ PRUNE_SECONDS = 3600.0
 
 _DAY_SECONDS = 86_400.0
 
-_ORPHANS = (
-    "SELECT 1 FROM tasks WHERE gone_at = 0 AND NOT EXISTS (SELECT 1 FROM task_owners WHERE id = tasks.owner AND until >= ?) LIMIT 1"
-)
+_ORPHANS = "SELECT 1 FROM tasks WHERE gone_at = 0 AND NOT EXISTS (SELECT 1 FROM task_owners WHERE id = tasks.owner AND until >= ?)"
+_OWN_ORPHANS = f"{_ORPHANS} AND gateway IN ('', ?) LIMIT 1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +65,13 @@ class _Opened:
 class Records:
     """The gateway's records. `run` it in a task group of the owner; `aclose` it at the end."""
 
-    def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None) -> None:
-        """No side effects. With a `url` the database is on a server instead of in the state folder."""
+    def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
+        """No side effects. With a `url` the database is on a server instead of in the state folder.
+
+        `gateway` says whose tasks this process runs, for gateways of different configurations that share a state folder. Gateways that
+        share a server are equals.
+        """
+        self._gateway = gateway if url is None else ""
         self._state = state
         self._url = url
         self._audit_days = audit_days
@@ -128,7 +132,9 @@ class Records:
             return False
         try:
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as raw:
-                found = raw.execute(_ORPHANS, (now,)).fetchone()
+                has_gateway = any(column[1] == "gateway" for column in raw.execute("PRAGMA table_info(tasks)"))
+                is_own = has_gateway and bool(self._gateway)  # the database may be of an earlier version
+                found = raw.execute(_OWN_ORPHANS, (now, self._gateway)).fetchone() if is_own else raw.execute(_ORPHANS, (now,)).fetchone()
         except sqlite3.Error:
             return False  # an older schema without tasks, or busy: looked at again soon
         return found is not None
@@ -164,7 +170,7 @@ class Records:
         folder = self._state.ensure()
         database = open_url(self._url) if self._url is not None else open_database(folder)
         audit = AuditLog(database, self._state.key("audit"))
-        rows = Asks(database), SamplingUse(database), Sessions(database), TaskRows(database), ApprovalRules(database)
+        rows = Asks(database), SamplingUse(database), Sessions(database), TaskRows(database, self._gateway), ApprovalRules(database)
         return _Opened(database, audit, *rows)
 
     # -- the audit log's writing side --------------------------------------------------------------------------

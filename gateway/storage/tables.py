@@ -144,12 +144,14 @@ tasks = sa.Table(
     sa.Column("limits", sa.Text, nullable=False, server_default="[]"),
     sa.Column("admitted_at", sa.Float, nullable=False, server_default="0"),
     sa.Column("request_key", sa.Text, nullable=False, server_default=""),
+    sa.Column("gateway", sa.Text, nullable=False, server_default=""),
     sa.Index("tasks_principal", "principal", "created_at"),
     sa.Index("tasks_open", "gone_at", "owner"),
     sa.Index("tasks_key", "principal", "request_key"),
 )
 """Long-running work. `call`, `outcome` and `asked` are JSON. `gone_at` is 0 until it is over; the owner runs it. While `admitted_at`
-is 0 it waits for its turn; `limits` (JSON) says what for. Requests of one caller with the same `request_key` are one task."""
+is 0 it waits for its turn; `limits` (JSON) says what for. Requests of one caller with the same `request_key` are one task. Only
+processes of the same `gateway` run a task; if it is empty, all do."""
 
 task_owners = sa.Table(
     "task_owners",

@@ -20,13 +20,18 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.engine import Database
 from gateway.storage.entries import KEPT, Choose, Steps, TaskRow, forget, is_open
 from gateway.storage.tables import task_owners, task_steps, tasks
-from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
+from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, of_gateway, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
 """Ends the durable key of the question what is to become of a step in doubt."""
 
 FORGET_OWNER_SECONDS = 86_400.0
 """How long a lease that ran out is still on record."""
+
+UNCLAIMED_SECONDS = 30 * 86_400.0
+"""How long a task waits for its gateway to run again before another gateway that shares the database ends it."""
+
+UNCLAIMED: JsonObject = {"error": {"code": -32603, "message": "The gateway of this task has not run for 30 days."}}
 
 # One statement for both dialects: the first of a step, its result, and whether the task is still this process's.
 _PUT_STEP = sa.text(
@@ -40,9 +45,11 @@ _PUT_STEP = sa.text(
 class TaskRows:
     """The repository. Every method raises `StorageError` as `Database.begin` does."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, gateway: str = "") -> None:
+        """With a `gateway`, other gateways that share the database do not run its tasks, and it does not run theirs."""
         self._database = database
-        self._new = NewTasks(database)
+        self._gateway = gateway
+        self._new = NewTasks(database, gateway)
 
     async def add(
         self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
@@ -55,6 +62,7 @@ class TaskRows:
         Raises:
             TaskError: The principal has `max_open` unfinished ones.
         """
+        row.gateway = self._gateway
         new = NewTask(row, steps or {}, choose, max_open=max_open, max_kept=max_kept)
         await self._new.add(new)
         return new.existing
@@ -62,7 +70,7 @@ class TaskRows:
     async def made_by(self, principal: str, request_key: str) -> str:
         """The id of the task that a request with this key made; empty where there is none."""
         there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
-        there &= (tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time())
+        there &= of_gateway(self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
         async with self._database.begin() as connection:
             return (await connection.execute(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at))).scalars().first() or ""
 
@@ -76,17 +84,20 @@ class TaskRows:
         """Let those begin whose turn it is, whichever process has them; their ids."""
         async with self._database.begin() as connection:
             await lock(connection)
-            return await admit(connection, choose)
+            return await admit(connection, choose, self._gateway)
 
     async def sweep(self) -> None:
         """Forget what is past its time."""
         async with self._database.begin() as connection:
             await sweep(connection)
+            unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
+            ended: JsonObject = {"status": "failed", "outcome": json.dumps(UNCLAIMED), "gone_at": time.time() + FORGET_OWNER_SECONDS}
+            await connection.execute(sa.update(tasks).where(unclaimed & ~of_gateway(self._gateway)).values(ended))
             old = task_owners.c.until < _now(connection) - FORGET_OWNER_SECONDS
             await connection.execute(sa.delete(task_owners).where(old))
 
     async def retry(self, task_id: str, *, from_start: bool) -> bool:
-        """Have a finished task run again, by whichever process looks first; False where it is not over, or gone.
+        """Have a finished task run again, by whichever process of this gateway looks first; False where it is not over, or gone.
 
         It goes on after the steps that worked, or `from_start`.
         """
@@ -110,6 +121,7 @@ class TaskRows:
             values: JsonObject = {
                 "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(found.asked), "updated_at": time.time(),
                 "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "deaths": 0, "owner": "", "admitted_at": 0.0,
+                "gateway": self._gateway,
             }  # fmt: skip
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
             return True
@@ -209,7 +221,7 @@ class TaskRows:
     async def any_orphans(self, *, owner: str) -> bool:
         """Whether there is something to take over."""
         async with self._database.begin() as connection:
-            return (await connection.execute(sa.select(tasks.c.id).where(_orphaned(owner, connection)).limit(1))).first() is not None
+            return (await connection.execute(sa.select(tasks.c.id).where(self._orphaned(owner, connection)).limit(1))).first() is not None
 
     async def take_over(self, *, owner: str, limit: int) -> list[TaskRow]:
         """Make the tasks of owners that stopped or died the owner's own. A task that still waited for its turn was never begun.
@@ -218,7 +230,7 @@ class TaskRows:
         late it renews.
         """
         async with self._database.begin() as connection:
-            query = sa.select(tasks).where(_orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
+            query = sa.select(tasks).where(self._orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
             query = query.with_for_update(skip_locked=True)
             found = [_from_row(item) for item in (await connection.execute(query)).mappings()]
             owners = sa.select(task_owners.c.id).where(task_owners.c.id.in_([row.owner for row in found]))
@@ -232,6 +244,9 @@ class TaskRows:
                 values: JsonObject = {"owner": owner, "attempts": row.attempts, "deaths": row.deaths}
                 await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(values))
             return found
+
+    def _orphaned(self, owner: str, connection: Any) -> sa.ColumnElement[bool]:
+        return of_gateway(self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
     async def release(self, *, owner: str) -> None:
         """Let go of everything: the process ends, and others may take over at once."""
@@ -280,10 +295,6 @@ def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
     """Whether the process that has a task lives."""
     lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
     return sa.exists().where(lives).correlate(tasks)
-
-
-def _orphaned(owner: str, connection: Any) -> sa.ColumnElement[bool]:
-    return (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
 
 async def _steps(connection: Any, task_id: str) -> Steps:

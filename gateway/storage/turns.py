@@ -58,8 +58,10 @@ class NewTask:
 class NewTasks:
     """Stores them, many at a time."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, gateway: str) -> None:
+        """Tasks of other gateways than `gateway` neither count nor are the same request (`of_gateway`)."""
         self._database = database
+        self._gateway = gateway
         self._waiting: list[NewTask] = []
         self._turn = anyio.Lock()
 
@@ -95,7 +97,8 @@ class NewTasks:
         batch = await self._unknown(connection, batch)
         callers = sorted({new.row.principal for new in batch})
         is_open = sa.func.count().filter(tasks.c.gone_at == 0)
-        counts = sa.select(tasks.c.principal, sa.func.count(), is_open).where(tasks.c.principal.in_(callers)).group_by(tasks.c.principal)
+        mine = tasks.c.principal.in_(callers) & of_gateway(self._gateway)
+        counts = sa.select(tasks.c.principal, sa.func.count(), is_open).where(mine).group_by(tasks.c.principal)
         kept, opened = Counter[str](), Counter[str]()
         for principal, stored, unfinished in await connection.execute(counts):
             kept[principal], opened[principal] = stored - unfinished, unfinished
@@ -111,7 +114,7 @@ class NewTasks:
         for principal in {new.row.principal for new in taken if kept[new.row.principal] >= new.max_kept}:
             most = min(new.max_kept for new in taken if new.row.principal == principal)
             await sweep(connection)
-            over = sa.select(tasks.c.id).where((tasks.c.principal == principal) & (tasks.c.gone_at > 0))
+            over = sa.select(tasks.c.id).where((tasks.c.principal == principal) & (tasks.c.gone_at > 0) & of_gateway(self._gateway))
             over = over.order_by(tasks.c.gone_at.desc()).offset(most - 1)
             await delete(connection, [found for (found,) in await connection.execute(over)])
         return taken
@@ -121,7 +124,7 @@ class NewTasks:
         keys = sorted({new.row.request_key for new in batch if new.row.request_key})
         made: dict[tuple[str, str], str] = {}
         if keys:
-            there = tasks.c.request_key.in_(keys) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
+            there = of_gateway(self._gateway) & tasks.c.request_key.in_(keys) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
             stored = sa.select(tasks.c.principal, tasks.c.request_key, tasks.c.id).where(there).order_by(tasks.c.created_at.desc())
             made = {(principal, key): id_ for principal, key, id_ in await connection.execute(stored)}
         unknown: list[NewTask] = []
@@ -141,7 +144,7 @@ class NewTasks:
         chosen: set[str] = set()
         if asking and asking[0].choose is not None:
             begun = [_waiting(new) for new in batch if new.choose is None]
-            chosen = set(await admit(connection, asking[0].choose, [_waiting(new) for new in asking], begun))
+            chosen = set(await admit(connection, asking[0].choose, self._gateway, [_waiting(new) for new in asking], begun))
         for new in batch:
             may_begin = new.choose is None or new.row.id in chosen
             new.row.admitted_at = now if may_begin else 0.0
@@ -149,6 +152,11 @@ class NewTasks:
         await connection.execute(sa.insert(tasks), [new.values for new in batch])
         if steps := [step for new in batch for step in new.steps]:
             await connection.execute(sa.insert(task_steps), steps)
+
+
+def of_gateway(gateway: str) -> sa.ColumnElement[bool]:
+    """Whether a task is one of `gateway`'s, or of a time before tasks named their gateway. All are, if `gateway` is empty."""
+    return tasks.c.gateway.in_((gateway, "")) if gateway else sa.true()
 
 
 async def lock(connection: Any) -> None:
@@ -160,14 +168,14 @@ async def lock(connection: Any) -> None:
 
 
 async def admit(
-    connection: Any, choose: Choose, new: Sequence[WaitingTask] = (), begun: Sequence[WaitingTask] = ()
+    connection: Any, choose: Choose, gateway: str, new: Sequence[WaitingTask] = (), begun: Sequence[WaitingTask] = ()
 ) -> list[str]:
-    """Give turns, also to those that are not stored yet; `begun` are not stored yet and run."""
+    """Give turns to tasks of `gateway`, also to those that are not stored yet; `begun` are not stored yet and run."""
     waiting: list[WaitingTask] = []
     running = list(begun)
     columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits, tasks.c.admitted_at)
     counted = (tasks.c.gone_at == 0) & (tasks.c.status == "working") & ((tasks.c.admitted_at > 0) | (tasks.c.is_cancelled == 0))
-    found = await connection.execute(columns.where(counted).order_by(tasks.c.created_at, tasks.c.id))
+    found = await connection.execute(columns.where(counted & of_gateway(gateway)).order_by(tasks.c.created_at, tasks.c.id))
     for id_, principal, limits, admitted_at in found:
         (running if admitted_at else waiting).append(WaitingTask(id_, principal, json.loads(limits)))
     waiting = [*waiting[:MAX_WAITING], *new]

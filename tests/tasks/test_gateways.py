@@ -208,11 +208,12 @@ async def hand_over(server: Literal["legacy", "modern"], tmp_path: Path, how: si
     def saying(state: dict[str, Any]) -> dict[str, Any]:
         told = json.dumps({**script, "tasks/get": [{"result": state}]})
         args = ["-m", "tests.fakes.task_script", *options, "--log", str(log), told]
-        return {"mcpServers": {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}, "storage": {"dir": str(tmp_path)}}
+        servers = {"up": {"command": sys.executable, "args": args, "cwd": str(ROOT)}}
+        return {"mcpServers": servers, "storage": {"dir": str(tmp_path)}, "server": {"reload": False}}  # the file is written again below
 
     done = saying({"taskId": "t1", "status": "completed", "result": DONE})
-    first, url = start_gateway(tmp_path, "first", saying(WORKING))
-    peer = start_gateway(tmp_path, "second", done) if how == signal.SIGTERM else None
+    first, url = start_gateway(tmp_path, "gateway", saying(WORKING))
+    peer = start_gateway(tmp_path, "gateway", done) if how == signal.SIGTERM else None
     client: Era = "modern" if server == "legacy" else "legacy"  # so that the task is the gateway's own, and follows the server's
     try:
         async with over_http(url, client) as wire:
@@ -229,7 +230,7 @@ async def hand_over(server: Literal["legacy", "modern"], tmp_path: Path, how: si
         if peer is not None:
             stop(peer[0])
         raise
-    second, url = peer or start_gateway(tmp_path, "second", done)
+    second, url = peer or start_gateway(tmp_path, "gateway", done)
     try:
         async with over_http(url, "modern") as wire:
             state = await until(wire, task_id, "completed", "failed", "input_required")
