@@ -62,7 +62,7 @@ class Inspection:
         return await unmet_needs(self._local.table, self._catalog, self._statuses)
 
     def models_used(self) -> dict[str, list[str]]:
-        """Return the model specs of agents and of sampling policies, each with who uses it."""
+        """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""
         return models_used(self._local.table, self._loaded.config)
 
     async def check_model(self, spec: str) -> ModelCheck | None:

@@ -25,7 +25,7 @@ _GLOB = frozenset("*?[")
 
 @dataclass(frozen=True, slots=True)
 class UnmetNeed:
-    """Something that a file names in vain."""
+    """Something that a file names and the gateway does not have."""
 
     kind: str
     """`agent` or `workflow`."""
@@ -50,7 +50,7 @@ async def unmet_needs(local: Mapping[str, Local], catalog: Catalog, statuses: Se
 
 
 def models_used(local: Mapping[str, Local], config: GatewayConfig) -> dict[str, list[str]]:
-    """Return the model specs of agents and of sampling policies, each with who uses it."""
+    """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""
     used: dict[str, list[str]] = {}
     if "agent" in local:
         for definition in cast("AgentSource", local["agent"].source).definitions:
