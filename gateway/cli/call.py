@@ -68,7 +68,8 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
     async with open_hub(loaded, target, asker) as hub:
         missing: NotFound | None = None
         try:
-            found = pick_tool(await hub.tools(), words.tool)
+            tools = await hub.tools()
+            found = pick_tool(tools, words.tool, await hub.sources() if hub.shows_sources else ())
         except NotFound as error:
             if not isinstance(hub, RunningHub) or hub.denial is None:
                 raise

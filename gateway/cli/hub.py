@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
-from gateway.errors import NotFound, ToolFailed, UpstreamUnavailable
+from gateway.errors import NotFound, ToolFailed, ToolQuarantined, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
@@ -402,11 +402,12 @@ async def _connect(
         yield hub
 
 
-def pick_tool(tools: Sequence[HubTool], name: str) -> HubTool:
+def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject] = ()) -> HubTool:
     """The tool called `name`: by its exposed name, else by a native name that only one tool has.
 
     Raises:
-        NotFound: With the closest name.
+        ToolQuarantined: One of `sources` has the tool in quarantine.
+        NotFound: There is no such tool; the text has the closest name.
     """
     for tool in tools:
         if tool.name == name:
@@ -416,6 +417,10 @@ def pick_tool(tools: Sequence[HubTool], name: str) -> HubTool:
         return native[0]
     if native:
         raise ToolFailed(f"Several tools are called {name!r}: {', '.join(tool.name for tool in native)}; use one of these names.")
+    for source in sources:
+        for held, why in cast("dict[str, str]", source.get("quarantined") or {}).items():
+            if name in (held, f"{source['name']}__{held}", f"{source['name']}/{held}"):
+                raise ToolQuarantined(name, why)
     hint = suggestion(name, tools) or "`moongate list tools` shows them."
     raise NotFound("tool", name, f"There is no tool {name!r}. {hint}")
 

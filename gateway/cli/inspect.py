@@ -74,10 +74,12 @@ def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig) -> J
 
 def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig, others: Iterable[str]) -> JsonObject:
     from gateway.cli.hub import pick_tool, suggestion
-    from gateway.errors import NotFound
+    from gateway.errors import NotFound, ToolQuarantined
 
     try:
-        found = pick_tool(tools, name)
+        found = pick_tool(tools, name, sources)
+    except ToolQuarantined:
+        raise
     except NotFound:
         hint = suggestion(name, tools, others) or "`moongate list` and `moongate list tools` show what there is."
         text = f"There is no tool, server, prompt or resource {name!r}. {hint}"

@@ -76,6 +76,10 @@ def test_one_tool_is_accepted_and_the_rest_stays_quarantined(tmp_path: Path) -> 
     [server] = moongate("list", "servers", "--standalone", "--json", cwd=tmp_path).data["servers"]
     assert "moongate lock --accept docs/search" in server["quarantined"]["search"]
     assert "1 quarantined (search)" in moongate("list", "servers", "--standalone", cwd=tmp_path).out
+    for words in (("call", "docs__search", "q=x"), ("call", "search", "q=x"), ("inspect", "docs__search")):
+        refused = moongate(*words, "--standalone", cwd=tmp_path)
+        assert (refused.code, refused.out) == (1, "")
+        assert "is quarantined: changed against the lock file; `moongate lock --accept docs/search` accepts it" in refused.err
     assert moongate("lock", "--accept", "docs", cwd=tmp_path).code == 0
     assert listed(tmp_path) == ["docs__search", "docs__new"]
 
