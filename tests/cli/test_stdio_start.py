@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.cli.processes import environment, write_gateway
-from tests.fakes.running import ROOT
+from tests.fakes.running import ROOT, free_port
 
 LATE = ("mcp", "mcp_types", "starlette", "uvicorn", "httpx2")
 """Packages that a first list does without."""
@@ -23,6 +23,13 @@ ENGINES = {"gateway.agents.agent", "gateway.chat.base", "gateway.skills.sandbox.
 """What runs agents, models, scripts and workflows."""
 
 WISHES: dict[str, Any] = {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}, "url": {}}}
+WAITING = """
+import pathlib, runpy, time
+while not pathlib.Path({go!r}).exists():
+    time.sleep(0.05)
+runpy.run_path({program!r}, run_name="__main__")
+"""
+
 LISTS = ("tools/list", "prompts/list", "resources/list", "resources/templates/list")
 
 
@@ -33,11 +40,15 @@ def message(number: int | None, method: str, **params: Any) -> bytes:
 
 @pytest.fixture(scope="module")
 def config(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """All that this repository ships, with its server over stdio."""
+    """All that this repository ships. The server over stdio waits for the file `go`; nothing is at the address of the one over HTTP."""
     folder = tmp_path_factory.mktemp("start")
-    notes = {"command": sys.executable, "args": [str(ROOT / "config/servers/notes.py")], "env": {"NOTES_FILE": str(folder / "notes.json")}}
+    (folder / "go").touch()
+    program = WAITING.format(go=str(folder / "go"), program=str(ROOT / "config/servers/notes.py"))
+    notes = {"command": sys.executable, "args": ["-c", program], "env": {"NOTES_FILE": str(folder / "notes.json")}}
+    units = {"type": "http", "url": f"http://127.0.0.1:{free_port()}/mcp"}
     exposed = {"agents": [str(ROOT / "agents")], "skills": [str(ROOT / "skills")]}
-    return write_gateway(folder, mcpServers={"notes": notes}, expose=exposed)
+    patient = {"startupTimeoutSeconds": 120}  # longer than a test may take
+    return write_gateway(folder, mcpServers={"notes": notes, "units": units}, expose=exposed, server=patient)
 
 
 def started(config: Path) -> subprocess.Popen[bytes]:
@@ -46,10 +57,12 @@ def started(config: Path) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, cwd=config.parent, env=environment(config.parent), stdin=pipe, stdout=pipe, stderr=pipe)
 
 
-@pytest.fixture(scope="module", params=["first start", "known servers"])
+@pytest.fixture(scope="module", params=["first start", "a known server that does not start and a new one that refuses"])
 def start(request: pytest.FixtureRequest, config: Path) -> Generator[tuple[list[Any], set[str]]]:
     """What a client was answered until its first lists were complete, and the modules that were imported by then."""
     imported: set[str] = set()
+    if request.param != "first start":
+        (config.parent / "go").unlink()
     with started(config) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
 
