@@ -17,7 +17,7 @@ ERAS = [Way("http", era, "agent") for era in get_args(Era)]
 HELPER = """---
 name: helper
 description: Helps with one thing. Use it in tests.
-tools: [up/echo]
+tools: [up/echo, up/who]
 ---
 Do what you are asked.
 """
@@ -59,6 +59,7 @@ async def test_an_agent_without_any_model_says_exactly_what_to_set(without_endpo
     assert all(name in text_of(result) for name in ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL", "sampling"))
 
 
+@pytest.mark.requirement(12, 14, "MC11")
 @pytest.mark.parametrize("way", ERAS, ids=str)
 async def test_an_agent_calls_a_proxied_tool_through_the_gate_and_tells_its_progress(tmp_path: Path, way: Way) -> None:
     call = {"name": "up__echo", "arguments": {"text": "from the agent", "undeclared": 1}}
@@ -78,7 +79,11 @@ async def test_an_agent_calls_a_proxied_tool_through_the_gate_and_tells_its_prog
                 [request, _] = await model.requests()
                 wrong = await client.call_tool("agent__helper", {"task": "x", "attachments": [{**linked[0], "uri": "file:///etc/passwd"}]})
                 asking = await client.call_tool("agent__helper", {"task": "x", "attachments": [{**linked[0], "uri": "up+data://asked"}]})
+                call = {"name": "up__who", "arguments": {"_meta": {"com.example/model": 1}}}
+                await model.play({"when": {"last_role": "user"}, "tool_calls": [call]}, turns[1])
+                known = await client.call_tool("agent__helper", {"task": "Who?"}, meta={"com.example/host": 7})
     assert text_of(result) == "It said: from the agent"
+    assert "'com.example/host': 7" in text_of(known) and "com.example/model" not in text_of(known)
     assert "data://item/7" in str(request["body"]["messages"][-1]["content"]), "links are read through the gate"
     assert wrong.is_error and "file:///etc/passwd" in text_of(wrong)
     assert asking.is_error and "asks something before it can be read" in text_of(asking)

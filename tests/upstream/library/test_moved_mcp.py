@@ -72,6 +72,14 @@ async def test_agent_sends_configured_host_values_only(url: str) -> None:
     assert sent == {"text": "hi", "tenant": "acme"}
 
 
+@pytest.mark.requirement("MC6")
+async def test_model_reads_no_names_of_host_values(urls: dict[str, str]) -> None:
+    client = calling("echo", '{"text": 7, "made_up": 1}')
+    async with MCPStreamableHTTPTool("fake", urls["modern"]) as tool:
+        await Agent(client, tools=tool).run("go", function_invocation_kwargs={"billing_account": "s3cret"})
+    assert "made_up" in result_in(client) and "billing_account" not in result_in(client) and "s3cret" not in result_in(client)
+
+
 @pytest.mark.requirement(16, "MC6")
 async def test_host_value_fills_declared_argument_and_model_value_wins(url: str) -> None:
     assert await received(url, "{}", {"text": "host"}) == {"text": "host"}
