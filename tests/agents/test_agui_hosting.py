@@ -137,7 +137,10 @@ async def test_tools_of_application_end_run_with_pending_calls(host: Hosted) -> 
     ("answer", "expected"),
     [
         ({"status": "resolved", "payload": {"approved": True}}, ["removed"]),
+        ({"status": "resolved", "payload": True}, ["removed"]),
         ({"status": "resolved", "payload": {"approved": False}}, []),
+        ({"status": "resolved", "payload": "yes"}, []),
+        ({"status": "resolved"}, []),
         ({"status": "resolved", "payload": {"approved": "yes"}}, []),
         ({"status": "cancelled"}, []),
     ],

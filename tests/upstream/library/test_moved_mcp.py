@@ -241,9 +241,11 @@ async def test_call_tool_as_task_falls_back_to_one_plain_call(tmp_path: Path) ->
 
 
 @pytest.mark.requirement("MC8", 88)
-async def test_call_tool_as_task_leaves_modern_server_to_decide(urls: dict[str, str]) -> None:
-    async with MCPStreamableHTTPTool("fake", urls["modern"]) as tool:
-        assert text_of(await tool.call_tool_as_task("add", a=2, b=3)) == "5"
+async def test_call_tool_as_task_leaves_modern_server_to_decide(tmp_path: Path) -> None:
+    server = Server(tmp_path, modern=True, support=None, tools_call=[DONE])
+    async with server.tool() as tool:
+        assert text_of(await tool.call_tool_as_task("job")) == "the result"
+    assert ["task" in request["params"] for request in server.requests() if request["method"] == "tools/call"] == [False]
 
 
 @pytest.mark.requirement(87)
