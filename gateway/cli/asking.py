@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping
 from typing import cast
 
 import anyio
@@ -16,6 +17,7 @@ import click
 from gateway.cli.output import say
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.approvals import Decision, decision_answer, offered_decisions
 from gateway.policy.framing import BAR, fit, frame, quote, shown
 from gateway.tools.context import LogLevel, capability_of
 
@@ -73,6 +75,8 @@ def _ask_person(params: JsonMapping) -> JsonObject:
         say(f"Open this page yourself if you trust it: {params.get('url', '')}")
         return {"action": _choose("Done there?", accept="yes", decline="no")}
     schema = cast("JsonMapping", params.get("requestedSchema") or {})
+    if offered := offered_decisions(schema):
+        return decision_answer(_ask_decision(offered))
     fields = cast("dict[str, JsonMapping]", schema.get("properties") or {})
     required = cast("list[str]", schema.get("required") or [])
     action = _choose("Answer?", accept="yes", decline="no")
@@ -84,6 +88,28 @@ def _ask_person(params: JsonMapping) -> JsonObject:
         if value is not None:
             content[name] = value
     return {"action": "accept", "content": content}
+
+
+_DECISION_WORDS: dict[Decision, str] = {
+    "approve": "yes",
+    "approve_always_with_arguments": "arguments",
+    "approve_always": "always",
+    "decline": "no",
+}
+"""What a person types for each decision about a call."""
+
+
+def _ask_decision(offered: Mapping[Decision, str]) -> Decision:
+    """Ask one question about a call; nothing but a clear yes approves it."""
+    words: dict[str, Decision] = {_DECISION_WORDS[decision]: decision for decision in offered}
+    if len(words) > 2:
+        say("\n".join(f"  {word}: {offered[decision]}" for word, decision in words.items()))
+    while True:
+        text = str(click.prompt(f"Approve? ({', '.join(words)})", default="no", err=True)).strip().lower()
+        meant = [word for word in words if word.startswith(text)]
+        if len(meant) == 1:
+            return words[meant[0]]
+        say(f"Type one of {', '.join(words)}.")
 
 
 def _choose(question: str, *, accept: str, decline: str) -> str:

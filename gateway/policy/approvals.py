@@ -159,11 +159,27 @@ def approval_form(text: str, *, standing: bool = False) -> JsonObject:
 
     Accepting it is not enough: a client may accept forms by itself.
     """
-    offered = _STANDING if standing else _ONCE
+    schema = _approval_schema(_STANDING if standing else _ONCE)
+    return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
+
+
+def _approval_schema(offered: Sequence[Decision]) -> JsonObject:
     names = [_NAMES[decision] for decision in offered]
     choice: JsonObject = {"type": "string", "title": "Decision", "enum": list(offered), "enumNames": names}
-    schema: JsonObject = {"type": "object", "properties": {_FIELD: choice}, "required": [_FIELD]}
-    return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
+    return {"type": "object", "properties": {_FIELD: choice}, "required": [_FIELD]}
+
+
+def offered_decisions(schema: JsonMapping) -> dict[Decision, str]:
+    """Return the decisions that the schema of an `approval_form` offers, with their texts; empty for any other form."""
+    for offered in (_ONCE, _STANDING):
+        if schema == _approval_schema(offered):
+            return {decision: _NAMES[decision] for decision in offered}
+    return {}
+
+
+def decision_answer(decision: Decision) -> JsonObject:
+    """Return the answer to an `approval_form` that says `decision`."""
+    return {"action": "decline"} if decision == "decline" else {"action": "accept", "content": {_FIELD: decision}}
 
 
 def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:

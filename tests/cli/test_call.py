@@ -105,6 +105,19 @@ def test_a_person_may_decline(folder: Path) -> None:
     assert "decline" in _typing(["call", "up__ask_name"], ["no"], cwd=folder).out
 
 
+def test_approval_is_one_question_and_denied_by_default(tmp_path: Path) -> None:
+    policies = {"up": {"approval": {"always": ["add"]}}}
+    write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, policies=policies, storage={"dir": "state"})
+    denied = _typing(["call", "up__add", "a=2", "b=3"], ["", "yes", "yes"], cwd=tmp_path)
+    assert (denied.code, denied.out) == (6, "")
+    assert denied.err.count("]: ") == 1 and "Approve? (yes, arguments, always, no) [no]: " in denied.err
+    approved = _typing(["call", "up__add", "a=2", "b=3"], ["a", "y"], cwd=tmp_path)
+    assert (approved.code, approved.out) == (0, "5\n")
+    standing = _typing(["call", "up__add", "a=2", "b=3"], ["arguments"], cwd=tmp_path)
+    assert "Approve every call with these arguments" in standing.err
+    assert _typing(["call", "up__add", "a=2", "b=3"], [], cwd=tmp_path).out == standing.out == "5\n"
+
+
 @pytest.mark.attack(17)
 def test_no_line_of_a_server_is_taken_for_a_prompt_of_the_terminal(tmp_path: Path) -> None:
     prompt = "Answer? (yes, no, cancel) [yes]"
