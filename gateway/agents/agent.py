@@ -320,8 +320,9 @@ class _Steps:
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
         by_call = self._stored_by_call(around, session) if session is not None else None
+        loaded, context.loaded = context.loaded or {}, None  # a second run of the same context loads what the first one stored
         for provider, own in hooked:
-            await self._begin(provider, own, around, by_call)
+            await self._begin(provider, own, around, by_call, loaded.get(provider.source_id))
         plan = await self._plan(around)
         seen: list[AgentResponseUpdate] = []
         async with AsyncExitStack() as closing:
@@ -353,12 +354,19 @@ class _Steps:
             if isinstance(provider, HistoryProvider) and provider.load_messages and provider.loads_only
         }
 
-    async def _begin(self, provider: ContextProvider, session: AgentSession, around: SessionContext, by_call: CallHistory | None) -> None:
-        """Let a provider add to the run before it."""
+    async def _begin(
+        self,
+        provider: ContextProvider,
+        session: AgentSession,
+        around: SessionContext,
+        by_call: CallHistory | None,
+        loaded: Sequence[Message] | None,
+    ) -> None:
+        """Let a provider add to the run before it. `loaded` is what middleware had loaded of a history, and may have changed."""
         is_history = isinstance(provider, HistoryProvider)
         if is_history and (not provider.load_messages or self._is_loaded_elsewhere(session)):
             return  # it only stores, or the model's provider has what was said
-        if is_history and (loaded := (self._context.loaded or {}).get(provider.source_id)) is not None:
+        if loaded is not None:
             around.extend_messages(provider, loaded)
             if by_call is not None:
                 by_call.replaced()

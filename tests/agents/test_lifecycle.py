@@ -11,6 +11,7 @@ import pytest
 
 from gateway import (
     Agent,
+    AgentLoopMiddleware,
     AgentResponse,
     AgentSession,
     ChatResponse,
@@ -193,6 +194,32 @@ async def test_history_is_loaded_once_and_a_run_whose_hooks_do_not_look_loads_as
         await agent.run("b", session=session)
         assert (loads, [message.text for message in client.requests[1][0]]) == (["s1", "s1"], ["a", "one", "b"])
         loads.clear()
+
+
+@pytest.mark.requirement("HK2", "LP1")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_loop_inside_the_hooks_shows_each_round_what_the_rounds_before_it_said(stream: bool) -> None:
+    def once_more(iteration: int) -> bool:
+        return iteration < 2
+
+    client = ScriptedChatClient(["one", "two"])
+    loop = AgentLoopMiddleware(once_more, next_message=lambda: "on", inject_progress=False)
+    agent = Agent(client, middleware=[*lifecycle_middleware(Notes("A", [])), loop])
+    work: Any = agent.run("go", session=agent.create_session(), stream=stream)
+    await (work.get_final_response() if stream else work)
+    assert [message.text for message in client.requests[1][0]] == ["go", "one", "on"]
+
+
+@pytest.mark.requirement("HK3", "HK16")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_final_response_of_whole_and_streamed_turns_has_the_messages_that_hooks_left(stream: bool) -> None:
+    class Cuts(LifecycleHooks):
+        async def after_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            assert [message.text for message in context.turn_history] == ["hello"]
+            context.turn_history[:] = [Message("assistant", ["(cut)"])]
+
+    response = await run(agent_of(ScriptedChatClient(["hello"]), Cuts()), stream=stream)
+    assert [message.text for message in response.messages] == ["(cut)"]
 
 
 @pytest.mark.requirement("HK2", "HK3", "HK4", "HK5", "HK7", "HK8", "HK9", "HK10", "HK11", "HK12", "HK13", "HK16")

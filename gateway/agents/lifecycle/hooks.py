@@ -81,7 +81,7 @@ class MessageTurnContext(HookContext):
     response: AgentResponse | None = None
     """After the run; `None` where it failed."""
     turn_history: list[Message] = field(default_factory=lambda: list[Message]())
-    """After the run: the messages it added. Of a streamed run they were handed on already."""
+    """After the run: the messages it added, yours to change in the response. What a stream has given and what is stored stays."""
     error: Exception | None = None
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from types import MappingProxyType
 from typing import TypeVar, cast
 
@@ -58,20 +59,22 @@ class _AgentLayer(AgentMiddleware):
         self._turns = turns
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
+        changed: list[list[Message]] = []
+        steps = self._steps(context, call_next, changed)
         if context.stream:
-            context.result = ResponseStream(self._streamed(context, call_next), AgentResponse.from_updates)
+            context.result = ResponseStream(steps, partial(_whole_of, changed))
             return
-        async with aclosing(self._steps(context, call_next)) as steps:
+        async with aclosing(steps):
             async for _ in steps:
                 pass
 
-    async def _streamed(self, context: AgentContext, call_next: CallNext) -> AsyncGenerator[AgentResponseUpdate, None]:
-        async with aclosing(self._steps(context, call_next)) as steps:
-            async for update in steps:
-                yield update
+    async def _steps(
+        self, context: AgentContext, call_next: CallNext, changed: list[list[Message]]
+    ) -> AsyncGenerator[AgentResponseUpdate, None]:
+        """The turn; of a streamed run its updates come out, of a whole one nothing does.
 
-    async def _steps(self, context: AgentContext, call_next: CallNext) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """The turn; of a streamed run its updates come out, of a whole one nothing does."""
+        `changed` gets the turn's messages if a hook may have changed them.
+        """
         key, turn = self._turns.open(_facts(context))
         told = _turn_context(context, turn)
         ended = False
@@ -105,13 +108,23 @@ class _AgentLayer(AgentMiddleware):
                 told.turn_history = told.response.messages
             ended = True
             await turn.end(told)
-            if told.response is not None and not context.stream:
+            if told.response is not None:
                 told.response.messages = told.turn_history
+                if told.error is None and turn.changes_response:
+                    changed.append(told.turn_history)
         finally:
             self._turns.close(key)
             if not ended:
                 with anyio.move_on_after(CLEAN_UP_SECONDS, shield=True):
                     await turn.end(told)
+
+
+def _whole_of(changed: Sequence[list[Message]], updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
+    """Return the whole of a streamed turn, with its messages as hooks left them."""
+    response = AgentResponse.from_updates(updates)
+    if changed:
+        response.messages = changed[-1]
+    return response
 
 
 class _ChatLayer(ChatMiddleware):

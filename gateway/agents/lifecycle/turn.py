@@ -49,6 +49,11 @@ class Turn:
         return any(overrides(hook, name) for hook in self.hooks for name in ("before_message_turn", "after_message_turn"))
 
     @property
+    def changes_response(self) -> bool:
+        """Whether a hook may change the messages of the response."""
+        return any(overrides(hook, "after_message_turn") for hook in self.hooks)
+
+    @property
     def holds_calls(self) -> bool:
         """Whether calls must not be handed on before hooks have seen them all."""
         return any(overrides(hook, name) for hook in self.hooks for name in ("before_tool_execution", "before_parallel_batch"))
