@@ -484,6 +484,8 @@ FORMER: dict[str, str] = {
     "AgentRunResponse": "AgentResponse",
     "AgentRunResponseUpdate": "AgentResponseUpdate",
     "AgentThread": "AgentSession",
+    "BaseContextProvider": "ContextProvider",
+    "BaseHistoryProvider": "HistoryProvider",
     "ChatAgent": "Agent",
     "ChatClientProtocol": "SupportsChatGetResponse",
     "ChatMessage": "Message",

@@ -112,6 +112,8 @@ def _looped(
     """Run the loop over `inner`, the `get_response` of a client of another kind."""
     values = how.get("function_invocation_kwargs") or {}
     warn_of_config(values)
+    layers = listed(how.get("middleware"))
+    around_models(sort_middleware(layers))
     given = cast("ChatOptions", dict(how.get("options") or {}))
     request = ClientRequest(
         client=cast("Any", _Behind(inner, str(getattr(client, "model", "")), client.function_invocation_configuration)),
@@ -119,7 +121,7 @@ def _looped(
         limits=given.pop("loop", None),
         options=given,
         stream=how.get("stream", False),
-        middleware=[*client.function_middleware, *listed(how.get("middleware"))],
+        middleware=[*client.function_middleware, *layers],
         compaction_strategy=how.get("compaction_strategy"),
         tokenizer=how.get("tokenizer"),
         client_kwargs=how.get("client_kwargs") or {},
@@ -133,7 +135,7 @@ def _looped(
 async def _answers(request: ClientRequest, replaced: list[Replaced]) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("dict[str, Any]", dict(request.options))
     tools, hosted = await tell_apart(normalize_tools(options.pop("tools", None)))
-    around = around_models(sort_middleware(list(request.middleware)))
+    around = sort_middleware(list(request.middleware))
     strategy = request.compaction_strategy
     plan = RunPlan(
         client=request.client,

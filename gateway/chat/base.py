@@ -202,6 +202,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
         given = cast("ChatOptions", dict(options or {}))
         own = dict(client_kwargs or {})
         layers = [*listed(own.pop("middleware", None)), *listed(middleware)]
+        sorted_layers = around_models(sort_middleware(layers))
         session = cast("SessionData | None", own.pop("session", None))  # agent-framework's code gives it here
         strategy = compaction_strategy or self.compaction_strategy
         tokenizer = tokenizer or self.tokenizer
@@ -231,7 +232,7 @@ class BaseChatClient(ABC, Generic[OptionsT]):
                 context.kwargs = own
             if function_invocation_kwargs:
                 context.function_invocation_kwargs = dict(function_invocation_kwargs)
-            response = self._call(context, around_models(sort_middleware(layers)).chat)
+            response = self._call(context, sorted_layers.chat)
         return response if stream else response.get_final_response()
 
     def answer(

@@ -25,7 +25,7 @@ class Place(BaseModel):
     """A schema given by hand, whose fields have other names on the wire."""
 
     name: str = Field(alias="placeName")
-    size: int = Field(1, validation_alias=AliasChoices("size", "n"))
+    size: int = Field(1, validation_alias=AliasChoices("n", "size"))
 
 
 def looking(seen: list[dict[str, Any]]) -> Any:
@@ -73,7 +73,7 @@ async def test_explicit_null_stays_and_schemas_by_hand_keep_their_wire_names() -
 
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     calls = [
-        call("take", {"placeName": "Rome", "n": "7"}, "c1"),
+        call("take", {"placeName": "Rome", "size": "7"}, "c1"),
         call("forecast", {"city": "Rome", "on": "2026-01-02", "note": None}, "c2"),
         call("shaped", {"a": 1}, "c3"),
     ]
@@ -81,7 +81,7 @@ async def test_explicit_null_stays_and_schemas_by_hand_keep_their_wire_names() -
     agent, _ = agent_of([calls, "ok"], tools, middleware=[looking(seen)], loop={"allow_concurrent_invocation": False})
     results = results_of(await run(agent, False))
     assert seen == [
-        {"placeName": "Rome", "size": 7},
+        {"placeName": "Rome", "n": 7},
         {"city": "Rome", "on": date(2026, 1, 2), "days": 3, "unit": "C", "note": None},
         {"a": 1},
     ]

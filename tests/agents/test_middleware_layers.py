@@ -276,7 +276,11 @@ def test_what_is_not_middleware_is_refused_when_it_is_given(kind: str) -> None:
 @pytest.mark.requirement("MW5", "CL4")
 def test_a_chat_client_refuses_middleware_around_runs() -> None:
     client = ScriptedChatClient(["x"])
-    for given in (lambda: BaseChatClient[Any](middleware=[Log([])]), lambda: client.get_response("go", middleware=Log([]))):
+    for given in (
+        lambda: BaseChatClient[Any](middleware=[Log([])]),
+        lambda: client.get_response("go", middleware=Log([])),
+        lambda: client.get_response("go", middleware=Log([]), options={"tools": [add]}),
+    ):
         with pytest.raises(MiddlewareException, match="give 'Log' to the agent"):
             given()
 

@@ -89,6 +89,11 @@ def added(text: str = "") -> str:
     return note("added")
 
 
+def unseen(text: str = "") -> str:
+    """A tool that the model is not told of."""
+    return note("unseen")
+
+
 def adder(context: "FunctionInvocationContext") -> str:
     """Add a tool to the run."""
     context.add_tools(FunctionTool(added))
@@ -96,11 +101,14 @@ def adder(context: "FunctionInvocationContext") -> str:
 
 
 from gateway import FunctionInvocationContext  # noqa: E402
+from gateway.chat.limits import loop_options  # noqa: E402
 
 
 class Provider(ContextProvider):
     async def before_run(self, *, agent, session, context, state):
         context.extend_tools("work", [FunctionTool(calm), sensitive, FunctionTool(adder), FunctionTool(fails)])
+        limits = loop_options(agent.function_invocation_configuration)
+        agent.function_invocation_configuration = limits.with_overrides({"additional_tools": [unseen]})
 
 
 def provider():
@@ -250,12 +258,15 @@ async def test_approval_that_a_tools_author_demands_is_asked_at_the_gate(tmp_pat
 
 
 async def test_tool_that_is_added_while_the_agent_runs_passes_the_gate(tmp_path: Path) -> None:
-    with place(tmp_path, {"agent/clerk": {"tools": {"deny": ["added"]}}}) as made:
-        said = await ask_clerk(made, ("adder", {}), ("added", {}))
-        assert said[0] == "added" and said[1].startswith("Error: Requested function") and ran(made) == []
+    with place(tmp_path, {"agent/clerk": {"tools": {"deny": ["added", "unseen"]}}}) as made:
+        said = await ask_clerk(made, ("adder", {}), ("added", {}), ("unseen", {}))
+        assert said[0] == "added" and ran(made) == []
+        assert all(text.startswith("Error: Requested function") for text in said[1:])
     with place(tmp_path / "open", {}) as made:
-        assert await ask_clerk(made, ("adder", {}), ("added", {})) == ["added", "added"]
-        assert ran(made) == ["added"] and ("call.audited", "agent/clerk", "added") in await audited(made)
+        assert await ask_clerk(made, ("adder", {}), ("added", {}), ("unseen", {})) == ["added", "added", "unseen"]
+        assert ran(made) == ["added", "unseen"] and ("call.audited", "agent/clerk", "unseen") in await audited(made)
+        offered = {item["function"]["name"] for item in (await made.model.requests())[-1]["body"]["tools"]}
+        assert "added" in offered and "unseen" not in offered
 
 
 async def test_own_tool_keeps_its_errors_and_lax_arguments(tmp_path: Path) -> None:
