@@ -36,7 +36,8 @@ class ChatMiddlewareLayer(Generic[OptionsT]):
         """
         check_layer(ChatMiddlewareLayer, self, args)
         if isinstance(self, BaseChatClient):
-            cast("Any", super()).__init__(*args, middleware=middleware, **kwargs)
+            given = {} if middleware is None else {"middleware": middleware}
+            cast("Any", super()).__init__(*args, **given, **kwargs)
             return
         self.chat_middleware: list[Any] = list(around_models(sort_middleware(middleware)).chat)
         super().__init__(*args, **kwargs)

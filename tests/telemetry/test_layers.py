@@ -14,8 +14,10 @@ from gateway import (
     AgentSession,
     BaseAgent,
     BaseChatClient,
+    ChatMiddlewareLayer,
     ChatResponse,
     Content,
+    FunctionInvocationLayer,
     Message,
     ResponseStream,
     ScriptedChatClient,
@@ -101,6 +103,14 @@ async def test_the_layer_costs_nothing_where_telemetry_is_off_and_adds_nothing_t
     disable_instrumentation()
     await answer_of(Traced(name="quiet", otel_provider_name="other"), stream=True)
     assert "invoke_agent quiet" not in recorded.spans()
+
+
+async def test_a_client_with_layers_among_its_bases_is_traced_once(recorded: Recorded) -> None:
+    class Layered(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], ScriptedChatClient):
+        """As agent-framework's clients are put together."""
+
+    await answer_of(Agent(Layered(["hi"]), name="once"), stream=False)
+    assert [span.name for span in recorded.exporter.get_finished_spans()] == ["chat scripted", "invoke_agent once"]
 
 
 @both_ways
