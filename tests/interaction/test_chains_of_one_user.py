@@ -21,6 +21,8 @@ from tests.interaction.ways import Era, Way, connected
 
 pytestmark = pytest.mark.timeout(120)
 ERAS = get_args(Era)
+LEGACY_LINKS = {"two", "piped", "round", "again"}
+"""Servers that a gateway speaks 2025-11-25 with; with all others it speaks 2026-07-28."""
 
 
 def text_of(result: Any) -> str:
@@ -41,7 +43,7 @@ class User:
     def write(self, name: str, servers: dict[str, Any], port: int = 0) -> Path:
         path = self.home / f"{name}.json"
         settings = {"startupTimeoutSeconds": 30, "http": {"port": port, "drainSeconds": 1, "allowedHosts": ["127.0.0.2:*"]}}
-        policies = {name: {"connectTimeoutSeconds": 60} for name in servers}
+        policies = {name: {"connectTimeoutSeconds": 60, "era": "legacy" if name in LEGACY_LINKS else "auto"} for name in servers}
         path.write_text(json.dumps({"mcpServers": servers, "policies": policies, "server": settings}))
         return path
 
@@ -110,6 +112,7 @@ class Circle:
     config: Path
     env: dict[str, str]
     mark: str
+    log: Path
 
     def cli(self, *words: str) -> Any:
         return moongate_process(*words, "--config", str(self.config), cwd=self.config.parent, env=self.env)
@@ -128,7 +131,7 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> Generator[Circle]:
         user.write("first", {"own": upstream_stdio(), **over_http, **over_stdio}, ports["first"])
         user.run(user.write("second", {"first": over_http["me"], "kept": upstream_stdio()}), port=ports["second"])
         url = user.run(first, "--workers", "2", port=ports["first"])
-        yield Circle(url, first, user.env, mark)
+        yield Circle(url, first, user.env, mark, user.home / f"first-127.0.0.1-{ports['first']}.log")
 
 
 SELF = {"me", "again"}
@@ -156,6 +159,9 @@ async def test_status_tool_names_servers_that_lead_back(circle: Circle, era: Era
     assert {name for name, text in said.items() if "leads back to this gateway" in text} == BACK
     assert all(f"mcpServers.{name}" in said[name] for name in SELF | BACK)
     assert not said["own"]
+    with anyio.fail_after(30):
+        while circle.log.read_text().count("loop between gateways server=me:") != 2:  # each of the two workers found it
+            await anyio.sleep(0.1)
     assert len(marked(circle.mark)) == 3  # `again`, `deep` and what `deep` starts: none of them starts further ones
 
 
