@@ -36,6 +36,17 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
 }
 """By server: the tool that is called there, what its client hears when the call begins to wait, and the policy."""
 
+FLOW = """name: flow
+description: Asks, then works.
+input: {}
+executors:
+  question: {ask: "Go on?", output: {yes: {type: boolean}}}
+  one: {tool: elicit/work, arguments: {who: flow}}
+start: question
+edges: [{from: question, to: one}]
+output: one
+"""
+
 CLIENT = """
 import json, subprocess, sys
 gateway = subprocess.Popen(json.loads(sys.argv[1]), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -56,7 +67,9 @@ def config(folder: Path, names: Iterable[str]) -> dict[str, Any]:
         (folder / name).mkdir()
         servers[name] = upstream_stdio(str(folder / name), module="tests.fakes.serial_upstream")
     policies = {name: CASES[name][2] for name in names}
-    return {"mcpServers": servers, "policies": policies, "server": {"approvalBy": "caller"}}
+    (folder / "own").mkdir()
+    (folder / "own" / "flow.workflow.yaml").write_text(FLOW)
+    return {"mcpServers": servers, "policies": policies, "server": {"approvalBy": "caller"}, "expose": {"agents": ["own"]}}
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +80,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def at(folder: Path) -> Generator[Besieged]:
     """A gateway of two workers, so that some requests of a session come to a worker that does not keep it."""
-    callers = {"weak": tuple(CASES), "honest": (*CASES, "gateway"), "boss": ("admin", "gateway")}
+    callers = {"weak": (*CASES, "workflow"), "honest": (*CASES, "gateway"), "boss": ("admin", "gateway")}
     with besieged(folder, config(folder, CASES), callers=callers, options=("--workers", "2")) as made:
         yield made
 
@@ -87,11 +100,21 @@ def read_until(raw: socket.socket, mark: str) -> str:
 
 
 def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str) -> str:
-    """Make a call at a server on a new connection, and wait until its question is shown; returns what the client heard."""
-    tool, mark, _ = CASES[name]
-    body = legacy("tools/call", list(CASES).index(name) + 1, name=f"{name}__{tool}", arguments={"who": "weak"})
+    """Make a call at a server, or of the workflow, on a new connection, and wait until its question is shown.
+
+    Returns the id of the first event of the answer's stream.
+    """
+    tool, mark, _ = CASES.get(name, ("flow", "elicitation/create", {}))
+    numbers, arguments = [*CASES, "workflow"], {"who": "weak"} if name in CASES else {}
     (raw,) = raws.enter_context(connections(at, 1))
-    raw_post(at, raw, body, headers)
+    raw_post(at, raw, legacy("tools/call", numbers.index(name) + 1, name=f"{name}__{tool}", arguments=arguments), headers)
+    return re.findall(r"^id: (\S+)", read_until(raw, mark), re.MULTILINE)[0]
+
+
+def resume(at: Besieged, raw: socket.socket, headers: dict[str, str], event: str, mark: str) -> str:
+    """Open a stream again after an event; returns what comes, up to a mark."""
+    fields = {name.replace("-", "_"): value for name, value in headers.items()}
+    raw.sendall(at.head(None, 0, **fields, last_event_id=event).replace(b"POST", b"GET", 1))
     return read_until(raw, mark)
 
 
@@ -123,7 +146,7 @@ def pending(folder: Path) -> list[str]:
 def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -> None:
     headers = {**session_of(at, "weak", capabilities=CAPABLE), "mcp-protocol-version": "2025-11-25"}
     with ExitStack() as raws:
-        told = {name: ask(at, raws, headers, name) for name in CASES}
+        events = {name: ask(at, raws, headers, name) for name in (*CASES, "workflow")}
         assert pending(folder) == ["listed"]
         shown = {name: CASES[name][1] for name in ("elicit", "roots", "resumed")}
         shown |= dict.fromkeys(("approved", "listed"), "sampling/createMessage")
@@ -131,18 +154,19 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
         assert questions(at, "boss")["elicit"] == "waits N s for 'weak' (client 'crowd') to answer elicitation/create"
         assert "for another caller to answer elicitation/create" in told_status(at, "honest")
         assert "for 'weak' (client 'crowd') to answer elicitation/create" in told_status(at, "boss")
-    event = re.findall(r"^id: (\S+)", told["resumed"], re.MULTILINE)[0]
     with connections(at, 1) as (resumed,):
-        fields = {name.replace("-", "_"): value for name, value in headers.items()}
-        resumed.sendall(at.head(None, 0, **fields, last_event_id=event).replace(b"POST", b"GET", 1))
-        again = read_until(resumed, "elicitation/create")
+        again = resume(at, resumed, headers, events["resumed"], "elicitation/create")
         asked = json.loads(next(line[6:] for line in again.splitlines() if "elicitation/create" in line))
 
         for name in ("approved", "listed", "elicit"):
             assert serves(at, name)
             assert heard(folder, name) == [f"call {CASES[name][0]} weak", "cancelled", "answered error", "call work honest"]
         until(lambda: heard(folder, "roots") == ["call roots weak", "cancelled", "answered error"])
-        assert heard(folder, "gate") == [] and pending(folder) == [] and list(questions(at, "boss")) == ["resumed"]
+        assert pending(folder) == [] and list(questions(at, "boss")) == ["resumed"]
+        for name in ("gate", "workflow"):
+            with connections(at, 1) as (late,):
+                assert "the request was ended" in resume(at, late, headers, events[name], '"error"')
+        assert heard(folder, "gate") == [] and "call work flow" not in heard(folder, "elicit")
 
         answer = {"jsonrpc": "2.0", "id": asked["id"], "result": {"action": "accept", "content": {"colour": "red"}}}
         assert httpx2.post(at.url, json=answer, headers=headers).status_code == 202
