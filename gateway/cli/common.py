@@ -69,6 +69,12 @@ class Group(Commands):
         return super().parse_args(ctx, args)
 
 
+class ListingGroup(Group):
+    """A command that lists if no subcommand is written."""
+
+    default = ("list",)
+
+
 def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
     """Load the configuration for a command and quiet the log; without `fetches` no `${cmd:…}` is run. Raises `ConfigError`."""
     loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)

@@ -32,6 +32,12 @@ NEGOTIATE_TIMEOUT_SECONDS = 30.0
 LOCAL_SOURCES = ("agent", "workflow", "function")
 """Sources of the gateway itself whose tools have a prefix."""
 
+OWN_TOOLS = frozenset(
+    "read_result gateway_status task_status task_result task_cancel session_list session_delete review_approvals "
+    "list_tools load_tools unload_tools".split()
+)
+"""Tools of the gateway itself, which have no prefix."""
+
 SOURCES_TIMEOUT_SECONDS = 60.0
 """How long a command waits for the sources it started itself."""
 
@@ -319,7 +325,7 @@ class RunningHub:
                 source, stem = candidate, start
         if source is None and name in ("search_skills", "load_skill", "read_skill_resource"):
             source = "skill"
-        if source is None and name in ("read_result", "gateway_status", "list_tools", "load_tools", "unload_tools"):
+        if source is None and name in OWN_TOOLS:
             source = "gateway"
         return source, name.removeprefix(stem)
 

@@ -103,8 +103,10 @@ def _print(found: JsonMapping) -> None:
     from gateway.cli.output import clean
 
     for key, value in found.items():
-        if value is None or value == []:
+        if value is None or value in ([], {}):
             continue
+        if isinstance(value, float):
+            value = f"{value:.0f}"
         if isinstance(value, (dict, list)):
             click.echo(f"{key}:")
             text = json.dumps(value, indent=2, ensure_ascii=False)

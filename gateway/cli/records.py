@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import click
 
-from gateway.cli.common import Group, config_option, json_option, load, run_async
+from gateway.cli.common import ListingGroup, config_option, json_option, load, run_async
 
 if TYPE_CHECKING:
     from gateway.json_types import JsonObject
@@ -25,11 +25,7 @@ _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-class _Approvals(Group):
-    default = ("list",)
-
-
-@click.group(cls=_Approvals, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def approvals() -> None:
     """Calls and requests that wait for a person whose client cannot ask, and what was approved for good."""
 

@@ -45,7 +45,7 @@ Python does, takes a twentieth of the processor and finds nothing."""
 @click.option("--stdio", is_flag=True, help="Serve one client over standard input and output, as IDEs start servers.")
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
 @click.option("--workers", "count", metavar="N", type=click.IntRange(1, MAX_WORKERS), default=1, help="Serve HTTP with N processes.")
-@click.option("--json", "as_json", is_flag=True, help="Print the endpoint and sources as one JSON line each on stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print endpoint, sources, notes and snippet as one JSON line on stderr.")
 @click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
 def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path: str | None) -> None:
     """Start the gateway (over HTTP unless --stdio is given)."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import config_option, json_option
+from gateway.cli.common import ListingGroup, config_option, json_option
 from gateway.cli.records import moment, with_records
 from gateway.config.suggest import did_you_mean
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.storage.records import Records
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def sessions() -> None:
     """Conversations of callers with agents."""
 

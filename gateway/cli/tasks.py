@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.common import Choice, Group, config_option, json_option
+from gateway.cli.common import Choice, ListingGroup, config_option, json_option
 from gateway.cli.records import moment, with_records
 from gateway.config.suggest import did_you_mean
 
@@ -32,11 +32,7 @@ MAX_ERROR = 400
 STATUSES = ("working", "input_required", "completed", "failed", "cancelled")
 
 
-class _Tasks(Group):
-    default = ("list",)
-
-
-@click.group(cls=_Tasks, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def tasks() -> None:
     """Calls that run in the background."""
 

@@ -19,6 +19,12 @@ def test_a_group_without_a_subcommand_shows_its_help(group: str, tmp_path: Path)
     assert f"Usage: moongate {group}" in done.out
 
 
+@pytest.mark.parametrize("group", ["sessions", "tasks"])
+def test_group_of_kept_things_lists_them(group: str, tmp_path: Path) -> None:
+    done = moongate(group, cwd=tmp_path)
+    assert (done.code, done.err) == (0, f"No {group} are kept.\n")
+
+
 def test_approvals_without_a_subcommand_lists_them(tmp_path: Path) -> None:
     write_gateway(tmp_path, mcpServers={}, storage={"dir": "state"})
     assert moongate("approvals", "--json", cwd=tmp_path).data == {"approvals": []}

@@ -119,6 +119,16 @@ def test_every_command_has_a_section_with_exactly_its_options(name: str) -> None
     assert documented_options(text) == options_of(commands()[name])
 
 
+def test_readme_names_every_command() -> None:
+    [row] = [line for line in read("README.md").splitlines() if line.startswith("| [docs/cli.md]")]
+    assert re.findall(r"`([a-z]+)`", row) == [name.removeprefix("moongate ") for name in commands() if name.count(" ") == 1]
+
+
+def test_commands_of_cli_md_name_what_ships() -> None:
+    for skill, script in re.findall(r"moongate skills grant (\S+) (\S+)", read("docs/cli.md")):
+        assert (ROOT / "skills" / skill / script).is_file()
+
+
 def test_no_command_is_documented_that_does_not_exist() -> None:
     headings = re.findall(r"^##+ (moongate .+)$", read("docs/cli.md"), re.MULTILINE)
     assert set(headings) == set(commands())
