@@ -22,7 +22,7 @@ class SkillTexts(Protocol):
     """What agents need to know of skills, by name; both raise `SkillError` for an unknown one."""
 
     def instructions(self, names: Sequence[str]) -> str:
-        """What an agent is told about the skills it has."""
+        """Return the part of the instructions that describes these skills."""
         ...
 
     def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
@@ -32,7 +32,7 @@ class SkillTexts(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shared:
-    """What the agents of a gateway have in common."""
+    """The parts that all agents of a gateway share."""
 
     toolbox: ToolBox
     models: ModelResolver
@@ -43,7 +43,7 @@ class Shared:
     settings: AgentSettings = field(default_factory=AgentSettings)
     """What holds where a file says nothing else."""
     base_dir: Path = field(default_factory=Path)
-    """What folders of `settings` are relative to."""
+    """Folders of `settings` are relative to it."""
     resources: ResourceBox | None = None
     """Where links among attachments lead."""
     roots: RootJudge | None = None

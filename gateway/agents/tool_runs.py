@@ -169,7 +169,7 @@ class AgentRuns:
 
 
 def model_of(agent: Agent) -> str | None:
-    """The model's name, where the client tells it."""
+    """Return the model name if the client has one."""
     return getattr(agent.client, "model", None)
 
 
@@ -184,7 +184,7 @@ class _Run:
     session: AgentSession | None = None
 
     async def followed(self, ctx: CallContext, inner: CallContext, progress: RunProgress) -> AgentResponse:
-        """The whole response. A `RunFollower` is told each part, any other caller that asked for progress what the agent says."""
+        """Return the whole response. Each part goes to a `RunFollower`; text of the agent goes to other callers that asked for progress."""
         if not ctx.wants_progress and not isinstance(ctx.caller, RunFollower):
             return await self.agent.run(
                 self.messages, tools=[*self.tools], options=self.options, session=self.session, ctx=inner, observer=progress

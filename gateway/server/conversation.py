@@ -51,7 +51,7 @@ MAX_PLAIN = 256
 END_SECONDS = 5.0
 """What was asked before the client closed its end is still answered for this long."""
 
-LOAD_SECONDS = 2.0
+LOAD_SECONDS = 1.0
 """The SDK is imported in the background this long after a 2025 session's first listing, so that the first request that needs it does not
 wait for the import. Clients send their first requests together, and a model takes longer to choose a tool."""
 

@@ -1,6 +1,7 @@
 """Codex, with the gateway in its configuration over stdio, calls a tool of a server in its first turn.
 
-`codex exec` sends its first request to the model about a second after it starts its MCP servers, with the tools that it has by then.
+`codex exec` sends its first request to the model about 1.2 s after it starts its MCP servers, with the tools that it has by then. A busy
+machine may need that time for itself, so Codex is started up to three times.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, free_port
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+
+ATTEMPTS = 3
 
 CODEX = HOME / "js/node_modules/@openai/codex/bin/codex.js"
 
@@ -55,7 +58,7 @@ def test_codex_calls_a_tool_in_its_first_turn(tmp_path: Path) -> None:
     listed = [sys.executable, "-m", "gateway", "list", "tools", "--config", str(CONFIG)]  # as a person looks first; it is remembered
     subprocess.run(listed, cwd=ROOT, env={**os.environ, **env}, capture_output=True, timeout=60, check=True)
     turns: list[dict[str, Any]] = [{"when": {"last_role": "user"}, "output": [CALL]}, {"text": "Done: {last_tool}"}]
-    with openai_server(*turns) as model:
+    with openai_server(*turns * ATTEMPTS) as model:
         values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in {**env, "PYTHONPATH": str(ROOT)}.items())
         args = ["-m", "gateway", "run", "--stdio", "--config", str(CONFIG)]
         settings = SETTINGS.format(url=json.dumps(model.base_url), command=json.dumps(sys.executable), args=json.dumps(args), env=values)
@@ -63,7 +66,11 @@ def test_codex_calls_a_tool_in_its_first_turn(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "config.toml").write_text(settings)
         sure = "--dangerously-bypass-approvals-and-sandbox"
-        ended = run_node(str(CODEX), "exec", "--skip-git-repo-check", sure, "Remember to buy milk.", cwd=tmp_path)
-    assert ended.code == 0, ended.err
-    assert "Done:" in ended.out, ended.err
-    assert [note["text"] for note in json.loads(notes.read_text())["notes"]] == ["Buy milk"], ended.err
+        for _ in range(ATTEMPTS):
+            ended = run_node(str(CODEX), "exec", "--skip-git-repo-check", sure, "Remember to buy milk.", cwd=tmp_path)
+            assert ended.code == 0, ended.err
+            assert "Done:" in ended.out, ended.err
+            if notes.exists():
+                break
+    assert notes.exists(), "Codex had no tools of the gateway"
+    assert [note["text"] for note in json.loads(notes.read_text())["notes"]] == ["Buy milk"]
