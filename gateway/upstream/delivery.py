@@ -95,7 +95,7 @@ class Delivery:
         self._is_http = isinstance(remote.entry, HttpServer)
         self._turns = Turns() if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_http
-        self._untold: dict[int, CallContext] = {}
+        self._without_turn: dict[int, CallContext] = {}
         """Calls on the shared child process that began before callers took turns there."""
         self._questions: list[tuple[str, CallContext, float]] = []
         """Method, call and time (monotonic) of each question of the server that waits for an answer."""
@@ -110,17 +110,17 @@ class Delivery:
 
         From the first question on the server gets one client at a time, by policy `auto`. Calls that run already count as one turn.
         """
-        is_untold = ctx is None or any(call is ctx for call in self._untold.values())
-        if self._turns is None and self._takes_turns_once_asked and is_untold:
+        is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
+        if self._turns is None and self._takes_turns_once_asked and is_without_turn:
             self._turns = Turns()
-            self._turns.adopt(len(self._untold), ctx)
+            self._turns.adopt(len(self._without_turn), ctx)
         if ctx is None:
             yield None
             return
         question = method, ctx, time.monotonic()
         self._questions.append(question)
         try:
-            yield self._turns.limited(ctx) if self._turns is not None and is_untold else ctx
+            yield self._turns.limited(ctx) if self._turns is not None and is_without_turn else ctx
         finally:
             self._questions.remove(question)
 
@@ -228,11 +228,11 @@ class Delivery:
                 async with self._turns.turn(ctx) as held:
                     return await self._admitted(session, method, params, dataclasses.replace(envelope, ctx=held))
             if self._takes_turns_once_asked:
-                self._untold[id(envelope)] = ctx
+                self._without_turn[id(envelope)] = ctx
                 try:
                     return await self._admitted(session, method, params, envelope)
                 finally:
-                    del self._untold[id(envelope)]
+                    del self._without_turn[id(envelope)]
                     if self._turns is not None:
                         self._turns.leave()
         return await self._admitted(session, method, params, envelope)
