@@ -4,7 +4,7 @@
 
 Starts are interleaved; figures are ratios within one run. `empty` is a gateway with nothing configured, `full` one with a server over
 stdio and the agents, workflows and skills of this repository, `repository` one with the configuration of this repository. Its server over
-HTTP is not there, as for an IDE.
+HTTP is not there, as for an IDE. Each was started before, so the gateway answers 2025 clients with what it kept then.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ HELLO: JsonObject = {
     },
 }
 """What hosts declare."""
-SESSION_TARGET = "<= 0.8 (aim 0.5)"
+SESSION_TARGET = "<= 0.5"
 FIRST_LIST = b"""{"jsonrpc":"2.0","method":"notifications/initialized"}
 {"jsonrpc":"2.0","id":2,"method":"tools/list","params":{"_meta":{"progressToken":0}}}
 """
@@ -105,12 +105,13 @@ def measure(argv: list[str], environ: dict[str, str]) -> Start:
         starting.end()
 
 
-def measure_session(argv: list[str], environ: dict[str, str]) -> SessionStart:
-    """Start, open a 2025 session, list the tools, and end."""
+def measure_session(argv: list[str], environ: dict[str, str], *, stays: float = 0.0) -> SessionStart:
+    """Start, open a 2025 session, list the tools, stay so many seconds, and end."""
     starting = Starting(argv, environ)
     try:
         return SessionStart(starting.answer(json.dumps(HELLO).encode() + b"\n", 1), starting.answer(FIRST_LIST, 2))
     finally:
+        time.sleep(stays)
         starting.end()
 
 
@@ -145,9 +146,9 @@ def rows(rounds: int) -> list[tuple[str, str, str]]:
         commands = contenders(Path(name))
         for turn in range(rounds + 1):
             for contender in (list(commands), list(reversed(commands)))[turn % 2]:
-                opened = measure_session(*commands[contender])
+                opened = measure_session(*commands[contender], stays=0.0 if turn else IDLE_SECONDS)
                 start = measure(*commands[contender]) if contender != "repository" else None
-                if not turn:  # the first round fills the caches of the system, and the catalog is remembered after it
+                if not turn:  # the first round fills the caches of the system, and the gateway keeps its answers for the next
                     continue
                 sessions.setdefault(contender, []).append(opened)
                 if start is not None:

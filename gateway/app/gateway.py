@@ -21,6 +21,7 @@ from anyio.abc import TaskGroup
 from gateway import __version__
 from gateway.app.about import about, prover_of
 from gateway.app.acceptance import Acceptance
+from gateway.app.first_answers import keep_answers
 from gateway.app.heap import Heap
 from gateway.app.held import Hosts
 from gateway.app.hop_id import hop_id
@@ -47,6 +48,7 @@ from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
 from gateway.policy.approvals import approvers_of, may_need_approval, with_script_approval
 from gateway.server.build import GatewayServer
+from gateway.server.first_answers import FirstAnswers
 from gateway.server.instructions import build_instructions
 from gateway.storage.entries import AuditEntry
 from gateway.storage.records import Records
@@ -538,11 +540,11 @@ class Gateway:
 
     # -- serving -----------------------------------------------------------------------------------------------
 
-    async def serve_stdio(self) -> None:
-        """Serve one client over standard input and output until it closes them, or SIGINT or SIGTERM comes."""
+    async def serve_stdio(self, first: FirstAnswers | None = None) -> None:
+        """Go on after `first` and serve one client until it closes standard input, or SIGINT or SIGTERM comes."""
         from gateway.app.serving import serve_stdio
 
-        await serve_stdio(self._server)
+        await serve_stdio(self._server, first, lambda: keep_answers(self, self._server, self._local.module_files, first))
 
     def _agui(self, settings: HttpSettings) -> list[Route]:
         return [self._server.agui_route(self._local, settings.max_request_bytes)] if settings.agui else []

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -167,6 +167,11 @@ class LocalSources:
         """
         with self._files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)
+
+    @property
+    def module_files(self) -> Collection[str]:
+        """The files of Python modules that were imported for agents, workflows and functions."""
+        return self._files.modules.keys()
 
     async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
         """Have `take_up` called when files of agents, workflows or functions change, until cancelled. `loaded` is asked each time."""

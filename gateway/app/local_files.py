@@ -116,12 +116,12 @@ class LocalFiles:
         found: dict[str, Signature] = {}
         for name in loaded.config.expose.agents:
             path = loaded.base_dir / name
-            found |= {str(file): signature_of(file) for file in _files_of(path)}
+            found |= {str(file): signature_of(file) for file in files_of(path)}
         modules = sorted(self._modules.files) if self._modules is not None else []
         return Files(tuple(sorted(found.items())), tuple((path, signature_of(Path(path))) for path in modules))
 
 
-def _files_of(path: Path) -> Sequence[Path]:
+def files_of(path: Path) -> Sequence[Path]:
     """The files of a folder, or the file itself; nothing of a folder that cannot be read."""
     if not path.is_dir():
         return [path]

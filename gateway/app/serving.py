@@ -26,6 +26,7 @@ from gateway.server.origins import shown_host
 if TYPE_CHECKING:
     import uvicorn
 
+    from gateway.server.first_answers import FirstAnswers, Listed
     from gateway.server.http import KeyGate
 
 logger = logging.getLogger(__name__)
@@ -34,8 +35,8 @@ SIGNAL_BURST_SECONDS = 0.5
 """Signals closer together count once: a terminal and a supervisor may both send one."""
 
 
-async def serve_stdio(server: GatewayServer) -> None:
-    """Serve one client until it closes the pipe, or SIGINT or SIGTERM comes."""
+async def serve_stdio(server: GatewayServer, first: FirstAnswers | None = None, listed: Listed | None = None) -> None:
+    """Serve one client until it closes the pipe, or SIGINT or SIGTERM comes. The other arguments are as in `server.stdio`."""
     from gateway.server.stdio import serve_stdio
 
     async with anyio.create_task_group() as tasks:
@@ -44,7 +45,7 @@ async def serve_stdio(server: GatewayServer) -> None:
             tasks.cancel_scope.cancel()
 
         tasks.start_soon(_on_signals, stop)
-        await serve_stdio(server)
+        await serve_stdio(server, first, listed)
         tasks.cancel_scope.cancel()
 
 

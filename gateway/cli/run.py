@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gateway import __version__
 from gateway.cli.common import CONFIG_HELP, load
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
     from gateway.config.watch import FileWatch
+    from gateway.server.first_answers import FirstAnswers
     from gateway.telemetry.logging import SecretMask
 
 MAX_WORKERS = 64
@@ -53,11 +55,12 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
     if stdio and count > 1:
         raise click.UsageError("--workers is for HTTP: over --stdio there is one client.")
-    from gateway.app.acceptance import Acceptance
-    from gateway.cli.common import configure_log, export_telemetry, run_async
-
     gc.disable()
     try:
+        first = _first_answers(config_path) if stdio else None
+        from gateway.app.acceptance import Acceptance
+        from gateway.cli.common import configure_log, export_telemetry, run_async
+
         watch = watch_of(config_path)
         acceptance = Acceptance(records_start=True)
         loaded = load(config_path, acceptance=acceptance)
@@ -78,9 +81,18 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance, place)
         announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
-        run_async(lambda: _serve(follow, announcer, None if stdio else (host, port)), serves=not stdio)
+        run_async(lambda: _serve(follow, announcer, None if stdio else (host, port), first), serves=not stdio)
     finally:
         gc.enable()
+
+
+def _first_answers(config_path: str | None) -> FirstAnswers | None:
+    """Start answering the client with what is known from an earlier run; what follows takes most of the time to the first answer."""
+    from gateway.config.paths import find_config
+    from gateway.server.first_answers import begun
+
+    path = find_config(config_path, os.environ)
+    return begun(path, __version__) if path is not None else None
 
 
 def _check_free(loaded: LoadedConfig, host: str, port: int) -> None:
@@ -186,7 +198,7 @@ class _Follow:
         return self._own_part(loaded)
 
 
-async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int] | None) -> None:
+async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int] | None, first: FirstAnswers | None) -> None:
     """Serve until the client leaves or a signal comes; every resource is released on the way out."""
     import anyio
 
@@ -210,7 +222,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
 
             if address is None:
                 announce(None)
-                await gateway.serve_stdio()
+                await gateway.serve_stdio(first)
             else:
                 await gateway.serve_http(*address, on_ready=announce)
             # Serving heard the signals; a second one must not cut off the end of the child processes.

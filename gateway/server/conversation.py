@@ -34,6 +34,7 @@ from gateway.server.build import GatewayServer
 from gateway.server.clients import LegacySession
 from gateway.server.direct import Begun, DirectPath
 from gateway.server.envelopes import Envelopes, decoded
+from gateway.server.first_answers import Listed
 from gateway.server.handshake import plain_hello
 from gateway.server.lean_session import notification
 from gateway.server.plain import DISCOVER, Question, plain_question, session_question
@@ -85,8 +86,9 @@ class LineSession:
 class Conversation:
     """`take` gets every line, `end` says that there are no more."""
 
-    def __init__(self, server: GatewayServer, write: Write, tasks: TaskGroup) -> None:
-        """`tasks` must outlive both."""
+    def __init__(self, server: GatewayServer, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
+        """`tasks` must outlive both. `listed` runs in it once a 2025 session has its first listing."""
+        self._listed = listed
         self._server = server
         self._write = write
         self._tasks = tasks
@@ -224,6 +226,8 @@ class Conversation:
             if self._session is not None and not self._session.is_loading:
                 self._session.is_loading = True
                 self._tasks.start_soon(_load_later)
+                if self._listed is not None:
+                    self._tasks.start_soon(self._listed)
         finally:
             del self._asked[str(question.number)]
             self._room.release()
@@ -293,8 +297,6 @@ class Conversation:
             self._opening = ""
             return
         await self._write(line)
-
-
 
 
 async def _load_later() -> None:

@@ -6,15 +6,16 @@ valid, is left to it. A page is made once for callers that see the same, and its
 
 from __future__ import annotations
 
+import secrets
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import anyio
-from pydantic_core import to_json
+from pydantic_core import from_json, to_json
 
-from gateway.auth.principal import Principal
+from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import via_of
@@ -114,20 +115,21 @@ class PlainAnswers:
             result = await self._page(question, principal, None)
         return None if result is None else question.frame(result)
 
-    async def answer_in_session(
-        self, question: Question, principal: Principal, session_id: str, *, is_resumable: bool = False
-    ) -> bytes | None:
-        """The same for a `session_question`; `session_id` is whose loaded tools are shown.
-
-        With `is_resumable` the client could resume a streamed answer, so a listing of tools that can be tasks is for the SDK path, which
-        streams it.
-        """
-        result = await self._page(question, principal, session_id, is_resumable=is_resumable)
+    async def answer_in_session(self, question: Question, principal: Principal, session_id: str) -> bytes | None:
+        """The same for a `session_question`; `session_id` is whose loaded tools are shown."""
+        result = await self._page(question, principal, session_id)
         return None if result is None else question.frame(result)
 
-    async def _page(
-        self, question: Question, principal: Principal, session_id: str | None, *, is_resumable: bool = False
-    ) -> bytes | None:
+    async def whole_lists(self) -> dict[str, str]:
+        """Return the listings that a new 2025 session of the local user gets in one page, by method, as JSON texts."""
+        found: dict[str, str] = {}
+        for method in LISTINGS:
+            page = await self._page(Question("", method, (), None), LOCAL, secrets.token_hex(8))
+            if page is not None and "nextCursor" not in from_json(page):
+                found[method] = page.decode()
+        return found
+
+    async def _page(self, question: Question, principal: Principal, session_id: str | None) -> bytes | None:
         """A page, of 2026 unless it is for a session."""
         catalog = self._server.catalog
         is_loop = self._server.lists.is_loop(question.via)
@@ -140,7 +142,7 @@ class PlainAnswers:
         whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
         is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
         is_modern = session_id is None
-        key = (kind, principal.scopes, catalog.reviews(principal), bool(question.via), is_loop, question.cursor, is_modern, is_resumable)
+        key = (kind, principal.scopes, catalog.reviews(principal), bool(question.via), is_loop, question.cursor, is_modern)
         kept = None if is_own else self._pages.get(key)
         if kept is not None and kept[0] is whole:
             self._pages.move_to_end(key)
@@ -151,7 +153,7 @@ class PlainAnswers:
             page = await self._server.lists.page(question.method, asking)
         except RpcError:
             return None
-        sieved = _sieved(page, kind, is_modern=is_modern, is_resumable=is_resumable)
+        sieved = _sieved(page, kind, is_modern=is_modern)
         encoded = None if sieved is None else _encoded(sieved, self._server.identity if is_modern else None)
         if encoded is not None and not is_own:
             self._pages[key] = whole, encoded
@@ -160,12 +162,10 @@ class PlainAnswers:
         return encoded
 
 
-def _sieved(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable: bool) -> JsonObject | None:
+def _sieved(page: JsonObject, kind: Listed, *, is_modern: bool) -> JsonObject | None:
     """The page with what the protocol has of its entries; `None` where one is for the SDK's models to judge."""
     key = WIRE_KEY[kind]
     listed = cast("Sequence[JsonObject]", page[key])
-    if is_resumable and any("execution" in entry for entry in listed):
-        return None
     entries = [plain_entry(kind, entry, is_modern=is_modern) for entry in listed]
     return None if None in entries else {**page, key: entries}
 

@@ -22,24 +22,23 @@ from gateway.sdk import load
 from gateway.server.bodies import problem_of
 from gateway.server.build import GatewayServer
 from gateway.server.conversation import Conversation
-
-READ_SIZE = 65_536
-"""Bytes per read of standard input: what a pipe holds."""
-
-SHORT_BYTES = 4_096
-"""A pipe that can be written to takes this much without waiting (`PIPE_BUF`)."""
+from gateway.server.first_answers import READ_SIZE, SHORT_BYTES, FirstAnswers, Listed, Taken, Told
 
 
-async def serve_stdio(server: GatewayServer) -> None:
-    """Serve one client until it closes the pipe."""
+async def serve_stdio(server: GatewayServer, first: FirstAnswers | None = None, listed: Listed | None = None) -> None:
+    """Serve one client until it closes the pipe; `first` answered it until now, and `listed` is as in `Conversation`."""
     if sys.platform == "win32" or not _is_pollable(0):
         await _serve_file(server)
         return
     with _private(0, _nothing) as wire_in, _private(1, _errors) as wire_out:
         out = _Out(wire_out)
         async with anyio.create_task_group() as tasks:
-            conversation = Conversation(server, out.write, tasks)
-            async for line in _lines(wire_in):
+            taken = first.take() if first is not None else Taken()
+            if taken.unsent:
+                await out.write(taken.unsent)
+            write = Told(taken, out.write).write if taken.told else out.write
+            conversation = Conversation(server, write, tasks, listed)
+            async for line in _lines(wire_in, taken.data):
                 await conversation.take(line)
             await conversation.end()
             tasks.cancel_scope.cancel()
@@ -90,12 +89,14 @@ class _Out:
             left = left[os.write(self._descriptor, left) :]
 
 
-async def _lines(descriptor: int) -> AsyncGenerator[bytes, None]:
-    """The lines of a pipe, socket or terminal; waiting for one can be cancelled."""
+async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, None]:
+    """The lines of a pipe, socket or terminal, of which `data` was read before; waiting for one can be cancelled."""
     pending: list[bytes] = []
     while True:
-        await anyio.wait_readable(descriptor)
-        data = os.read(descriptor, READ_SIZE)
+        if not data:
+            await anyio.wait_readable(descriptor)
+            data = os.read(descriptor, READ_SIZE)
+        is_over = not data
         *complete, rest = data.split(b"\n")
         for line in complete:
             pending.append(line)
@@ -103,7 +104,8 @@ async def _lines(descriptor: int) -> AsyncGenerator[bytes, None]:
             pending = []
         if rest:
             pending.append(rest)
-        if not data:
+        data = b""
+        if is_over:
             if pending:
                 yield b"".join(pending)
             return

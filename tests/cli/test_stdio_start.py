@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -63,6 +64,7 @@ def start(request: pytest.FixtureRequest, config: Path) -> Generator[tuple[list[
     imported: set[str] = set()
     if request.param != "first start":
         (config.parent / "go").unlink()
+        shutil.rmtree(config.parent / "xdg-state" / "moongate" / "first-answers", ignore_errors=True)
     with started(config) as process:
         assert process.stdin is not None and process.stdout is not None and process.stderr is not None
 
