@@ -57,7 +57,7 @@ class LoadedAgent:
 
     definition: AgentDefinition
     remote: Remote | None
-    """Where it runs, if not here; closed by the last source that has it."""
+    """The client of an agent that runs elsewhere; the last source that has it closes it."""
     providers: Sequence[ContextProvider]
     middleware: Sequence[object]
     around: Sequence[object]

@@ -42,7 +42,7 @@ _EMPTY: dict[ListKind, str] = {
     "prompts": "No prompts are served.",
     "resources": "No resources are served.",
 }
-"""What to print for a kind of which there is nothing."""
+"""The sentence that `list` prints if nothing of a kind is served."""
 
 _SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
 """The resource of one skill."""

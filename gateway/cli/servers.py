@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
@@ -88,6 +89,8 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
         say("This file is new. Commands in this folder read it from now on, instead of the configuration that ships with Moongate.")
     if problem:
         say(f"It stays disabled for now: {problem}")
+    if "command" in entry and not problem and _is_missing(str(entry["command"]), loaded):
+        say(f"Program {entry['command']!r} was not found. An address of a server begins with https:// or http://.")
     for key in _literal_secrets(entry):
         say(f"{key} is written out in the file; `${{VAR}}` or `${{file:PATH}}` keeps it out.")
 
@@ -213,6 +216,11 @@ def _section(text: str, file: Path) -> str:
 
 def _problem_of(loaded: LoadedConfig, name: str) -> str | None:
     return next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), None)
+
+
+def _is_missing(command: str, loaded: LoadedConfig) -> bool:
+    """Whether a plain command is neither a program on the PATH nor a file."""
+    return "${" not in command and shutil.which(command) is None and not (loaded.base_dir / command).expanduser().exists()
 
 
 def _literal_secrets(entry: JsonObject) -> list[str]:

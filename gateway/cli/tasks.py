@@ -110,7 +110,7 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
 @tasks.command("answer")
 @click.argument("task_id", metavar="ID")
 @click.argument("pairs", metavar="FIELD=VALUE…", nargs=-1)
-@click.option("--question", metavar="KEY", help="Which question, where there are several; `moongate tasks show` names them.")
+@click.option("--question", metavar="KEY", help="Which question, if there are several; `moongate tasks show` names them.")
 @click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
 @click.option("--decline", is_flag=True, help="Decline to answer.")
 @config_option

@@ -54,10 +54,10 @@ MAX_QUESTION = 200
 """Characters of a question in the refusal of its answer."""
 
 
-def judge_answer(request: JsonMapping, answer: JsonValue) -> str | None:
+def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool = True) -> str | None:
     """Return why an answer to `request` cannot be used, or `None`. The text names the question, what it takes, and the problem.
 
-    The fields of a form are judged too. The schema is the server's or a workflow's; one that cannot be used judges nothing.
+    With `judges_fields` the fields of a form are judged too; a schema that cannot be used judges nothing.
     """
     method = str(request.get("method"))
     if not isinstance(answer, dict):
@@ -66,7 +66,7 @@ def judge_answer(request: JsonMapping, answer: JsonValue) -> str | None:
     if problem := answer_problem(method, given):
         return _refused(request, problem)
     schema: JsonValue = _params(request).get("requestedSchema")
-    if method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
+    if not judges_fields or method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
         return None
     check = SchemaCheck(cast("JsonObject", schema))
     content: JsonObject = given.get("content") or {}

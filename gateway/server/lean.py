@@ -175,7 +175,7 @@ class LeanSessions:
         if question is not None:
             session.legacy.is_here = True
             owner = str(session.legacy.profile.session_id)
-            listed = await self._server.plain.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner)
+            listed = await self._server.plain.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner, is_resumable=True)
             return listed is not None and session.moving is None and await _send(session, send, listed)
         result = session_result(session.legacy, message)
         if result is not None:

@@ -115,9 +115,15 @@ class PlainAnswers:
             result = await self._page(question, principal, None)
         return None if result is None else question.frame(result)
 
-    async def answer_in_session(self, question: Question, principal: Principal, session_id: str) -> bytes | None:
-        """The same for a `session_question`; `session_id` is whose loaded tools are shown."""
-        result = await self._page(question, principal, session_id)
+    async def answer_in_session(
+        self, question: Question, principal: Principal, session_id: str, *, is_resumable: bool = False
+    ) -> bytes | None:
+        """The same for a `session_question`; `session_id` is whose loaded tools are shown.
+
+        With `is_resumable` the client could resume a streamed answer, so a listing of tools that can be tasks is for the SDK path, which
+        streams it.
+        """
+        result = await self._page(question, principal, session_id, is_resumable=is_resumable)
         return None if result is None else question.frame(result)
 
     async def whole_lists(self) -> dict[str, str]:
@@ -129,7 +135,9 @@ class PlainAnswers:
                 found[method] = page.decode()
         return found
 
-    async def _page(self, question: Question, principal: Principal, session_id: str | None) -> bytes | None:
+    async def _page(
+        self, question: Question, principal: Principal, session_id: str | None, *, is_resumable: bool = False
+    ) -> bytes | None:
         """A page, of 2026 unless it is for a session."""
         catalog = self._server.catalog
         is_loop = self._server.lists.is_loop(question.via)
@@ -142,7 +150,7 @@ class PlainAnswers:
         whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
         is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
         is_modern = session_id is None
-        key = (kind, principal.scopes, catalog.reviews(principal), bool(question.via), is_loop, question.cursor, is_modern)
+        key = (kind, principal.scopes, catalog.reviews(principal), bool(question.via), is_loop, question.cursor, is_modern, is_resumable)
         kept = None if is_own else self._pages.get(key)
         if kept is not None and kept[0] is whole:
             self._pages.move_to_end(key)
@@ -153,7 +161,7 @@ class PlainAnswers:
             page = await self._server.lists.page(question.method, asking)
         except RpcError:
             return None
-        sieved = _sieved(page, kind, is_modern=is_modern)
+        sieved = _sieved(page, kind, is_modern=is_modern, is_resumable=is_resumable)
         encoded = None if sieved is None else _encoded(sieved, self._server.identity if is_modern else None)
         if encoded is not None and not is_own:
             self._pages[key] = whole, encoded
@@ -162,10 +170,12 @@ class PlainAnswers:
         return encoded
 
 
-def _sieved(page: JsonObject, kind: Listed, *, is_modern: bool) -> JsonObject | None:
+def _sieved(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable: bool) -> JsonObject | None:
     """The page with what the protocol has of its entries; `None` where one is for the SDK's models to judge."""
     key = WIRE_KEY[kind]
     listed = cast("Sequence[JsonObject]", page[key])
+    if is_resumable and any("execution" in entry for entry in listed):
+        return None
     entries = [plain_entry(kind, entry, is_modern=is_modern) for entry in listed]
     return None if None in entries else {**page, key: entries}
 

@@ -105,8 +105,13 @@ _GATEWAYS = """
 ALTER TABLE tasks ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
 """
 
+_RULES_OF_GATEWAYS = """
+ALTER TABLE approval_rules ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
+    _RULES_OF_GATEWAYS,
 )  # fmt: skip
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 

@@ -170,7 +170,8 @@ class Records:
         folder = self._state.ensure()
         database = open_url(self._url) if self._url is not None else open_database(folder)
         audit = AuditLog(database, self._state.key("audit"))
-        rows = Asks(database), SamplingUse(database), Sessions(database), TaskRows(database, self._gateway), ApprovalRules(database)
+        rules = ApprovalRules(database, self._gateway)
+        rows = Asks(database), SamplingUse(database), Sessions(database), TaskRows(database, self._gateway), rules
         return _Opened(database, audit, *rows)
 
     # -- the audit log's writing side --------------------------------------------------------------------------

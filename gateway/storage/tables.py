@@ -79,9 +79,11 @@ approval_rules = sa.Table(
     sa.Column("created_at", sa.Float, nullable=False),
     sa.Column("expires_at", sa.Float, nullable=False),
     sa.Column("made_by", sa.Text, nullable=False, server_default=""),
+    sa.Column("gateway", sa.Text, nullable=False, server_default=""),
     sa.Index("approval_rules_tool", "principal", "source", "name"),
 )
-"""Calls that an operator approved for good. `arguments` is a digest, or empty for every call of the tool."""
+"""Calls that an operator approved for good. `arguments` is a digest, or empty for every call of the tool. A rule holds for processes of
+the same `gateway`: two configurations may give one name to two servers."""
 
 spent_approvals = sa.Table(
     "spent_approvals",

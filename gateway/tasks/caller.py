@@ -189,7 +189,7 @@ class TaskCaller:
         name = wanted if KEY.fullmatch(wanted) else f"ask-{self._asked}"
         while name in asked:
             name = f"{name}-{self._asked}"
-        asked[name] = {"request": shown, "at": time.time(), "step": key}
+        asked[name] = {"request": shown, "at": time.time(), "step": key, "own": bool(key) and not wanted}
         self._task.unsaved.add(name)
         return name
 

@@ -7,7 +7,6 @@ from typing import TypeVar
 
 from gateway.errors import AnswerRefused
 from gateway.json_types import JsonObject
-from gateway.policy.answers import judge_answer
 from gateway.tools.context import CallContext
 
 T = TypeVar("T")
@@ -19,7 +18,7 @@ MAX_WRONG_ANSWERS = 5
 async def ask_until_usable(
     ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = ""
 ) -> T:
-    """Ask, and give the answer to `use`. If `use` or the form refuses the answer to a form or link, ask again and say what is wrong.
+    """Ask, and give the answer to `use`. If `use` refuses the answer to a form or link, ask again and say what is wrong.
 
     Each repetition has its own durable key, so that a task that is taken up again finds the same answers.
 
@@ -30,10 +29,7 @@ async def ask_until_usable(
     asked = request
     for number in range(1, MAX_WRONG_ANSWERS + 1):
         try:
-            answer = await ctx.ask(asked, f"{key}~{number}" if key and number > 1 else key)
-            if (problem := judge_answer(request, answer)) is not None:
-                raise AnswerRefused(problem)
-            return await use(answer)
+            return await use(await ctx.ask(asked, f"{key}~{number}" if key and number > 1 else key))
         except AnswerRefused as refused:
             if number == MAX_WRONG_ANSWERS or request.get("method") != "elicitation/create":
                 raise

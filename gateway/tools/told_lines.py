@@ -45,7 +45,8 @@ class Sentences:
         self._text += text
         if not self._text or anyio.current_time() - self._told_at < SAY_SECONDS:
             return ""
-        return self._take(max((found.end() for found in _SENTENCE.finditer(self._text)), default=0))
+        unbroken = len(self._text) if len(self._text) > MAX_SAID else 0  # or each part would search an ever longer text
+        return self._take(max((found.end() for found in _SENTENCE.finditer(self._text)), default=unbroken))
 
     def rest(self) -> list[str]:
         """Return everything that was not given yet, because nothing is added to it."""

@@ -18,7 +18,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from gateway.errors import AnswerRefused, GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.answers import refused_answer
+from gateway.policy.answers import judge_answer, refused_answer
 from gateway.policy.approvals import describe_call
 from gateway.tools.context import CallContext
 from gateway.tools.questions import ask_until_usable
@@ -142,6 +142,8 @@ async def _put(question: str, form: JsonObject, ctx: CallContext, key: str, read
     request: JsonObject = {"method": "elicitation/create", "params": params}
 
     async def use(answer: JsonObject) -> Any:
+        if (problem := judge_answer(request, answer)) is not None:
+            raise AnswerRefused(problem)
         if answer.get("action") != "accept":
             raise ToolFailed(f"The workflow asked {question!r}, and the answer was {answer.get('action')!r}; it did not go on.")
         try:

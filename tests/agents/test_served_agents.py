@@ -26,6 +26,7 @@ from gateway.tools.approvals import Approvals
 from gateway.tools.base import Complete
 from gateway.tools.context import ClientProfile
 from gateway.tools.guard import GuardedTool, ToolGate
+from gateway.tools.told_lines import MAX_SAID
 from gateway.types.responses import AgentResponseUpdate
 from tests.agents.test_tool import Listener, Tools, agent_file, endpoint
 from tests.fakes.openai_server import ScriptedServer, openai_server
@@ -90,6 +91,19 @@ def test_a_run_that_waits_for_somebody_is_an_error_that_says_for_what() -> None:
     consent = Content.from_oauth_consent_request("https://x/consent")
     result = to_complete(AgentResponse([Message("assistant", [consent])]), model=None, output=None)
     assert result.is_error and "https://x/consent" in result.as_text()
+
+
+async def test_text_without_sentences_is_reported_in_pieces_of_whole_words() -> None:
+    client = Listener()
+    progress = RunProgress(CallContext(caller=client))
+    words = [f"word{number} " for number in range(1000)]
+    for word in words:
+        await progress.said(AgentResponseUpdate([Content.from_text(word)], "assistant"))
+    assert client.heard, "it does not wait for the end of a sentence that never comes"
+    await progress.tools_called(["search"])
+    said = [message for _, message in client.heard][:-1]
+    assert max(map(len, said)) <= MAX_SAID
+    assert " ".join(said).split() == "".join(words).split()
 
 
 async def test_what_an_agent_says_is_told_in_pieces_that_make_up_the_text_and_its_end_is_the_result() -> None:

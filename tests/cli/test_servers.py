@@ -86,6 +86,12 @@ def test_add_refuses_urls_that_are_not_http(tmp_path: Path, target: str) -> None
     assert not (tmp_path / "gateway.json").exists()
 
 
+def test_add_remarks_on_an_address_without_a_scheme(tmp_path: Path) -> None:
+    done = moongate("add", "docs", "docs.example.com/mcp", cwd=tmp_path)
+    assert (done.code, "Program 'docs.example.com/mcp' was not found" in done.err) == (0, True)
+    assert "was not found" not in moongate("add", "shell", "--", "sh", "-c", "true", cwd=tmp_path).err
+
+
 def test_add_in_a_clone_leaves_the_bundled_file(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     for folder in ("gateway", "config"):

@@ -84,6 +84,12 @@ def test_command_names_the_gateway_that_answers(gateway: Running) -> None:
     assert gateway.starts() == 1
 
 
+def test_health_proves_nothing_without_a_challenge(gateway: Running) -> None:
+    health = f"http://127.0.0.1:{gateway.port}/health"
+    assert httpx2.get(health).json() == httpx2.get(f"{health}?challenge=short").json() == {"status": "ok"}
+    assert set(httpx2.get(f"{health}?challenge={'0' * 32}").json()) == {"status", "proof"}
+
+
 def test_gateway_of_another_project_is_not_asked(gateway: Running, second: Path) -> None:
     done = moongate_process("call", "mine__add", "a=1", "b=2", cwd=second)
     assert (done.code, done.out) == (0, "3\n")

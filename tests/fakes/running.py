@@ -116,9 +116,9 @@ def gateway_http(folder: Path, config: dict[str, Any], name: str = "gateway", en
         yield f"http://127.0.0.1:{port}/mcp"
 
 
-def wait_until_ready(process: Child, url: str, log: Path) -> None:
+def wait_until_ready(process: Child, url: str, log: Path, seconds: float = START_SECONDS) -> None:
     """Until `url` answers 200, or fail with what the process said."""
-    deadline = time.monotonic() + START_SECONDS
+    deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         with suppress(OSError, urllib.error.HTTPError):
             with urllib.request.urlopen(url, timeout=2) as answer:

@@ -43,8 +43,8 @@ anyio.run(main, *sys.argv[1:])
 
 
 @asynccontextmanager
-async def records(folder: Path, *, audit_days: int = 30) -> AsyncGenerator[Records]:
-    made = Records(StateFolder(folder), audit_days=audit_days)
+async def records(folder: Path, *, audit_days: int = 30, gateway: str = "") -> AsyncGenerator[Records]:
+    made = Records(StateFolder(folder), audit_days=audit_days, gateway=gateway)
     try:
         yield made
     finally:

@@ -45,6 +45,17 @@ async def test_a_rule_is_of_one_caller_and_one_tool_and_of_its_arguments_where_i
         assert await rules.revoke("again") and not await rules.revoke("again")
 
 
+async def test_rule_of_one_configuration_does_not_count_for_another(tmp_path: Path) -> None:
+    async with records(tmp_path) as earlier, records(tmp_path, gateway="one") as one, records(tmp_path, gateway="two") as two:
+        await (await earlier.rules()).add(rule("unnamed"))
+        await (await one.rules()).add(rule("ones"))
+        found = await (await one.rules()).find("ada", "docs", "read", canonical_arguments({}))
+        assert found is not None and found.id == "ones"
+        assert await (await two.rules()).find("ada", "docs", "read", canonical_arguments({})) is None
+        assert [kept.id for kept in await (await one.rules()).list()] == ["unnamed", "ones"]
+        assert [kept.id for kept in await (await two.rules()).list()] == ["unnamed"]
+
+
 async def test_rule_without_a_maker_does_not_count(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         rules = await made.rules()

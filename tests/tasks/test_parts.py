@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from gateway.policy.metadata import ASK_KEY, TASK_META_KEY
 from gateway.storage.entries import TaskRow
 from gateway.storage.names import DATABASE_FILE
 from gateway.storage.retry import until_stored
+from gateway.tasks.answers import usable_answers
 from gateway.tasks.asks import OpenAsks, shown_ask
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.runner import TaskKind, TaskRunner
@@ -35,6 +37,27 @@ YES: JsonObject = {"action": "accept", "content": {}}
 def question(key: Any = None, **params: Any) -> JsonObject:
     meta: JsonObject = {} if key is None else {"_meta": {ASK_KEY: key}}
     return {"method": "elicitation/create", "params": {**FORM, **params, **meta}}
+
+
+@pytest.mark.parametrize(("wanted", "key", "is_refused"), [(None, "step", True), ("color", "step", False), (None, "", False)])
+async def test_fields_are_judged_for_questions_of_the_gateway_only(wanted: str | None, key: str, is_refused: bool) -> None:
+    """A server judges the answers to its own questions: one that names its key, and one without a durable key."""
+
+    async def save(task: Task) -> None: ...
+
+    task = Task(TaskRow("t", "ada", "tool", {}, 60.0))
+    asking = TaskCaller(task, ASKABLE, save, ask_timeout_seconds=60)
+    schema: JsonObject = {"type": "object", "properties": {"color": {"type": "string"}}, "required": ["color"]}
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(asking.ask, question(wanted, requestedSchema=schema), key)
+        await anyio.wait_all_tasks_blocked()
+        task.unsaved.clear()
+        [name] = task.asks
+        with pytest.raises(AnswerRefused) if is_refused else nullcontext():
+            assert usable_answers(task, {name: YES}) == {name: YES}
+        with pytest.raises(AnswerRefused, match="`action` must be"):
+            usable_answers(task, {name: {"action": "maybe"}})
+        tasks.cancel_scope.cancel()
 
 
 # -- open questions ------------------------------------------------------------------------------------------------
