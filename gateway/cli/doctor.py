@@ -6,6 +6,7 @@ Starts the configured servers once, like `run` does, and stops them again; chang
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -87,9 +88,9 @@ def _source_check(status: SourceStatus) -> Check:
         fix = f"Raise policies.{status.name}.connectTimeoutSeconds, or look at its own log."
         return Check("fail", subject, "did not become ready in time", fix, "unreachable")
     if status.state == "auth needed":
-        fix = _fix(status) if "401" in (status.error or "") else ""
+        fix = _fix(status) if _is_refused(status) else ""
         return Check("fail", subject, f"auth needed: {status.error}", fix, "needs-auth")
-    return Check("fail", subject, status.error or "down", _fix(status), "needs-auth" if "403" in (status.error or "") else "unreachable")
+    return Check("fail", subject, status.error or "down", _fix(status), "needs-auth" if _is_refused(status) else "unreachable")
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
@@ -108,9 +109,13 @@ def _definition_remarks(status: SourceStatus) -> list[Check]:
     return found + [Check("warn", f"{what} of server {status.name}", f"{text}{why}", read) for what, why in status.suspicious.items()]
 
 
+def _is_refused(status: SourceStatus) -> bool:
+    """Whether the server refused the credentials: its status as a word of its own, because a port may hold the same digits."""
+    return re.search(r"\b40[13]\b", status.error or "") is not None
+
+
 def _fix(status: SourceStatus) -> str:
-    error = status.error or ""
-    if "401" in error or "403" in error:
+    if _is_refused(status):
         header = f"mcpServers.{status.name}.headers, e.g. \"Authorization\": \"Bearer ${{TOKEN}}\""
         return f"Set its credentials under {header}, or OAuth under policies.{status.name}.auth."
     if status.transport == "stdio":

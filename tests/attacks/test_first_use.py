@@ -14,7 +14,6 @@ from typing import Any
 
 import anyio
 import pytest
-from mcp.shared.exceptions import MCPError
 
 from tests.cli.processes import moongate
 from tests.cli.test_reload import File, Running, gateway, until
@@ -100,8 +99,8 @@ async def test_changed_tool_is_held_until_it_is_accepted_and_over_a_restart(tmp_
         # The tool that was never listed before is served, the changed one is not.
         await until(lists(running, "change", "new"))
         assert "moongate lock --accept docs/search" in (await held(running))["search"]
-        with pytest.raises(MCPError, match="Unknown tool"):
-            await running.client.call_tool("docs__search", {})
+        refused = await running.client.call_tool("docs__search", {})
+        assert refused.is_error and "is quarantined" in str(refused.content)
         await until(is_recorded(tmp_path, "search", "change", "new"))
         log = running.log.read_text()
         assert log.count("new tools recorded server=docs tools=1 names=new") == 1
@@ -110,7 +109,7 @@ async def test_changed_tool_is_held_until_it_is_accepted_and_over_a_restart(tmp_
     async with gateway(file, "stdio", "2026-07-28") as running:
         await until(lists(running, "change", "new"))
         checked = await command(tmp_path, "doctor")
-        assert "warn  tool search of server docs" in checked.out
+        assert "fail  tool search of server docs" in checked.out
         shown = await command(tmp_path, "lock", "--diff")
         assert "docs/search: changed" in shown.out and ".ssh" in shown.out
         accepted = await command(tmp_path, "lock", "--accept", "docs/search")

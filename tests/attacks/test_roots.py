@@ -229,7 +229,7 @@ async def test_agent_with_the_configurations_folder_is_not_served_and_named(tmp_
             assert not marker.exists()
             assert "files.root" in running.log.read_text()
     listed = moongate("list", "agents", "--standalone", cwd=tmp_path)
-    assert "problem: " in listed.err and "bad.agent.md" in listed.err and "contains the configuration file" in listed.err
+    assert "not served: " in listed.err and "bad.agent.md" in listed.err and "contains the configuration file" in listed.err
     checks = moongate("doctor", "--json", cwd=tmp_path).data["checks"]
     [named] = [check for check in checks if check["subject"].startswith("agent ")]
     assert named["status"] == "fail" and "bad.agent.md" in named["subject"]
