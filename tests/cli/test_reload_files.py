@@ -67,7 +67,7 @@ async def description(running: Running, name: str) -> str:
     return next((tool.description or "" for tool in (await running.client.list_tools()).tools if tool.name == name), "")
 
 
-@pytest.mark.parametrize(("front", "era"), [("http", MODERN), ("stdio", "legacy")])
+@pytest.mark.parametrize(("front", "era"), [("http", MODERN), pytest.param("stdio", "legacy", marks=pytest.mark.faults)])
 async def test_changed_files_are_taken_up_while_calls_go_on(tmp_path: Path, front: str, era: str) -> None:
     agents = lay_out(tmp_path)
     file = File(tmp_path)

@@ -143,6 +143,7 @@ def pending(folder: Path) -> list[str]:
     return [entry["source"] for entry in told["approvals"]]
 
 
+@pytest.mark.faults
 def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -> None:
     headers = {**session_of(at, "weak", capabilities=CAPABLE), "mcp-protocol-version": "2025-11-25"}
     with ExitStack() as raws:

@@ -29,6 +29,7 @@ def start(path: Path, port: int) -> Child:
     return process
 
 
+@pytest.mark.faults
 async def test_gateway_leaves_tasks_of_another_configuration_alone(tmp_path: Path) -> None:
     (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
     (tmp_path / "flow.workflow.yaml").write_text(FLOW.replace("task: required", "task: optional"))
