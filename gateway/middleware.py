@@ -232,7 +232,7 @@ def check_layer(layer: type, instance: object, args: Sequence[object]) -> None:
     """Check that a layer's constructor has a class behind it that takes its positional arguments.
 
     Raises:
-        TypeError: There is none: the layer was called like a function around an agent or a client.
+        TypeError: The class has no other base for them: the layer was called like a function around an agent or a client.
     """
     behind = cast("Any", super(layer, instance)).__init__
     if args and getattr(behind, "__objclass__", None) is object:

@@ -50,7 +50,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
         Raises:
             MiddlewareException: An item is not middleware, or is around runs.
             ValueError: A limit of the loop does not exist or is out of range.
-            TypeError: There is no class behind it for the arguments.
+            TypeError: The class has no other base that takes the arguments.
         """
         check_layer(FunctionInvocationLayer, self, args)
         if isinstance(self, BaseChatClient):

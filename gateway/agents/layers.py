@@ -55,7 +55,7 @@ class AgentMiddlewareLayer:
 
         Raises:
             MiddlewareException: An item is not middleware.
-            TypeError: There is no class behind it for the arguments.
+            TypeError: The class has no other base that takes the arguments.
         """
         check_layer(AgentMiddlewareLayer, self, (*args, middleware))
         cast("Any", super()).__init__(*args, middleware=middleware, **kwargs)

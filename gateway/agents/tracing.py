@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 REQUESTS = "agent.client.request.count"
 TOKENS = "agent.client.token.usage"
 RUN_LABELS = (*LABELS, "gen_ai.agent.name")
-"""What the metrics of runs are told apart by."""
+"""The attributes of the metrics of runs."""
 
 
 def traced_run(

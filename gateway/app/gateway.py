@@ -497,7 +497,7 @@ class Gateway:
     @property
     def inspection(self) -> Inspection:
         """What an operator should repair."""
-        return Inspection(self.loaded, self._local, self._servers, self.catalog, self.sources(), self._all_models)
+        return Inspection(self.loaded, self._local, self._servers, self.catalog, self.sources, self._all_models)
 
     def definitions(self) -> dict[str, Sequence[JsonObject]]:
         """The tools of every server that is ready, as it lists them: before policy, quarantined ones too."""

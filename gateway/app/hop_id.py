@@ -39,7 +39,7 @@ def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None, place
         if configuration_of(ancestor) == configuration:
             return ancestor
     port = str(place.listener.getsockname()[1]) if place is not None else endpoint or str(loaded.config.server.http.port)
-    # A port that the system picks is known too late, and to nobody else: any other value will do.
+    # The system picks port 0 only when the gateway listens, after the id is needed, so a random value stands for the port.
     return configuration + _digest(state, secrets.token_hex(8) if port == "0" else port)
 
 

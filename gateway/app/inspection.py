@@ -32,10 +32,10 @@ class Inspection:
         local: LocalSources,
         servers: Servers,
         catalog: Catalog,
-        statuses: Sequence[SourceStatus],
+        statuses: Callable[[], Sequence[SourceStatus]],
         models: Callable[[], ModelResolver],
     ) -> None:
-        """`models` returns the gateway's resolver, which is made when first needed. No side effects."""
+        """`statuses` returns every source's status now, `models` the gateway's resolver, made when first needed. No side effects."""
         self._loaded = loaded
         self._local = local
         self._servers = servers
@@ -59,7 +59,7 @@ class Inspection:
 
     async def unmet_needs(self) -> list[UnmetNeed]:
         """Return what agents and workflows name and nothing serves."""
-        return await unmet_needs(self._local.table, self._catalog, self._statuses)
+        return await unmet_needs(self._local.table, self._catalog, self._statuses())
 
     def models_used(self) -> dict[str, list[str]]:
         """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""

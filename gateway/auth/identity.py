@@ -27,7 +27,8 @@ class Identity:
         Raises:
             StorageError: The state folder cannot be used.
         """
-        self._key = hmac.digest(state.key("identity"), os.fsencode(os.path.realpath(configuration)), "sha256")
+        # Links are not followed, as in `app.hop_id`: a mounted ConfigMap resolves to another folder after each update.
+        self._key = hmac.digest(state.key("identity"), os.fsencode(os.path.normpath(configuration)), "sha256")
 
     def prove(self, challenge: str, port: int) -> str:
         """Return the proof for one challenge, which holds for the gateway that listens on `port` and for no other."""

@@ -32,7 +32,7 @@ class ChatMiddlewareLayer(Generic[OptionsT]):
 
         Raises:
             MiddlewareException: An item is not middleware, or is around runs.
-            TypeError: There is no class behind it for the arguments.
+            TypeError: The class has no other base that takes the arguments.
         """
         check_layer(ChatMiddlewareLayer, self, args)
         if isinstance(self, BaseChatClient):
@@ -79,7 +79,7 @@ class ChatTelemetryLayer(Generic[OptionsT]):
 
 
 class EmbeddingTelemetryLayer(Generic[EmbeddingInputT, EmbeddingT, EmbeddingOptionsT]):
-    """A span for each request for embeddings of a client of one's own: on with `enable_instrumentation`.
+    """Traces each embedding request of a client class that a program writes. On with `enable_instrumentation`.
 
     It goes before the class that implements `get_embeddings`. `OpenAIEmbeddingClient` has its spans already.
     """
@@ -88,7 +88,7 @@ class EmbeddingTelemetryLayer(Generic[EmbeddingInputT, EmbeddingT, EmbeddingOpti
         """The rest goes to the class behind it; `otel_provider_name` is the provider in telemetry.
 
         Raises:
-            TypeError: There is no class behind it for the arguments.
+            TypeError: The class has no other base that takes the arguments.
         """
         check_layer(EmbeddingTelemetryLayer, self, args)
         super().__init__(*args, **kwargs)

@@ -46,7 +46,7 @@ def judge_skill(path: str, rules: SkillFilter) -> bool:
 def judge_skill_uri(uri: str, rules: SkillFilter) -> bool:
     """Whether a URI may be served: of a file or folder of a skill that exists, or of nothing that is a skill's.
 
-    No folder around it may be denied and, where there is `allow`, one must be allowed. A file of an allowed skill is
+    No folder around it may be denied, and if there is `allow`, one must be allowed. A file of an allowed skill is
     allowed, also if the skill holds another skill. If there are rules, no URI passes that a server could resolve to another skill.
     """
     if (rules.allow is None and not rules.deny) or uri.strip()[:6].casefold() != "skill:":

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import MutableMapping
 
 RESUME_SECONDS = 5.0
-"""How long a request that waits for a person goes on without a stream. Clients are told to reconnect after half a second
-(`replay.RETRY_MILLISECONDS`)."""
+"""How long a request that waits for a person goes on without a stream. The `retry` field of its events asks clients to reconnect after
+half a second (`replay.RETRY_MILLISECONDS`)."""
 
 ATTENDANCE_SCOPE_KEY = "moongate.attendance"
 """ASGI scope key of the `Attendance` of a POST in a 2025 session."""
@@ -38,7 +38,7 @@ class Attendance:
 
     @contextmanager
     def stream(self) -> Generator[None, None, None]:
-        """Count a stream on which the client hears about the request: its POST, or a GET that resumes the stream."""
+        """Count a stream that carries messages of the request to the client: its POST, or a GET that resumes the stream."""
         self._streams += 1
         self._update()
         try:

@@ -61,7 +61,7 @@ def shown_host(host: str, port: int, more_hosts: Sequence[str]) -> str:
 
 
 def bind_note(host: str, more_hosts: Sequence[str]) -> str | None:
-    """What to do before clients on other machines are accepted; `None` where nothing is to be done."""
+    """Return the setting that other machines need before they are accepted; `None` if they are accepted already."""
     if host not in WILDCARDS or more_hosts:
         return None
     names = 'server.http.allowedHosts, e.g. "hub.example.com:*"'

@@ -16,6 +16,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.auth.principal import LOCAL, Principal
+from gateway.server import usage
 from gateway.server.bodies import COUNTED_SCOPE_KEY, MAX_PARTS, MAX_VALUES, WINDOW_BYTES, PartCounter, has_too_many_parts
 from gateway.server.usage import (
     BYTE_SECONDS,
@@ -115,7 +116,8 @@ async def read(usages: Usages, principal: Principal, body: bytes) -> dict[str, A
 
 
 @pytest.mark.parametrize("body", [LARGE, CROWDED], ids=["bytes", "parts"])
-async def test_large_body_waits_for_those_of_its_caller(body: bytes) -> None:
+async def test_large_body_waits_for_those_of_its_caller(body: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(usage, "PACE", 10_000)
     usages, weak, other = Usages(), Principal("weak"), Principal("other")
     with anyio.fail_after(10):
         assert COUNTED_SCOPE_KEY in await read(usages, weak, body)

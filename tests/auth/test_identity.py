@@ -13,9 +13,13 @@ CHALLENGE = "0123456789abcdef" * 2
 def test_proof_holds_for_one_state_configuration_port_and_challenge(tmp_path: Path) -> None:
     state, file = StateFolder(tmp_path / "a"), tmp_path / "gateway.json"
     file.write_text("{}")
-    (tmp_path / "link.json").symlink_to(file)
+    (tmp_path / "mounted.json").symlink_to(file)
     proof = Identity(state, file).prove(CHALLENGE, 8765)
-    assert Identity(StateFolder(tmp_path / "a"), tmp_path / "link.json").prove(CHALLENGE, 8765) == proof
+    assert Identity(StateFolder(tmp_path / "a"), tmp_path / "a" / ".." / "gateway.json").prove(CHALLENGE, 8765) == proof
+    mounted = Identity(state, tmp_path / "mounted.json").prove(CHALLENGE, 8765)
+    (tmp_path / "mounted.json").unlink()
+    (tmp_path / "mounted.json").symlink_to(tmp_path / "updated.json")
+    assert Identity(state, tmp_path / "mounted.json").prove(CHALLENGE, 8765) == mounted
     others = [
         Identity(StateFolder(tmp_path / "b"), file).prove(CHALLENGE, 8765),
         Identity(state, tmp_path / "other.json").prove(CHALLENGE, 8765),

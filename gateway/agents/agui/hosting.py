@@ -56,7 +56,7 @@ class AgentFrameworkAgent:
         self.name = name or getattr(agent, "name", None) or "agent"
         self.description = description or getattr(agent, "description", None) or ""
         self._waiting: OrderedDict[str, JsonObject] = OrderedDict()
-        """What a person was asked, by thread."""
+        """The open questions to a person, by thread."""
 
     async def run(self, request: RunAgentInput | JsonMapping) -> AsyncGenerator[BaseEvent, None]:
         """The events of one run, the last one included. Whatever goes wrong is a `RunErrorEvent`.

@@ -74,14 +74,14 @@ class MessageTurnContext(HookContext):
     history: list[Message]
     """The conversation before that message: what the session's histories load, then the rest of the run's input.
 
-    A change holds for this turn. What is stored of earlier turns stays as it is.
+    A change holds for this turn. The stored messages of earlier turns stay as they are.
     """
     message: Message | None = None
     """The newest message of the user with all its contents, to read."""
     response: AgentResponse | None = None
     """After the run; `None` where it failed."""
     turn_history: list[Message] = field(default_factory=lambda: list[Message]())
-    """After the run: the messages it added, yours to change in the response. What a stream has given and what is stored stays."""
+    """After the run: the messages it added, yours to change in the response. Messages already streamed or stored stay as they are."""
     error: Exception | None = None
 
     @property

@@ -49,7 +49,7 @@ LOOK_SECONDS = 0.2
 CANCEL_SECONDS = 5.0
 
 INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
-"""What to do if the package of the extra is missing."""
+"""The error text if the package of the extra is missing."""
 
 
 class A2AAgent(BaseAgent):
