@@ -12,6 +12,7 @@ import logging
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +43,7 @@ from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
 from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
-from gateway.config.models import GatewayConfig, HttpSettings
+from gateway.config.models import GatewayConfig
 from gateway.config.policies import ApprovalBy
 from gateway.config.watch import FileWatch
 from gateway.json_types import JsonObject
@@ -74,7 +75,7 @@ from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
-    from starlette.routing import BaseRoute, Route
+    from starlette.routing import BaseRoute
 
     from gateway.catalog.remote_skills import RemoteSkills
     from gateway.chat.resolve import ModelResolver
@@ -544,10 +545,11 @@ class Gateway:
         """Go on after `first` and serve one client until it closes standard input, or SIGINT or SIGTERM comes."""
         from gateway.app.serving import serve_stdio
 
-        await serve_stdio(self._server, first, lambda: keep_answers(self, self._server, self._local.module_files, first))
+        await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
-    def _agui(self, settings: HttpSettings) -> list[Route]:
-        return [self._server.agui_route(self._local, settings.max_request_bytes)] if settings.agui else []
+    async def keep_answers(self, first: FirstAnswers | None) -> None:
+        """Keep what a client over stdio is answered first for the next start, once every source is ready or has failed."""
+        await keep_answers(self, self._server, self._local.module_files, first)
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
@@ -579,7 +581,7 @@ class Gateway:
             from gateway.console.routes import build_routes
 
             pages = build_routes(server.name, endpoint.url, self.sources, self.problems, lambda: about(self, place), viewer_of)
-            return [*pages, *self._agui(server.http)]
+            return [*pages, *([self._server.agui_route(self._local, server.http.max_request_bytes)] if server.http.agui else [])]
 
         app = build_http_app(
             self._server,

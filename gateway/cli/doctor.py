@@ -1,7 +1,7 @@
 """`moongate doctor`: tries everything the configuration needs, and says for each thing whether it works and what fixes it.
 
-Starts the configured servers once, like `run` does, and stops them again; changes nothing. The local checks are in
-`checks`.
+Starts the configured servers once, like `run` does, and stops them again. Keeps what they list, so that the next start over stdio
+answers at once; changes nothing else. The local checks are in `checks`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gateway.cli.failures import Code
     from gateway.cli.hub import OwnHub
     from gateway.config.load import LoadedConfig
+    from gateway.server.first_answers import FirstAnswers
     from gateway.tools.base import SourceStatus
 
 
@@ -36,21 +37,23 @@ def doctor(config_path: str | None, as_json: bool) -> None:
     """Check the configuration, the programs it names and every server, and say what to fix."""
     from gateway.cli.checks import Check, local_checks
     from gateway.cli.failures import CommandFailed
+    from gateway.cli.run import first_answers
 
     try:
+        first = first_answers(config_path)
         loaded = load(config_path)
     except (ConfigError, StorageError) as error:
         _show([Check("fail", "configuration", str(error), "Correct the file; `moongate schema` describes it.")], as_json=as_json)
         raise CommandFailed("The configuration cannot be used.", code="config-invalid") from None
     checks = local_checks(loaded)
-    checks += run_async(lambda: _live_checks(loaded))
+    checks += run_async(lambda: _live_checks(loaded, first))
     _show(checks, as_json=as_json)
     failed = [check for check in checks if check.status == "fail"]
     if failed:
         raise CommandFailed(f"{len(failed)} of {len(checks)} checks failed.", code=_code_of(failed))
 
 
-async def _live_checks(loaded: LoadedConfig) -> list[Check]:
+async def _live_checks(loaded: LoadedConfig, first: FirstAnswers | None) -> list[Check]:
     """What can only be seen with everything started."""
     from gateway.cli.checks import Check
     from gateway.cli.hub import open_own
@@ -69,6 +72,7 @@ async def _live_checks(loaded: LoadedConfig) -> list[Check]:
                 Check("fail" if need.is_fatal else "warn", f"{need.kind} {need.where}", need.text, "")
                 for need in await own.gateway.inspection.unmet_needs()
             ]
+            await own.gateway.keep_answers(first)
             return [*checks, *await _model_checks(own)]
     except (Collision, StorageError) as error:
         return [Check("fail", "start", str(error), "")]

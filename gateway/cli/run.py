@@ -20,7 +20,7 @@ import click
 
 from gateway import __version__
 from gateway.cli.common import CONFIG_HELP, load
-from gateway.errors import ConfigError
+from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -57,7 +57,9 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         raise click.UsageError("--workers is for HTTP: over --stdio there is one client.")
     gc.disable()
     try:
-        first = _first_answers(config_path) if stdio else None
+        first = first_answers(config_path) if stdio else None
+        if first is not None:
+            first.begin()  # what follows takes most of the time to the first answer
         from gateway.app.acceptance import Acceptance
         from gateway.cli.common import configure_log, export_telemetry, run_async
 
@@ -86,13 +88,18 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         gc.enable()
 
 
-def _first_answers(config_path: str | None) -> FirstAnswers | None:
-    """Start answering the client with what is known from an earlier run; what follows takes most of the time to the first answer."""
+def first_answers(config_path: str | None) -> FirstAnswers | None:
+    """Return what keeps and tells the first answers of a gateway over stdio; `None` where there can be none."""
     from gateway.config.paths import find_config
-    from gateway.server.first_answers import begun
+    from gateway.server.first_answers import FirstAnswers
 
     path = find_config(config_path, os.environ)
-    return begun(path, __version__) if path is not None else None
+    # With instrumentation every request has its trace.
+    if path is None or sys.platform == "win32" or os.environ.get("ENABLE_INSTRUMENTATION"):
+        return None
+    with contextlib.suppress(OSError, StorageError):
+        return FirstAnswers(path, __version__)
+    return None
 
 
 def _check_free(loaded: LoadedConfig, host: str, port: int) -> None:

@@ -15,7 +15,6 @@ import logging
 import os
 import select
 import stat
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -92,10 +91,11 @@ class FirstAnswers:
         """Start answering, if an earlier run left answers that still hold and standard input can be waited for."""
         if not _is_stream(0):
             return
-        known = self.file.read()
-        if known is not None:
-            self._answering = Answering(known)
-            self._answering.start()
+        with contextlib.suppress(OSError, StorageError):
+            known = self.file.read()
+            if known is not None:
+                self._answering = Answering(known)
+                self._answering.start()
 
     def take(self) -> Taken:
         """End the answering and return what the session has to go on with."""
@@ -267,15 +267,3 @@ def _duplicate(descriptor: int) -> int:
     import fcntl
 
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)
-
-
-def begun(configuration: Path, version: str) -> FirstAnswers | None:
-    """Return the first answers of a run, begun; `None` where there can be none."""
-    if sys.platform == "win32" or os.environ.get("ENABLE_INSTRUMENTATION"):  # every request has its trace
-        return None
-    try:
-        first = FirstAnswers(configuration, version)
-        first.begin()
-    except (OSError, StorageError):
-        return None
-    return first

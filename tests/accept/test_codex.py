@@ -1,7 +1,8 @@
 """Codex, with the gateway in its configuration over stdio, calls a tool of a server in its first turn.
 
-`codex exec` sends its first request to the model about 1.2 s after it starts its MCP servers, with the tools that it has by then. A busy
-machine may need that time for itself, so Codex is started up to three times.
+`codex exec` sends its first request to the model about 1.2 s after it starts its MCP servers, with the tools that it has by then. The
+gateway answers in that time if it has answers from before: `moongate doctor` keeps them, as does a session that lasts until all servers
+have started. So the person here runs `moongate doctor` once.
 """
 
 from __future__ import annotations
@@ -18,11 +19,9 @@ import pytest
 from tests.accept.clients import HOME, run_node
 from tests.accept.conftest import CONFIG
 from tests.fakes.openai_server import openai_server
-from tests.fakes.running import ROOT, free_port
+from tests.fakes.running import ROOT
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
-
-ATTEMPTS = 3
 
 CODEX = HOME / "js/node_modules/@openai/codex/bin/codex.js"
 
@@ -54,11 +53,14 @@ def test_codex_calls_a_tool_in_its_first_turn(tmp_path: Path) -> None:
     if not CODEX.exists():
         pytest.skip(f"Codex is not installed in {HOME}; run `make accept`")
     notes = tmp_path / "notes.json"
-    env = {"XDG_STATE_HOME": str(tmp_path / "state"), "NOTES_FILE": str(notes), "UNITS_PORT": str(free_port())}
-    listed = [sys.executable, "-m", "gateway", "list", "tools", "--config", str(CONFIG)]  # as a person looks first; it is remembered
-    subprocess.run(listed, cwd=ROOT, env={**os.environ, **env}, capture_output=True, timeout=60, check=True)
+    env = {"XDG_STATE_HOME": str(tmp_path / "state"), "NOTES_FILE": str(notes)}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("MOONGATE_CONFIG", "UNITS_PORT")}
+    doctor = [sys.executable, "-m", "gateway", "doctor", "--config", str(CONFIG)]
+    of_user = {**inherited, **env, "HOME": str(tmp_path)}
+    done = subprocess.run(doctor, cwd=ROOT, env=of_user, capture_output=True, text=True, timeout=90, check=False)
+    assert "ok    server notes" in done.stdout, done.stdout
     turns: list[dict[str, Any]] = [{"when": {"last_role": "user"}, "output": [CALL]}, {"text": "Done: {last_tool}"}]
-    with openai_server(*turns * ATTEMPTS) as model:
+    with openai_server(*turns) as model:
         values = ", ".join(f"{name} = {json.dumps(value)}" for name, value in {**env, "PYTHONPATH": str(ROOT)}.items())
         args = ["-m", "gateway", "run", "--stdio", "--config", str(CONFIG)]
         settings = SETTINGS.format(url=json.dumps(model.base_url), command=json.dumps(sys.executable), args=json.dumps(args), env=values)
@@ -66,11 +68,8 @@ def test_codex_calls_a_tool_in_its_first_turn(tmp_path: Path) -> None:
         folder.mkdir()
         (folder / "config.toml").write_text(settings)
         sure = "--dangerously-bypass-approvals-and-sandbox"
-        for _ in range(ATTEMPTS):
-            ended = run_node(str(CODEX), "exec", "--skip-git-repo-check", sure, "Remember to buy milk.", cwd=tmp_path)
-            assert ended.code == 0, ended.err
-            assert "Done:" in ended.out, ended.err
-            if notes.exists():
-                break
+        ended = run_node(str(CODEX), "exec", "--skip-git-repo-check", sure, "Remember to buy milk.", cwd=tmp_path)
+    assert ended.code == 0, ended.err
+    assert "Done:" in ended.out, ended.err
     assert notes.exists(), "Codex had no tools of the gateway"
     assert [note["text"] for note in json.loads(notes.read_text())["notes"]] == ["Buy milk"]

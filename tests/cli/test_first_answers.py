@@ -210,6 +210,19 @@ def test_answers_are_kept_when_all_servers_have_started(copied: Path) -> None:
         wait_until_kept(copied)
 
 
+def test_first_start_after_doctor_answers_at_once(project: tuple[Path, dict[str, Any]], tmp_path: Path, copied: Path) -> None:
+    answers_file(copied).unlink()
+    command = [sys.executable, "-m", "gateway", "doctor", "--config", str(copied / "gateway.json")]
+    env = environment(copied, {"PYTHONPATH": str(copied / "hold"), "TOKEN": "one"})
+    done = subprocess.run(command, cwd=copied, env=env, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    with gateway(copied, tmp_path / "hold") as client:
+        client.send(message(1, "initialize", **HELLO), READY, *(message(number, method) for number, method in enumerate(LISTS, 2)))
+        said = [client.read()["result"] for _ in range(5)]
+    assert "one: 60 server tools\n" in said[0].pop("instructions")
+    assert dict(zip(("initialize", *LISTS), said, strict=True)) == project[1]
+
+
 def test_changed_list_of_a_server_is_told_after_the_known_one(project: tuple[Path, dict[str, Any]], tmp_path: Path, copied: Path) -> None:
     folder, _ = project
     (folder / "tools.json").write_text(json.dumps([tool("new")]))
