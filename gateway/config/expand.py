@@ -34,6 +34,17 @@ _FETCHED = ("file", "keyring", "cmd")
 _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "extensionPath"})
 
 
+_OWN_KEYS = ("OPENAI_API_KEY", "MOONGATE_API_KEY")
+
+MIN_OWN_KEY_CHARS = 16
+"""Servers without keys get a word such as `ollama` for a key. Masking that word would blank out ordinary text."""
+
+
+def own_keys(environ: Mapping[str, str]) -> list[str]:
+    """Return the keys that the gateway itself takes from the environment, to be masked like secrets of the configuration."""
+    return [value for name in _OWN_KEYS if len(value := environ.get(name, "")) >= MIN_OWN_KEY_CHARS]
+
+
 @dataclass(slots=True)
 class Expander:
     """Expands the references of one configuration and remembers which values are secret."""

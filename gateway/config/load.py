@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from gateway.config.entries import DisabledServer, read_entry
 from gateway.config.executes import Admission, RunEntry, run_entries, secret_entry
-from gateway.config.expand import Expander
+from gateway.config.expand import Expander, own_keys
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
 from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig, ServerEntry, judge_policy_name
@@ -187,7 +187,7 @@ def _load(
         _refuse_references(root.get(section), section, mistakes)
     config = _validated({**root, "mcpServers": servers, "policies": policies}, mistakes, disabled)
     notes += _idle_policies(config, {*servers, *(server.name for server in disabled)})
-    masks = frozenset(expander.secrets)
+    masks = frozenset((*expander.secrets, *own_keys(environ)))
     runs = run_entries(root, base_dir)
     return LoadedConfig(_absolute(config, base_dir, notes), path, base_dir, disabled, notes, masks, fetches, runs)
 

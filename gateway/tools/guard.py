@@ -33,6 +33,7 @@ from gateway.errors import (
     mask_secrets,
     masked,
     only_cause,
+    said_by,
     text_for_caller,
 )
 from gateway.json_types import JsonObject
@@ -413,7 +414,9 @@ class GuardedTool:
         """The inner outcome, with failures turned into results. One of the four boundaries that catch everything."""
         try:
             outcome = await self._tool.call(arguments, ctx)
-        except Exception as raised:
+        except (Exception, SystemExit) as raised:
+            if isinstance(raised, SystemExit):
+                raised = ToolFailed(f"Tool {self.exposed_name!r} failed: {said_by(raised)}")
             error = only_cause(raised)
             record.fail(error)
             self._mask(error)

@@ -34,11 +34,12 @@ class NewLines:
 
 
 class Sentences:
-    """Collects streamed text, and gives whole sentences."""
+    """Collects streamed text, and gives whole sentences, without lines that repeat the line before."""
 
     def __init__(self) -> None:
         self._text = ""
         self._told_at = float("-inf")
+        self._last_line = ""
 
     def add(self, text: str) -> str:
         """Collect a part; return the sentences that are complete, or nothing if the last were given less than `SAY_SECONDS` ago."""
@@ -55,12 +56,22 @@ class Sentences:
             found.append(self._take(len(self._text)))
         return [text for text in found if text]
 
+    def _without_repeats(self, text: str) -> str:
+        """Return the text without lines that repeat the line before, in this report or the last."""
+        kept: list[str] = []
+        for line in text.strip().split("\n"):
+            if (words := line.strip()) and words == self._last_line:
+                continue
+            self._last_line = words or self._last_line
+            kept.append(line)
+        return "\n".join(kept).strip()
+
     def _take(self, end: int) -> str:
         """Return the text up to `end`, or of a longer text as many whole words as fit."""
         if end > MAX_SAID:
             space = self._text.rfind(" ", 1, MAX_SAID + 1)
             end = space if space > 0 else MAX_SAID
-        text, self._text = self._text[:end].strip(), self._text[end:]
+        text, self._text = self._without_repeats(self._text[:end]), self._text[end:]
         if text:
             self._told_at = anyio.current_time()
         return text

@@ -17,6 +17,7 @@ from typing import Any, Literal, overload
 
 import anyio
 
+from gateway.errors import WorkflowFailed, said_by
 from gateway.sessions.context import ContextProvider
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
@@ -216,10 +217,11 @@ class FunctionalWorkflow:
                 if OBSERVABILITY_SETTINGS.enable_instrumentation:
                     work = traced_run(self.name, self.description, None, work)
                 await work
-            except Exception as error:  # the boundary to the function's code
+            except (Exception, SystemExit) as raised:  # the boundary to the function's code
+                error = _without_exit(raised)
                 await note(WorkflowEvent[Any].failed(WorkflowErrorDetails.from_exception(error, executor_id=failed_executor(error))))
                 await status(WorkflowRunState.FAILED)
-                raise
+                raise error from raised.__cause__
             except anyio.get_cancelled_exc_class():
                 self.status = WorkflowRunState.CANCELLED
                 events.append(WorkflowEvent[Any].status(WorkflowRunState.CANCELLED))
@@ -317,6 +319,11 @@ class FunctionalWorkflow:
         await keep()
         if value is not None:
             await note(WorkflowEvent("output", value, self.name))
+
+
+def _without_exit(error: Exception | SystemExit) -> Exception:
+    """Return the error, or what stands for a `SystemExit`, which in a task would end the whole process."""
+    return error if isinstance(error, Exception) else WorkflowFailed(f"The workflow failed: {said_by(error)}", executor="")
 
 
 @overload

@@ -204,7 +204,7 @@ class StepWrapper(Generic[ResultT]):
         token = _inside.set(ctx.within_step(key))
         try:
             result = await self._with_context(ctx, args, kwargs)
-        except Exception as error:  # the boundary to a step's code
+        except (Exception, SystemExit) as error:  # the boundary to a step's code
             details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
             await ctx.add_event(WorkflowEvent[Any].executor_failed(self.name, details))
             raise failing(error, self.name) from error.__cause__

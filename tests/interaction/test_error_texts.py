@@ -15,8 +15,12 @@ from tests.interaction.ways import Era, Way, connected
 pytestmark = pytest.mark.timeout(60)
 ERAS = [Way("http", era, "errors") for era in get_args(Era)]
 SECRET = "tok-1234567890"
+OWN_KEY = "sk-own-key-of-the-gateway"
 
 MODULE = f'''
+import os
+import sys
+
 from gateway import Executor, InlineSkill, SkillFrontmatter, WorkflowBuilder, WorkflowContext, handler, step, tool, workflow
 
 from gateway.tools.base import Complete
@@ -59,6 +63,34 @@ async def functional(text: str) -> str:
     return await fetch()
 
 
+class Splitter(Executor):
+    @handler
+    async def split(self, text: str, ctx: WorkflowContext[str]) -> None:
+        await ctx.send_message(text)
+
+
+class Leaver(Executor):
+    @handler
+    async def leave(self, text: str, ctx: WorkflowContext[str, str]) -> None:
+        sys.exit(SAID)
+
+
+def leaving():
+    split = Splitter("split")
+    return WorkflowBuilder(start_executor=split).add_fan_out_edges(split, [Leaver("left"), Leaver("right")]).build()
+
+
+@workflow
+async def leaving_function(text: str) -> str:
+    sys.exit(SAID)
+
+
+@tool
+def key() -> str:
+    """Say the key of the model."""
+    raise ValueError(os.environ["OPENAI_API_KEY"])
+
+
 def load() -> str:
     raise ValueError(SAID)
 
@@ -82,7 +114,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     (folder / "failing_code.py").write_text(MODULE)
     (folder / "agents").mkdir()
     (folder / "agents" / "file.workflow.yaml").write_text(FILE)
-    for name in ("graph", "functional"):
+    for name in ("graph", "functional", "leaving", "leaving_function"):
         (folder / "agents" / f"{name}.workflow.yaml").write_text(f"name: {name}\ndescription: d\npython: failing_code:{name}\n")
     (folder / "agents" / "quiet.agent.md").write_text(AGENT.format(name="quiet", more=""))
     (folder / "agents" / "open.agent.md").write_text(AGENT.format(name="open", more="loop: {include-detailed-errors: true}\n"))
@@ -97,7 +129,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         {**CALL, "repeat": True},
     ]
     with openai_server(*turns) as model:
-        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": ""}
+        env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": OWN_KEY}
         with gateway_http(folder, config, env=env) as url:
             yield url
 
@@ -123,6 +155,18 @@ async def test_texts_of_failing_code_reach_the_caller_without_secrets(served: st
         "no rows for 2024 with key [secret]", {"why": "no rows for 2024 with key [secret]"},
     )  # fmt: skip
     assert said == {name: f"{before}ValueError: no rows for 2024 with key [secret]" for name, (_, before) in calls.items()}
+
+
+async def test_code_that_exits_fails_its_call_only(served: str) -> None:
+    said: list[str] = []
+    async with connected(ERAS[0], served) as (client, _):
+        for name in ("leaving", "leaving_function"):
+            result = await client.call_tool(f"workflow__{name}", {"input": "x"})
+            said.append(getattr(result.content[0], "text", ""))
+        own = await client.call_tool("function__key", {})
+    assert said[0] in {f"Executor {name!r} failed: SystemExit: no rows for 2024 with key [secret]" for name in ("left", "right")}
+    assert said[1] == "The workflow failed: SystemExit: no rows for 2024 with key [secret]"
+    assert getattr(own.content[0], "text", "") == "Function 'key' failed: ValueError: [secret]", "the gateway's own key is masked"
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)

@@ -1,0 +1,10 @@
+"""What of a streamed text becomes progress messages."""
+
+from gateway.tools.told_lines import Sentences
+
+
+async def test_repeated_lines_are_told_once() -> None:
+    sentences = Sentences()
+    assert sentences.add("Looking.\nLooking.\n\nLooking.\nFound.\n") == "Looking.\n\nFound."
+    assert sentences.add("Found.\nDone") == "", "the last report was less than half a second ago"
+    assert sentences.rest() == ["Done"]
