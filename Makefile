@@ -7,6 +7,9 @@ STAMP := $(VENV)/.ready
 # One test process more than there are processors: tests wait for the gateways and servers they start.
 WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
 
+# Programs that tests start load what others compiled. Where the variable is set, each of them would compile all of it again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Run a command that says nothing for up to a minute; every five seconds print how far it has come.
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;

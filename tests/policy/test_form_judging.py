@@ -363,14 +363,14 @@ SCHEMAS = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 @given(message=TEXTS, schema=SCHEMAS)
 def test_every_form_is_judged_whatever_its_shape(message: str, schema: Any) -> None:
     problem = judge_form({"message": message, "requestedSchema": schema})
     assert problem is None or problem.rule in ("elicitation.secret", "elicitation.size")
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80)
 @given(before=TEXTS, after=TEXTS)
 @pytest.mark.attack(17)
 def test_no_text_around_a_password_field_lets_it_pass(before: str, after: str) -> None:

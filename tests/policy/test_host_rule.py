@@ -99,20 +99,32 @@ PARTS = st.lists(st.sampled_from(TOKENS), max_size=7).map("".join)
 TEXTS = st.one_of(st.tuples(LEADS, PARTS).map("".join), st.tuples(LEADS, st.text(max_size=10)).map("".join), st.text(max_size=30))
 
 
-@pytest.mark.attack(20)
-@settings(max_examples=2000, deadline=None)
-@given(TEXTS)
-@example("https://api.example.com/\\@evil.example")
-@example("https://api.example.com:443/@evil.example")
-@example("https://xn--bcher-kva.example.org/")
-def test_every_parser_reads_an_admitted_url_as_a_listed_host(value: str) -> None:
+def read_as_listed_host(value: str) -> None:
     if judge_url(value, RULE) is not None:
         return
     for parser, host in hosts_of(value).items():
         assert host in ("api.example.com", "127.0.0.1", "::1") or (host or "").endswith(".example.org"), (parser, host)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.attack(20)
+@settings(max_examples=300)
+@given(TEXTS)
+@example("https://api.example.com/\\@evil.example")
+@example("https://api.example.com:443/@evil.example")
+@example("https://xn--bcher-kva.example.org/")
+def test_every_parser_reads_an_admitted_url_as_a_listed_host(value: str) -> None:
+    read_as_listed_host(value)
+
+
+@pytest.mark.faults
+@pytest.mark.attack(20)
+@settings(max_examples=20_000, derandomize=False)
+@given(TEXTS)
+def test_every_parser_reads_each_of_many_admitted_urls_as_a_listed_host(value: str) -> None:
+    read_as_listed_host(value)
+
+
+@settings(max_examples=100)
 @given(st.sampled_from(HOSTS), st.from_regex(r"(/[A-Za-z0-9._~-]{1,8}){0,4}(/\?[a-z]=[A-Za-z0-9%+]{0,5})?(#[a-z]{1,5})?", fullmatch=True))
 def test_ordinary_url_passes(host: str, rest: str) -> None:
     assert judge_url(f"https://{host}/{rest}", RULE) is None
@@ -158,10 +170,22 @@ MAIL_TEXTS = st.one_of(
 )
 
 
-@pytest.mark.attack(20)
-@settings(max_examples=1000, deadline=None)
-@given(MAIL_TEXTS)
-def test_standard_library_reads_an_admitted_recipient_as_that_one_address(value: str) -> None:
+def read_as_one_address(value: str) -> None:
     if judge_recipient(value, read_recipient_rule(["example.com"])) is None:
         assert [address for _, address in email.utils.getaddresses([value])] == [value]
         assert value.count("@") == 1 and value.endswith("@example.com")
+
+
+@pytest.mark.attack(20)
+@settings(max_examples=200)
+@given(MAIL_TEXTS)
+def test_standard_library_reads_an_admitted_recipient_as_that_one_address(value: str) -> None:
+    read_as_one_address(value)
+
+
+@pytest.mark.faults
+@pytest.mark.attack(20)
+@settings(max_examples=10_000, derandomize=False)
+@given(MAIL_TEXTS)
+def test_standard_library_reads_each_of_many_admitted_recipients_as_one_address(value: str) -> None:
+    read_as_one_address(value)

@@ -125,18 +125,30 @@ TEXTS = st.one_of(
 )
 
 
+def lead_inside(value: str) -> None:
+    if judge_path(value, read_path_rule("docs/")) is None:
+        assert [place for place in places_of(value) if not is_inside(place, "docs")] == []
+
+
 @pytest.mark.attack(20)
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=300)
 @given(TEXTS)
 @example("docs/a b/c")
 @example("docs/.. /x")
 @example("docs/%252e%252e/x")
 def test_admitted_path_leads_inside_in_every_reading(value: str) -> None:
-    if judge_path(value, read_path_rule("docs/")) is None:
-        assert [place for place in places_of(value) if not is_inside(place, "docs")] == []
+    lead_inside(value)
 
 
-@settings(max_examples=300, deadline=None)
+@pytest.mark.faults
+@pytest.mark.attack(20)
+@settings(max_examples=20_000, derandomize=False)
+@given(TEXTS)
+def test_each_of_many_admitted_paths_leads_inside_in_every_reading(value: str) -> None:
+    lead_inside(value)
+
+
+@settings(max_examples=100)
 @given(st.lists(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9_ -]{0,8}[A-Za-z0-9_](\.[a-z]{1,4})?", fullmatch=True), min_size=1, max_size=5))
 def test_ordinary_path_passes(names: list[str]) -> None:
     devices = ("con", "prn", "aux", "nul", "com", "lpt")

@@ -239,7 +239,7 @@ def packets_of(chance: random.Random) -> list[bytes]:
     return packets
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
 def test_whatever_came_before_on_its_connection_a_request_is_what_the_parser_says(chance: random.Random) -> None:
     packets = packets_of(chance)

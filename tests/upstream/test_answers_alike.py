@@ -171,7 +171,7 @@ def answers_of(chance: random.Random) -> list[list[bytes]]:
     return answers
 
 
-@settings(max_examples=400)
+@settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
 def test_whatever_came_before_on_its_connection_an_answer_is_what_the_parser_says(chance: random.Random) -> None:
     answers = answers_of(chance)
