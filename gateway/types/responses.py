@@ -405,8 +405,10 @@ def last_text(messages: Sequence[Message]) -> str:
 
 def _fold(response: _ResponseT, update: ChatResponseUpdate | AgentResponseUpdate) -> None:
     last = response.messages[-1] if response.messages else None
-    is_other = last is not None and update.message_id and last.message_id and update.message_id != last.message_id
-    if last is None or is_other or (update.role and update.role != last.role):
+    if last is None or any(
+        new and known and new != known
+        for new, known in ((update.message_id, last.message_id), (update.author_name, last.author_name), (update.role, last.role))
+    ):
         last = Message(update.role or "assistant")
         response.messages.append(last)
     last.author_name = update.author_name or last.author_name
@@ -423,7 +425,7 @@ def _fold(response: _ResponseT, update: ChatResponseUpdate | AgentResponseUpdate
     if update.additional_properties:
         response.additional_properties.update(update.additional_properties)
     if update.raw_representation is not None:
-        response.raw_representation = update.raw_representation
+        _add_raw(response, update.raw_representation)
 
 
 def _append(contents: list[Content], content: Content) -> None:
@@ -444,8 +446,8 @@ def _append(contents: list[Content], content: Content) -> None:
         contents[-1].__dict__[_GROWING] = True
 
 
-def _add_raw(grown: Content, raw: object) -> None:
-    """Add the provider's object of one more part. The list that `__add__` made belongs to `grown` alone, so it grows in place."""
+def _add_raw(grown: Content | ChatResponse | AgentResponse, raw: object) -> None:
+    """Add the provider's object of one more part. The list that `joined_raw` made belongs to `grown` alone, so it grows in place."""
     known = grown.raw_representation
     if isinstance(known, list) and not isinstance(raw, list):
         cast("list[object]", known).append(raw)

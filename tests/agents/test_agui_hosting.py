@@ -160,16 +160,33 @@ async def test_approval_is_an_interrupt_and_only_clear_yes_runs_call(
     assert (kinds(again)[-1], done) == ("RUN_ERROR", expected)
 
 
-async def test_answer_to_what_nobody_was_asked_runs_nothing(host: Hosted) -> None:
-    agent, done = asking(["never"])
+async def test_answer_to_what_nobody_was_asked_runs_nothing_and_leaves_the_question_open(host: Hosted) -> None:
+    agent, done = asking([[Content.from_function_call("c1", "remove", "{}")], "Gone."])
+    url = host(agent)
     resume = [{"interruptId": "c1", "status": "resolved", "payload": {"approved": True}}]
-    events = await run(host(agent), request(user("Clean."), called("c1", "remove"), resume=resume))
+    answered = request(user("Clean."), called("c1", "remove"), resume=resume)
+    events = await run(url, answered)
     assert (kinds(events), done) == (["RUN_STARTED", "RUN_ERROR"], [])
     assert "nobody was asked" in events[-1]["message"]
+    await run(url, request(user("Clean.")))
+    assert kinds(await run(url, {**answered, "resume": [*resume, {**resume[0], "interruptId": "c2"}]}))[-1] == "RUN_ERROR"
+    assert done == []
+    assert (kinds(await run(url, answered))[-1], done) == ("RUN_FINISHED", ["removed"])
+
+
+def test_workflow_and_other_objects_that_are_not_agents_are_refused_when_added() -> None:
+    app: Any = Starlette()
+    flow: Any = WorkflowBuilder(start_executor=Agent(ScriptedChatClient(["Done."]), name="a")).build()
+    with pytest.raises(TypeError, match=r"not a Workflow\. .* returns its as_agent\(\)"):
+        add_agent_framework_fastapi_endpoint(app, flow, "/flow")
+    nothing: Any = "gpt"
+    with pytest.raises(TypeError, match=r"not a str\.$"):
+        AgentFrameworkAgent(nothing)
+    assert app.routes == []
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"), [(ModelError("no credit"), "no credit"), (KeyError("/etc/secret"), "internal error")]
+    ("failure", "said"), [(ModelError("no credit"), "no credit"), (KeyError("/etc/secret"), "internal error"), (ValueError("secret"), "internal error")]
 )
 async def test_failure_is_a_run_error_without_its_inside(
     host: Hosted, failure: Exception, said: str, caplog: pytest.LogCaptureFixture

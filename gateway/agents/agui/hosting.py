@@ -51,7 +51,16 @@ class AgentFrameworkAgent:
     """An agent, or a factory of agents, whose runs are AG-UI events."""
 
     def __init__(self, agent: SupportsAgentRun | AgentFactory, name: str | None = None, description: str | None = None) -> None:
-        """Name and description are the agent's where not given."""
+        """Name and description are the agent's where not given.
+
+        Raises:
+            TypeError: `agent` is neither an agent nor a function.
+        """
+        if not isinstance(agent, SupportsAgentRun) and not callable(agent):
+            one = " A workflow does one run at a time: pass a function that builds it and returns its as_agent()."
+            hint = one if hasattr(agent, "as_agent") else ""
+            text = f"AG-UI serves an agent, or a function that makes an agent for each request; not a {type(agent).__name__}.{hint}"
+            raise TypeError(text)
         self.agent = agent
         self.name = name or getattr(agent, "name", None) or "agent"
         self.description = description or getattr(agent, "description", None) or ""
@@ -72,8 +81,14 @@ class AgentFrameworkAgent:
         try:
             agent = await self._agent_for(wanted)
             session = agent.create_session(session_id=wanted.thread_id)
-            messages = self._resumed(wanted, session)
-            stream = stream_of(cast("Any", agent).run(messages, stream=True, session=session, **_tools_for(agent, wanted)))
+            try:  # only these errors are about the request; a ValueError of the program's code stays in its log
+                tools = _tools_for(agent, wanted)
+                messages = self._resumed(wanted, session)
+            except ValueError as error:
+                for event in events.failed(str(error), "invalid_request"):
+                    yield event
+                return
+            stream = stream_of(cast("Any", agent).run(messages, stream=True, session=session, **tools))
             try:
                 async for update in stream:
                     asked |= {c.id or "": c for c in update.contents if c.type == "function_approval_request"}
@@ -85,8 +100,6 @@ class AgentFrameworkAgent:
             ending = events.interrupted({key: _question(request) for key, request in asked.items()}) if asked else events.finished()
         except GatewayError as error:
             ending = events.failed(text_for_caller(error), type(error).__name__)
-        except ValueError as error:
-            ending = events.failed(str(error), "invalid_request")
         except Exception:  # the boundary to the program's agent
             logger.exception("run of agent %s failed", self.name)
             ending = events.failed("The run failed with an internal error; the log of the application says why.", "internal")
@@ -97,26 +110,30 @@ class AgentFrameworkAgent:
         if isinstance(self.agent, SupportsAgentRun):
             return self.agent
         made = self.agent(wanted)
-        return await made if inspect.isawaitable(made) else made
+        agent = await made if inspect.isawaitable(made) else made
+        if not isinstance(agent, SupportsAgentRun):
+            raise TypeError(f"the function that makes the agent of an AG-UI run returned a {type(agent).__name__}, which is not an agent")
+        return agent
 
     def _resumed(self, wanted: RunAgentInput, session: AgentSession) -> list[Message]:
         """The conversation, with the answers to what a person was asked.
 
         Raises:
-            ValueError: An answer is to something that nobody was asked.
+            ValueError: An answer is to something that nobody was asked. The questions of the thread stay open then.
         """
         messages = to_messages(wanted.messages, wanted.context or ())
-        state = self._waiting.pop(wanted.thread_id, None)
-        if not wanted.resume:
-            return messages
+        state = self._waiting.get(wanted.thread_id)
         pending = cast("dict[str, JsonObject]", (state or {}).get("pending") or {})
         answers: list[Content] = []
-        for entry in wanted.resume:
+        for entry in wanted.resume or ():
             call = pending.get(entry.interrupt_id)
             if call is None:
                 raise ValueError(f"`resume` answers {entry.interrupt_id!r}, and nobody was asked that in thread {wanted.thread_id!r}.")
             approved = entry.status != "cancelled" and _is_yes(entry.payload)
             answers.append(Content.from_function_approval_response(approved, entry.interrupt_id, Content.from_dict(call)))
+        self._waiting.pop(wanted.thread_id, None)
+        if not answers:
+            return messages
         session.state[STATE_KEY] = state
         return [*messages, Message("user", answers)]
 
