@@ -20,6 +20,7 @@ from gateway.sessions.grouping import (
     MessageGroup,
     TokenizerProtocol,
     annotate_message_groups,
+    annotation_of,
     groups_of,
     included_messages,
     included_token_count,
@@ -151,12 +152,20 @@ class SummarizationStrategy:
         self.prompt = prompt or SUMMARY_PROMPT
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """A model that fails or says nothing changes nothing: the conversation goes on whole, with a warning in the log."""
+        """A model that fails or says nothing changes nothing: the conversation goes on whole, with a warning in the log.
+
+        A warning says too if more than `target_count + threshold` messages stay because a group is not torn. An earlier summary alone is
+        not summarised again.
+        """
         groups = [group for group in groups_of(messages) if group.included and group.kind != "system"]
-        if sum(len(group.included) for group in groups) <= self.target_count + self.threshold:
+        count, limit = sum(len(group.included) for group in groups), self.target_count + self.threshold
+        if count <= limit:
             return False
         older = groups[: _first_kept(groups, self.target_count)]
-        if not older:
+        left = count - sum(len(group.included) for group in older) + 1 if older else count
+        if left > limit:
+            _log_fallback("summarization", limit=limit, left=left)
+        if not older or (len(older) == 1 and _is_summary(older[0])):
             return False
         text = "\n".join(f"{n}. [{m.role}] {_plain(m)}" for n, m in enumerate((m for g in older for m in g.included), 1))
         try:
@@ -301,6 +310,11 @@ def _first_kept(groups: Sequence[MessageGroup], count: int) -> int:
         if kept >= count:
             return index
     return 0
+
+
+def _is_summary(group: MessageGroup) -> bool:
+    """Whether the group is what `_replace` put in the place of others."""
+    return any(SUMMARY_OF_GROUP_IDS_KEY in annotation_of(message) for message in group.messages)
 
 
 def _replace(messages: list[Message], groups: Sequence[MessageGroup], text: str, summary_id: str, *, reason: str) -> None:

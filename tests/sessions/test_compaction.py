@@ -171,6 +171,20 @@ async def test_a_summary_that_fails_leaves_the_conversation_whole(caplog: pytest
 
 
 @cp1
+async def test_newest_group_that_is_too_large_is_said_and_its_summary_is_not_summarised_again(caplog: pytest.LogCaptureFixture) -> None:
+    client = ScriptedChatClient(["They greeted.", "never"])
+    calls = [Content.from_function_call(str(n), "look", "{}") for n in range(7)]
+    large = [Message("assistant", calls), *(Message("tool", [Content.from_function_result(str(n), "seen")]) for n in range(7))]
+    strategy = SummarizationStrategy(client=client)
+    assert not await strategy(list(large))
+    assert "strategy='summarization' limit=6 left=8 over_limit=True" in caplog.text
+    messages = [user("one"), said("Hello."), *large]
+    assert [await strategy(messages) for _ in range(3)] == [True, False, False]
+    assert len(included_messages(messages)) == 9 and len(client.requests) == 1
+    assert caplog.text.count("left=9 over_limit=True") == 3
+
+
+@cp1
 async def test_a_token_budget_runs_its_strategies_until_it_is_met() -> None:
     messages = conversation()
     tools, window = SelectiveToolCallCompactionStrategy(keep_last_tool_call_groups=0), SlidingWindowStrategy(keep_last_groups=1)
