@@ -10,7 +10,8 @@ import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from gateway.names import FORMER, HOMES, MISSING
+from gateway.former import FORMER, MISSING
+from gateway.names import HOMES
 
 if TYPE_CHECKING:
     from gateway.agents.agent import Agent, RawAgent

@@ -23,6 +23,7 @@ from gateway.agents.lifecycle.hooks import (
 )
 from gateway.agents.lifecycle.layers import lifecycle_middleware
 from gateway.agents.lifecycle.state import EventListener, HookEvent, HookEvents, StateCell, TurnState
+from gateway.json_types import JsonMapping, JsonValue
 
 __all__ = [
     "ErrorContext",
@@ -35,6 +36,8 @@ __all__ = [
     "HookEvent",
     "HookEvents",
     "IterationContext",
+    "JsonMapping",
+    "JsonValue",
     "LifecycleHooks",
     "MessageTurnContext",
     "ModelHandler",

@@ -25,6 +25,8 @@ class ExperimentalFeature(StrEnum):
     The ids without a description are agent-framework's. What they name is settled here, so using it does not warn.
     """
 
+    AGENT_HOOKS = "AGENT_HOOKS"
+    COMPUTER_USE = "COMPUTER_USE"
     DECLARATIVE_AGENTS = "DECLARATIVE_AGENTS"
     EVALS = "EVALS"
     """`moongate eval` and its cases."""
@@ -35,14 +37,16 @@ class ExperimentalFeature(StrEnum):
     FUNCTIONAL_WORKFLOWS = "FUNCTIONAL_WORKFLOWS"
     HARNESS = "HARNESS"
     LIFECYCLE_HOOKS = "LIFECYCLE_HOOKS"
-    """`LifecycleMiddleware` and its hooks."""
+    """`LifecycleHooks` and `lifecycle_middleware`."""
     MCP_LONG_RUNNING_TASKS = "MCP_LONG_RUNNING_TASKS"
     MCP_SKILLS = "MCP_SKILLS"
     PROGRESSIVE_TOOLS = "PROGRESSIVE_TOOLS"
     SECURITY = "SECURITY"
     """`gateway.security`: labels on tool results. Agent-framework's id for this is `FIDES`."""
+    SESSION_STORE = "SESSION_STORE"
     SKILLS = "SKILLS"
     TO_PROMPT_AGENT = "TO_PROMPT_AGENT"
+    VECTOR_STORES = "VECTOR_STORES"
 
 
 class ReleaseCandidateFeature(StrEnum):
@@ -161,8 +165,16 @@ def _warn_once(category: type[Warning], feature_id: str, text: str) -> None:
 
 
 def _first_frame_outside() -> FrameType | None:
-    """The frame that used the feature: below ours and those of the standard library's class machinery."""
+    """Return the frame that used the feature: below this module's frames and those of `_MACHINERY`."""
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # there is no public way without the source lines
-    while frame is not None and (frame.f_code.co_filename == __file__ or frame.f_globals.get("__name__") in ("abc", "functools", "typing")):
+    while frame is not None and (frame.f_code.co_filename == __file__ or _package_of(frame) in _MACHINERY):
         frame = frame.f_back
     return frame
+
+
+def _package_of(frame: FrameType) -> str:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+
+
+_MACHINERY = {"abc", "anyio", "asyncio", "contextlib", "functools", "typing"}
+"""Packages between a feature and its user: a coroutine that is a task is called by the event loop, which `asyncio.run(…)` called."""

@@ -6,9 +6,10 @@ import inspect
 import re
 import uuid
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from gateway.errors import UserInputRequired
+from gateway.former import FormerMethods
 from gateway.json_types import JsonObject
 from gateway.middleware import listed, sort_middleware
 from gateway.sessions.context import ContextProvider
@@ -22,15 +23,7 @@ _NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9]+")
 _CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
-_FORMER = {
-    "deserialize_thread": "AgentSession.from_dict",
-    "get_new_thread": "create_session()",
-    "run_stream": "run(…, stream=True)",
-}
-"""Methods of agent-framework's earlier versions and documents, and what replaced them."""
-
-
-class BaseAgent:
+class BaseAgent(FormerMethods):
     """What agents of every kind share. A subclass implements `run(messages, *, stream=False, session=None, **kwargs)`."""
 
     require_per_service_call_history_persistence: bool = False
@@ -57,13 +50,6 @@ class BaseAgent:
         self.middleware: list[Any] = listed(middleware)
         sort_middleware(self.middleware)  # an item that is not middleware is refused here, not in the first run
         self.additional_properties: JsonObject = additional_properties or {}
-
-    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
-
-        def __getattr__(self, name: str) -> Any:
-            """Fail with what to use in place of a method of agent-framework's earlier versions."""
-            hint = f"; use {_FORMER[name]}" if name in _FORMER else ""
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
         """A new conversation."""

@@ -16,6 +16,7 @@ from typing_extensions import TypeVar
 
 from gateway.chat.limits import loop_options, normalize_function_invocation_configuration, warn_of_config
 from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, read, whole_of
+from gateway.former import FormerMethods
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, around_models, listed, sort_middleware
 from gateway.tools.given import validate_chat_options
@@ -70,7 +71,7 @@ class ClientRequest:
     session: SessionData | None
 
 
-class BaseChatClient(ABC, Generic[OptionsT]):
+class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
     """Base of the clients here. Subclasses implement `_updates`, or `_inner_get_response` as in agent-framework."""
 
     OTEL_PROVIDER_NAME: str = "unknown"

@@ -9,6 +9,7 @@ import base64
 import struct
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, cast, runtime_checkable
 
 from typing_extensions import TypeVar
@@ -67,7 +68,7 @@ class Embedding(Generic[EmbeddingT]):
         *,
         model: str | None = None,
         dimensions: int | None = None,
-        created_at: object = None,
+        created_at: datetime | None = None,
         additional_properties: JsonObject | None = None,
     ) -> None:
         self.vector = vector

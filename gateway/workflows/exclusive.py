@@ -36,7 +36,7 @@ class OneRun:
         if current is not None and not current.is_over:
             raise RuntimeError(
                 f"Workflow is already running. Concurrent executions are not allowed: {name!r} does one run at a time. "
-                "Await the other run, or read its stream to the end; for runs side by side build the workflow again."
+                "Await the other run, or read its stream to the end; for runs side by side build another one."
             )
         turn = Turn()
         self._current = weakref.ref(turn)

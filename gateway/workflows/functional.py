@@ -18,6 +18,7 @@ from typing import Any, Literal, overload
 import anyio
 
 from gateway.errors import WorkflowFailed, said_by
+from gateway.former import FormerMethods
 from gateway.sessions.context import ContextProvider
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
@@ -46,7 +47,7 @@ _MESSAGE = "_original_message"
 _ANSWERS = "_responses"
 
 
-class FunctionalWorkflow:
+class FunctionalWorkflow(FormerMethods):
     """An async function of one message, and maybe a `RunContext`, as a workflow; does one run at a time."""
 
     def __init__(
@@ -115,9 +116,10 @@ class FunctionalWorkflow:
         modules = {function.__module__ for function in functions} | {kind.__module__ for kind in classes} - {"builtins"}
         return TypeBook(known=classes, modules=modules)
 
-    def fresh(self) -> FunctionalWorkflow:
-        """The same workflow, with no run behind it."""
-        return FunctionalWorkflow(self._func, name=self.name, description=self.description, checkpoint_storage=self._storage)
+    def build(self, *, checkpoint_storage: CheckpointStorage | None = None) -> FunctionalWorkflow:
+        """Make another workflow of the same function, with no run behind it, for runs side by side."""
+        storage = checkpoint_storage or self._storage
+        return FunctionalWorkflow(self._func, name=self.name, description=self.description, checkpoint_storage=storage)
 
     def reset(self) -> None:
         """Forget earlier runs."""

@@ -156,7 +156,7 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
 def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
     if not code.input_types:
         raise WorkflowInvalid(f"python: {reference} takes no message, so nothing can start it; give its function one parameter.")
-    return code.fresh()
+    return code.build()
 
 
 async def import_graph(reference: str, base_dir: Path) -> Code:

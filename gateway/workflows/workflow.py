@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import anyio
 
+from gateway.former import FormerMethods
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.types.responses import ResponseStream
@@ -51,7 +52,7 @@ class OutputDesignation:
         return "intermediate" if executor_id in self.intermediates else None
 
 
-class Workflow:
+class Workflow(FormerMethods):
     """A graph ready to run. Its executors and shared state live on between runs, so it does one run at a time (WF10)."""
 
     def __init__(

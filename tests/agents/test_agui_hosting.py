@@ -186,7 +186,12 @@ def test_workflow_and_other_objects_that_are_not_agents_are_refused_when_added()
 
 
 @pytest.mark.parametrize(
-    ("failure", "said"), [(ModelError("no credit"), "no credit"), (KeyError("/etc/secret"), "internal error"), (ValueError("secret"), "internal error")]
+    ("failure", "said"),
+    [
+        (ModelError("no credit"), "no credit"),
+        (KeyError("/etc/secret"), "internal error"),
+        (ValueError("/etc/secret"), "internal error"),
+    ],
 )
 async def test_failure_is_a_run_error_without_its_inside(
     host: Hosted, failure: Exception, said: str, caplog: pytest.LogCaptureFixture

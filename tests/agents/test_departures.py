@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 import gateway
-from gateway import Agent, BaseChatClient, ChatResponse, Message, ScriptedChatClient
-from gateway.names import FORMER
+from gateway import Agent, BaseChatClient, ChatResponse, Message, ScriptedChatClient, WorkflowBuilder
+from gateway.former import FORMER
 from tests.house.documents import read
 
 
@@ -37,6 +37,12 @@ def test_former_methods_and_arguments_of_an_agent_say_what_replaced_them() -> No
         agent.nothing()
     with pytest.raises(TypeError, match="pass session="):
         agent.run("go", thread=object())
+    flow: Any = WorkflowBuilder(start_executor=agent).build()
+    for former, now in (("run_stream", r"run\(…, stream=True\)"), ("send_responses", r"run\(responses=…\)")):
+        with pytest.raises(AttributeError, match=f"'Workflow' object has no attribute '{former}'; use {now}"):
+            getattr(flow, former)
+    with pytest.raises(AttributeError, match=r"use get_response\(…, stream=True\)"):
+        agent.client.get_streaming_response("go")
 
 
 def test_an_agent_over_anything_but_a_client_is_refused_when_it_is_made() -> None:

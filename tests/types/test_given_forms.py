@@ -74,10 +74,13 @@ def test_folded_stream_keeps_every_raw_representation_and_the_callers_lists() ->
     assert given == ["mine"]
 
 
+WHOLE: dict[Any, Any] = {AgentResponseUpdate: AgentResponse, ChatResponseUpdate: ChatResponse}
+
+
 @both_updates
 @pytest.mark.requirement("TY2", "TY8")
 def test_folded_response_keeps_the_raw_representation_of_every_update(kind: Any) -> None:
-    response = AgentResponse if kind is AgentResponseUpdate else ChatResponse
+    response = WHOLE[kind]
     given = ["r2"]
     updates = [kind(contents=["t"], role="assistant", raw_representation=raw) for raw in ("r1", None, given, "r3")]
     assert response.from_updates(updates).raw_representation == ["r1", "r2", "r3"]
@@ -88,7 +91,7 @@ def test_folded_response_keeps_the_raw_representation_of_every_update(kind: Any)
 @both_updates
 @pytest.mark.requirement("TY8")
 def test_updates_of_two_authors_are_two_messages(kind: Any) -> None:
-    response = AgentResponse if kind is AgentResponseUpdate else ChatResponse
+    response = WHOLE[kind]
     updates = [kind(contents=[text], role="assistant", author_name=author) for text, author in (("a", None), ("b", "ann"), ("c", "bob"))]
     assert [(message.text, message.author_name) for message in response.from_updates(updates).messages] == [("ab", "ann"), ("c", "bob")]
 

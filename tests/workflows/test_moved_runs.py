@@ -46,7 +46,7 @@ class Upper(Executor):
 @pytest.mark.parametrize("kind", ["functional", "graph"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_second_run_is_refused_at_once(kind: str, stream: bool) -> None:
-    one: Any = patient.fresh() if kind == "functional" else WorkflowBuilder(start_executor=Upper("u"), name="w").build()
+    one: Any = patient.build() if kind == "functional" else WorkflowBuilder(start_executor=Upper("u"), name="w").build()
     first = one.run("a", stream=stream)
     with pytest.raises(RuntimeError, match="already running"):
         one.run("b")
@@ -60,7 +60,7 @@ async def test_second_run_is_refused_at_once(kind: str, stream: bool) -> None:
 @pytest.mark.requirement("WF10", "WF15")
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 async def test_run_that_is_dropped_unread_gives_its_turn_back() -> None:
-    one = patient.fresh()
+    one = patient.build()
     stream = one.run("a", stream=True)
     del stream
     waiting = one.run("b")

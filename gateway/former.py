@@ -1,0 +1,120 @@
+"""Names of agent-framework that are called otherwise here, or that are not here; using one is an error that says what to use.
+
+Used by the package itself and by the classes that had other methods.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+FORMER: dict[str, str] = {
+    "AIFunction": "FunctionTool",
+    "AgentProtocol": "SupportsAgentRun",
+    "AgentRunResponse": "AgentResponse",
+    "AgentRunResponseUpdate": "AgentResponseUpdate",
+    "AgentThread": "AgentSession",
+    "BaseContextProvider": "ContextProvider",
+    "BaseHistoryProvider": "HistoryProvider",
+    "ChatAgent": "Agent",
+    "ChatClientProtocol": "SupportsChatGetResponse",
+    "ChatMessage": "Message",
+    "ChatMessageStore": "InMemoryHistoryProvider",
+    "ChatMessageStoreProtocol": "HistoryProvider",
+    "Context": "SessionContext",
+    "DataContent": "Content.from_data",
+    "ErrorContent": "Content.from_error",
+    "FunctionApprovalRequestContent": "Content.from_function_approval_request",
+    "FunctionApprovalResponseContent": "Content.from_function_approval_response",
+    "FunctionCallContent": "Content.from_function_call",
+    "FunctionResultContent": "Content.from_function_result",
+    "HostedCodeInterpreterTool": "SupportsCodeInterpreterTool.get_code_interpreter_tool",
+    "HostedFileContent": "Content.from_hosted_file",
+    "HostedFileSearchTool": "SupportsFileSearchTool.get_file_search_tool",
+    "HostedImageGenerationTool": "SupportsImageGenerationTool.get_image_generation_tool",
+    "HostedMCPTool": "SupportsMCPTool.get_mcp_tool",
+    "HostedVectorStoreContent": "Content.from_hosted_vector_store",
+    "HostedWebSearchTool": "SupportsWebSearchTool.get_web_search_tool",
+    "RawChatAgent": "Agent",
+    "TextContent": "Content.from_text",
+    "TextReasoningContent": "Content.from_text_reasoning",
+    "ToolProtocol": "FunctionTool",
+    "UriContent": "Content.from_uri",
+    "UsageContent": "Content.from_usage",
+    "ai_function": "tool",
+    "setup_observability": "configure_otel_providers",
+    "use_agent_middleware": "AgentMiddlewareLayer",
+    "use_chat_middleware": "ChatMiddlewareLayer",
+    "use_function_invocation": "FunctionInvocationLayer",
+    **dict.fromkeys(
+        (
+            "AgentRunEvent", "AgentRunUpdateEvent", "ExecutorCompletedEvent", "ExecutorFailedEvent", "ExecutorInvokedEvent",
+            "RequestInfoEvent", "WorkflowFailedEvent", "WorkflowOutputEvent", "WorkflowStartedEvent", "WorkflowStatusEvent",
+        ),
+        "WorkflowEvent",
+    ),
+}  # fmt: skip
+"""Names of agent-framework's earlier versions and documents, with what they are called now."""
+
+FORMER_METHODS: dict[str, str] = {
+    "create_agent": "as_agent(…)",
+    "deserialize_thread": "AgentSession.from_dict",
+    "get_new_thread": "create_session()",
+    "get_streaming_response": "get_response(…, stream=True)",
+    "run_stream": "run(…, stream=True)",
+    "send_responses": "run(responses=…)",
+    "send_responses_streaming": "run(responses=…, stream=True)",
+}
+"""Methods of agents, chat clients and workflows in agent-framework's earlier versions and documents, and what replaced them."""
+
+
+class FormerMethods:
+    """A base of the classes that had the methods of `FORMER_METHODS`."""
+
+    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            """Fail with what to use in place of a former method."""
+            hint = f"; use {FORMER_METHODS[name]}" if name in FORMER_METHODS else ""
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
+
+
+MISSING: dict[str, tuple[str, ...]] = {
+    "the SDK of the protocol has no WebSocket any more; use MCPStreamableHTTPTool.": ("MCPWebsocketTool",),
+    "it is the inside of agent-framework's workflow engine; the engine here is another.": (
+        "AgentExecutorCheckpointState", "InProcRunnerContext", "Runner", "RunnerContext", "WorkflowInvocationKwargs", "create_edge_runner",
+        "register_checkpoint_type",
+    ),
+    "sessions are kept by the gateway, or by to_dict and from_dict of AgentSession.": (
+        "FileSessionStore", "ServiceSessionId", "SessionStore",
+    ),
+    "MemoryContextProvider keeps memories in files.": (
+        "DEFAULT_FILE_MEMORY_INSTRUCTIONS", "DEFAULT_FILE_MEMORY_SOURCE_ID", "FileMemoryProvider", "FileStoreEntry",
+    ),
+    "messages for a run under way go into its history; see require_per_service_call_history_persistence.": (
+        "MESSAGE_INJECTION_PENDING_MESSAGES_STATE_KEY", "MessageInjectionMiddleware", "enqueue_messages",
+    ),
+    "databases for vectors are left to their own libraries; SemanticMemoryProvider searches memories by meaning, and SqlHistoryProvider "
+    "keeps conversations.": (
+        "BaseVectorCollection", "BaseVectorSearch", "BaseVectorStore", "DISTANCE_FUNCTION_DIRECTION_HELPER", "DistanceFunction",
+        "FieldTypes", "Filter", "FilterGroup", "FilterGroupOperator", "FilterOperator", "GenerateVectors", "InMemoryCollection",
+        "InMemoryStore", "IndexKind", "Param", "SearchResponse", "SearchResults", "SearchType", "SupportsVectorSearch",
+        "SupportsVectorUpsert", "VectorCollectionContextProvider", "VectorStoreCollectionDefinition", "VectorStoreField",
+        "VectorStoreHistoryProvider", "create_delete_tool", "create_get_tool", "create_upsert_tool", "create_vector_search_tool",
+        "register_vectorstoremodel", "vectorstoremodel",
+    ),
+    "LifecycleHooks and lifecycle_middleware do this here.": (
+        "MiddlewareBundle", "create_agent_hooks_middleware", "create_agent_hooks_middleware_from_emitter",
+    ),
+    "scripts get their arguments by the schema of their skill.": ("SkillScriptArgumentParser",),
+    "it is about agent-framework's own package and services.": (
+        "AGENT_FRAMEWORK_USER_AGENT", "APP_INFO", "AgentEvalConverter", "INTERNAL_SOURCE_ID", "USER_AGENT_KEY",
+        "USER_AGENT_TELEMETRY_DISABLED_ENV_VAR", "prepend_agent_framework_to_user_agent",
+    ),
+    "AgentLoopMiddleware takes a wording of your own.": ("background_tasks_running_message", "todos_remaining_message"),
+    "@workflow gives a FunctionalWorkflow, which can be run as it is; its build() makes another one.": ("FunctionalWorkflowDefinition",),
+    "a later version of agent-framework than those this library follows has it.": (
+        "ComputerSafetyCheck", "ResponseInvalidatedException", "get_namespaced_value", "merge_additional_properties",
+        "with_namespaced_value",
+    ),
+}  # fmt: skip
+"""Names that agent-framework has and `gateway` has not on purpose, by the reason; `docs/library.md` lists them."""
