@@ -109,8 +109,8 @@ class AgentFrameworkAgent:
     async def _agent_for(self, wanted: RunAgentInput) -> SupportsAgentRun:
         if isinstance(self.agent, SupportsAgentRun):
             return self.agent
-        made = self.agent(wanted)
-        agent = await made if inspect.isawaitable(made) else made
+        made = cast("object", self.agent(wanted))
+        agent = cast("object", await made) if inspect.isawaitable(made) else made
         if not isinstance(agent, SupportsAgentRun):
             raise TypeError(f"the function that makes the agent of an AG-UI run returned a {type(agent).__name__}, which is not an agent")
         return agent
