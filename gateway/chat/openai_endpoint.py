@@ -10,11 +10,18 @@ import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, cast, runtime_checkable
+from urllib.parse import urlsplit
 
 import anyio.to_thread
 
 from gateway.config.settings import SecretString, load_settings
-from gateway.errors import ModelError, SettingNotFoundError, UpstreamUnavailable
+from gateway.errors import (
+    ChatClientInvalidAuthException,
+    ChatClientInvalidRequestException,
+    ModelError,
+    SettingNotFoundError,
+    UpstreamUnavailable,
+)
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -112,12 +119,13 @@ class Endpoint:
         """A client of the package; it repeats nothing by itself, because `retry` decides about that.
 
         Raises:
-            ModelError: The environment names a proxy that is none.
+            ModelError: The address or the key cannot be used, or the environment names an unusable proxy.
         """
         from openai import AsyncAzureOpenAI, AsyncOpenAI
 
         from gateway.egress.client import build_client
 
+        self._check()
         try:
             http = build_client("model", self.base_url or self.azure_endpoint or "", timeout_seconds=timeout_seconds)
         except UpstreamUnavailable as error:
@@ -149,6 +157,24 @@ class Endpoint:
             http_client=http,
             max_retries=0,
         )
+
+
+    def _check(self) -> None:
+        """Refuse an address and a key that no request can be made with. Raises `ModelError`."""
+        prefix = "AZURE_OPENAI_" if self.is_azure else "OPENAI_"
+        address = self.base_url or self.azure_endpoint or ""
+        try:
+            parts = urlsplit(address)
+            is_usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        except ValueError:
+            is_usable = False
+        if not is_usable or not address.isprintable() or " " in address:
+            name = "ENDPOINT" if self.is_azure else "BASE_URL"
+            text = f"The address of the model endpoint is not like http://127.0.0.1:11434/v1; check {prefix}{name}."
+            raise ChatClientInvalidRequestException(text)
+        if isinstance(self.api_key, str) and not (self.api_key.isascii() and self.api_key.isprintable()):
+            text = "The API key for the model has a line break or a character outside ASCII such as `…`, so it is not the whole key"
+            raise ChatClientInvalidAuthException(f"{text}; check {prefix}API_KEY.")
 
 
 @dataclass(frozen=True, slots=True)

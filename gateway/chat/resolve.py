@@ -114,18 +114,18 @@ class ModelResolver:
         from gateway.chat.openai_errors import shown_url
 
         connection, name = self._client(*named).connection, named[1]
-        shown = shown_url(connection.endpoint.base_url)
         try:
             with anyio.fail_after(CHECK_SECONDS):
                 answer = await connection.answer(name, "/models", None, subject="the list of its models")
         except TimeoutError:
+            shown = shown_url(connection.endpoint.base_url)
             raise ModelError(f"The model endpoint {shown} did not answer within {CHECK_SECONDS:g} s.", retryable=True) from None
         except ModelError as error:
             if error.status not in _NO_LIST:
                 raise
-            return ModelCheck(name, shown, None)
+            return ModelCheck(name, shown_url(connection.endpoint.base_url), None)
         listed = {str(item.get("id")) for item in list_of(answer.get("data"))}
-        return ModelCheck(name, shown, frozenset(listed) or None)
+        return ModelCheck(name, shown_url(connection.endpoint.base_url), frozenset(listed) or None)
 
     def embeddings(self, spec: str) -> OpenAIEmbeddingClient:
         """The embedding client for `openai:NAME`; the resolver closes it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -71,6 +72,8 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
             subject = f"program {entry.command}"
             if found is None:
                 fix = "Install it, or write its full path as `command`."
+                if len(words := entry.command.split()) > 1 and not entry.args:
+                    fix = f"`command` is the program alone: write `\"command\": {json.dumps(words[0])}, \"args\": {json.dumps(words[1:])}`."
                 checks.append(Check("fail", subject, f"not found, but mcpServers.{name} starts it", fix))
             else:
                 checks.append(Check("ok", subject, found, ""))

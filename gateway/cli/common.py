@@ -29,7 +29,17 @@ CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./
 config_option = click.option("--config", "config_path", metavar="FILE", help=CONFIG_HELP)
 json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON on stdout, a failure as one JSON line on stderr.")
 url_option = click.option("--url", metavar="URL", help="Endpoint of the gateway to ask. Default: the configured one, where it runs.")
-api_key_option = click.option("--api-key", metavar="KEY", envvar=API_KEY_VARIABLE, help=f"API key for it; also ${API_KEY_VARIABLE}.")
+
+
+def _sendable(ctx: click.Context, option: click.Parameter, key: str | None) -> str | None:
+    if key is not None and not (key.isascii() and key.isprintable()):
+        raise click.UsageError(f"The API key (--api-key or ${API_KEY_VARIABLE}) has a character that no API key has, such as `…`.")
+    return key
+
+
+api_key_option = click.option(
+    "--api-key", metavar="KEY", envvar=API_KEY_VARIABLE, callback=_sendable, help=f"API key for it; also ${API_KEY_VARIABLE}."
+)
 standalone_option = click.option("--standalone", is_flag=True, help="Start the configured sources for this command even if a gateway runs.")
 
 

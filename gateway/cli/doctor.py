@@ -122,6 +122,10 @@ def _fix(status: SourceStatus) -> str:
     if _is_refused(status):
         header = f"mcpServers.{status.name}.headers, e.g. \"Authorization\": \"Bearer ${{TOKEN}}\""
         return f"Set its credentials under {header}, or OAuth under policies.{status.name}.auth."
+    if status.transport == "stdio" and (status.error or "").startswith("no answer within"):
+        again = "A first start that downloads its package takes longer: run `moongate doctor` again"
+        limit = f"policies.{status.name}.connectTimeoutSeconds"
+        return f"{again}, raise {limit}, or run the command of mcpServers.{status.name} by hand; it must speak MCP on its standard output."
     if status.transport == "stdio":
         return f"Run the command of mcpServers.{status.name} by hand; it must speak MCP on its standard output."
     return f"Check mcpServers.{status.name}.url and that the server runs."

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import ValidationError
 
 from gateway.config.expand import Expander
-from gateway.config.hosts import IGNORED_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
+from gateway.config.hosts import HEADER_VARIABLES, IGNORED_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
 from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
 from gateway.config.problems import problems_of
 from gateway.config.references import NotAccepted
@@ -137,13 +137,29 @@ def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) 
             entry["disabled"] = entry.get("disabled") or value is False
         elif key == "disabled":
             entry["disabled"] = entry.get("disabled") or value
-        else:
+        elif key not in HEADER_VARIABLES:
             _take_own_key(key, value, raw, path, entry)
+    if found := _headers_from_variables(raw, path):
+        headers = entry.get("headers", {})
+        entry["headers"] = {**headers, **found} if isinstance(headers, dict) else headers
     if "httpUrl" in raw:
         entry["type"] = "http"
     if ignored:
         result.notes.append(f"{path}: {', '.join(ignored)} {'mean' if len(ignored) > 1 else 'means'} nothing to a gateway; ignored")
     return entry
+
+
+def _headers_from_variables(raw: JsonObject, path: str) -> JsonObject:
+    """Return Codex's `bearer_token_env_var` and `env_http_headers` as headers with references to the variables."""
+    bearer, others = (raw.get(key) for key in HEADER_VARIABLES)
+    variables: JsonObject = {**others} if isinstance(others, dict) else {}
+    if bearer is not None:
+        variables["Authorization"] = bearer
+    if not isinstance(others, dict | None) or not all(isinstance(name, str) and name.isidentifier() for name in variables.values()):
+        text = f"`{HEADER_VARIABLES[0]}` takes the name of a variable, and `{HEADER_VARIABLES[1]}` an object of header names and variables."
+        raise ConfigError(text, path=path)
+    headers: JsonObject = {header: f"${{{name}}}" for header, name in variables.items()}
+    return headers if bearer is None else {**headers, "Authorization": f"Bearer ${{{bearer}}}"}
 
 
 def _take_own_key(key: str, value: JsonValue, raw: JsonObject, path: str, entry: JsonObject) -> None:
@@ -250,6 +266,11 @@ def _checked_stdio(server: StdioServer, path: str, base_dir: Path) -> StdioServe
     return server.model_copy(update={"cwd": str(folder)})
 
 
+def is_header_value(text: str) -> bool:
+    """Whether HTTP can carry a text as the value of a header."""
+    return all(character == "\t" or " " <= character <= "~" for character in text)
+
+
 def _check_http(server: HttpServer | SseServer, path: str) -> None:
     try:
         parts = urlsplit(server.url)
@@ -261,8 +282,9 @@ def _check_http(server: HttpServer | SseServer, path: str) -> None:
     for name, value in server.headers.items():
         if not name or not name.isascii() or any(c in name for c in " \r\n\0:"):
             raise ConfigError(f"header name {name!r} is not allowed.", path=f"{path}.headers")
-        if any(c in value for c in "\r\n\0"):
-            raise ConfigError("a header value may not contain line breaks.", path=f"{path}.headers.{name}")
+        if not is_header_value(value):
+            text = "a header value may contain printable ASCII characters only; this value has another one, such as a line break or `…`."
+            raise ConfigError(text, path=f"{path}.headers.{name}")
 
 
 def _refuse_nul(texts: Sequence[str], path: str) -> None:

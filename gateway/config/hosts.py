@@ -44,6 +44,9 @@ IGNORED_KEYS: dict[str, str] = {
 KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_headers": "headers", "transport": "type"}
 """Other spellings of our keys: Windsurf, Gemini CLI, Codex, older hosts."""
 
+HEADER_VARIABLES = ("bearer_token_env_var", "env_http_headers")
+"""Codex: the environment variable with the bearer token, and those with other headers. They become `headers`."""
+
 TYPE_ALIASES: dict[str, str] = {
     "streamable-http": "http",
     "streamableHttp": "http",

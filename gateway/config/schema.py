@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from pydantic.json_schema import GenerateJsonSchema
 
 from gateway.config.docstrings import docstrings_of, models_within
-from gateway.config.hosts import IGNORED_KEYS, IGNORED_ROOT_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
+from gateway.config.hosts import HEADER_VARIABLES, IGNORED_KEYS, IGNORED_ROOT_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
 from gateway.config.models import SOURCE_NAME_PATTERN, GatewayConfig
 from gateway.json_types import JsonObject, JsonValue
 
@@ -73,7 +73,7 @@ def _admit_host_spellings(entry: JsonObject) -> None:
         properties["env"]["additionalProperties"] = {"type": ["string", "number", "null"]}
     foreign = [*IGNORED_KEYS, *TOOL_FILTERS, "enabled"]
     if "url" in properties:
-        foreign += KEY_ALIASES
+        foreign += [*KEY_ALIASES, *HEADER_VARIABLES]
         entry["required"] = [key for key in cast("list[str]", entry["required"]) if key != "url"]
         spellings: list[JsonValue] = [{"required": [key]} for key in ("url", *(k for k, own in KEY_ALIASES.items() if own == "url"))]
         entry["anyOf"] = spellings

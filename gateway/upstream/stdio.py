@@ -79,7 +79,9 @@ async def open_stdio(
         )
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise UpstreamUnavailable(f"Cannot start {entry.command!r}: {reason}. Is it installed and on PATH?", server=server) from None
+        has_words = not entry.args and len(entry.command.split()) > 1
+        fix = "Write its arguments as `args`, not in `command`." if has_words else "Is it installed and on PATH?"
+        raise UpstreamUnavailable(f"Cannot start {entry.command!r}: {reason}. {fix}", server=server) from None
     group = transport.get_pid()
     try:
         if children is not None:

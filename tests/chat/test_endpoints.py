@@ -13,7 +13,7 @@ from openai import AsyncAzureOpenAI, AsyncOpenAI
 from gateway import OpenAIChatClient, OpenAIChatCompletionClient
 from gateway.chat.openai_base import OpenAIClientBase
 from gateway.config.settings import SecretString
-from gateway.errors import SettingNotFoundError
+from gateway.errors import ModelError, SettingNotFoundError
 from tests.chat.asking import KEY, WHOLE, ask
 from tests.fakes.openai_server import ScriptedServer
 
@@ -141,3 +141,23 @@ async def test_a_client_that_is_given_is_used_and_left_open(server: ScriptedServ
             await ask(client, WHOLE)
         assert [request["authorization"] for request in await server.requests()] == ["Bearer sk-own"] * 2
         assert client.client is own and not own.is_closed()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("given", "what"),
+    [
+        ({"api_key": "sk-…"}, "not the whole key; check OPENAI_API_KEY"),
+        ({"api_key": "sk-right\n"}, "not the whole key; check OPENAI_API_KEY"),
+        ({"base_url": "127.0.0.1:9/v1"}, "check OPENAI_BASE_URL"),
+        ({"base_url": "http://127.0.0.1:94755/v1"}, "check OPENAI_BASE_URL"),
+        ({"base_url": "http:///v1"}, "check OPENAI_BASE_URL"),
+        ({"base_url": "", "azure_endpoint": "moon.openai.azure.com"}, "check AZURE_OPENAI_ENDPOINT"),
+    ],
+)
+async def test_key_or_address_that_no_request_can_have_is_named(kind: type[OpenAIClientBase], given: dict[str, Any], what: str) -> None:
+    settings: dict[str, Any] = {"api_key": KEY, "base_url": "http://127.0.0.1:9/v1", **given}
+    client = kind("m", **settings)
+    with pytest.raises(ModelError, match=what) as caught:
+        await ask(client, WHOLE)
+    assert not caught.value.retryable

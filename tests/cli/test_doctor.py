@@ -120,6 +120,11 @@ def test_model_endpoint_that_answers_is_ok_and_one_that_does_not_fails(tmp_path:
     )
     refused = checked(tmp_path, {**url, "OPENAI_API_KEY": "sk-wrong", "OPENAI_MODEL": "small"})
     assert "refused the API key (401)" in about(refused, "model auto")[0][1]
+    one = {"one": {"command": "npx -y some-server"}}
+    pasted = checked(tmp_path, {**url, "OPENAI_API_KEY": "sk-…", "OPENAI_MODEL": "small"}, mcpServers=one)
+    assert (pasted.code, "not the whole key" in about(pasted, "model auto")[0][1]) == (2, True)
+    assert '"command": "npx", "args": ["-y", "some-server"]' in about(pasted, "program npx")[0][1]
+    assert "Write its arguments as `args`" in about(pasted, "server one")[0][1]
     down = checked(tmp_path, {"OPENAI_BASE_URL": f"http://127.0.0.1:{free_port()}/v1", "OPENAI_MODEL": "small"})
     assert (down.code, "cannot be reached" in about(down, "model auto")[0][1]) == (4, True)
 

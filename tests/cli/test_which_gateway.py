@@ -165,6 +165,8 @@ def test_scoped_key_is_used_with_its_rights(gateway: Running, key: str) -> None:
     unknown = moongate("call", "up__ad", "--api-key", key, "--json", cwd=gateway.folder)
     assert (unknown.code, unknown.error["code"]) == (1, "not-found")
     assert "Did you mean 'up__add'?" in unknown.error["message"]
+    pasted = moongate("list", "--api-key", "gk_…", cwd=gateway.folder)
+    assert (pasted.code, "no API key has" in pasted.err) == (1, True)
     status = moongate("list", "--api-key", key, "--json", cwd=gateway.folder)
     assert (status.code, status.error["code"]) == (6, "denied")
     assert moongate("inspect", "up__add", "--api-key", key, "--json", cwd=gateway.folder).data["source"] == "up"
