@@ -8,6 +8,7 @@
     ├── Collision(name, first, second) two sources claim one exposed name
     ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
     │   └── AskExpired                 it was asked, and nobody answered in time
+    │       └── AskWithdrawn           its question was withdrawn before that time
     ├── UpstreamError(server)          a remote MCP server failed
     │   ├── UpstreamUnavailable        nothing was delivered: not connected, refused, gone
     │   │   ├── AuthNeeded             the server wants credentials the gateway does not have
@@ -126,6 +127,10 @@ class AskExpired(AskUnavailable):
 
     def __init__(self, message: str) -> None:
         super().__init__(message, capability="")
+
+
+class AskWithdrawn(AskExpired):
+    """The question was withdrawn before its time was over: the client was lost, or other callers waited for the server."""
 
 
 class UpstreamError(GatewayError):

@@ -24,7 +24,7 @@ from mcp_types import (
 )
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from gateway.errors import AskExpired, AskUnavailable, ToolFailed
+from gateway.errors import AskUnavailable, AskWithdrawn, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.protocol import CONNECTION_CLOSED
 from gateway.server.caller import wants_level
@@ -95,7 +95,7 @@ class WireCaller:
             raise AskUnavailable(text, capability=capability) from None
         except MCPError as error:
             if error.code == CONNECTION_CLOSED:
-                raise AskExpired("The client's connection ended before it answered, so this did not go on.") from None
+                raise AskWithdrawn("The client's connection ended before it answered, so this did not go on.") from None
             raise ToolFailed(f"The client refused {request['method']}: {error.message}") from None
         except ValidationError:
             raise ToolFailed(f"The client's answer to {request['method']} is not valid.") from None

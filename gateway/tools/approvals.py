@@ -22,7 +22,7 @@ import anyio
 
 from gateway.auth.principal import is_operator
 from gateway.config.policies import ApprovalBy
-from gateway.errors import AskExpired, AskUnavailable, GatewayError, PolicyDenied, ToolFailed
+from gateway.errors import AskExpired, AskUnavailable, AskWithdrawn, GatewayError, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approvals import (
     RULE,
@@ -229,6 +229,8 @@ class Approvals:
             return read_decision(await ctx.ask(approval_form(question.shown, standing=standing), key), standing=standing)
         except ToolFailed:
             return "decline"
+        except AskWithdrawn:
+            raise
         except AskExpired:
             return "expired"
 

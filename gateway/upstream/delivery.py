@@ -225,7 +225,7 @@ class Delivery:
             await session.want_level(envelope.log_level)
             if self._turns is not None:
                 await own_task()
-                async with self._turns.turn(ctx) as held:
+                async with self._turns.turn(ctx, session.lingers) as held:
                     return await self._admitted(session, method, params, dataclasses.replace(envelope, ctx=held))
             if self._takes_turns_once_asked:
                 self._without_turn[id(envelope)] = ctx
@@ -234,7 +234,7 @@ class Delivery:
                 finally:
                     del self._without_turn[id(envelope)]
                     if self._turns is not None:
-                        self._turns.leave()
+                        self._turns.leave_after(session.lingers())
         return await self._admitted(session, method, params, envelope)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:

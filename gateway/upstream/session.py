@@ -66,6 +66,7 @@ from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
 from gateway.upstream.progress import ProgressRelay
 from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_MCP, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
+from gateway.upstream.turns import SETTLE_SECONDS
 
 if TYPE_CHECKING:
     from gateway.upstream.dispatching import Dispatcher
@@ -156,6 +157,8 @@ class Session:
         """Calls to which the server may say something without naming them."""
         self._questions: dict[anyio.CancelScope, set[int]] = {}
         """Requests of the server that wait for an answer, with the keys of the calls that each may belong to."""
+        self._withdrawn: set[anyio.CancelScope] = set()
+        """Open requests of the server, to be refused, because their calls have ended."""
         self._asked = self._unheard = 0
         """Requests being answered, notifications being passed on."""
         self._listens = 0
@@ -218,6 +221,12 @@ class Session:
             calls.discard(key)
             if not calls and method != "tasks/get":
                 scope.cancel()
+                self._withdrawn.add(scope)
+                del self._questions[scope]
+
+    def lingers(self) -> float:
+        """Return the seconds until questions of ended calls are refused and the server has reacted; 0 if there are none."""
+        return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
 
     async def _exchange(self, method: str, params: JsonMapping, meta: JsonObject | None, envelope: Envelope) -> JsonObject | None:
         """The result by the short way, or `None` where it does not lead there; then it is not tried again on this connection."""
@@ -464,10 +473,11 @@ class Session:
         try:
             with scope:
                 return await self._ask(method, params, ctx or self._only_caller())
+            await anyio.sleep(CANCEL_SECONDS)
         finally:
             self._asked -= 1
             self._questions.pop(scope, None)
-        await anyio.sleep(CANCEL_SECONDS)
+            self._withdrawn.discard(scope)
         raise RpcError(INVALID_REQUEST, "The call that this request belongs to has ended.")
 
     async def _ask(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:

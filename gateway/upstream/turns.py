@@ -6,13 +6,13 @@ A 2025 server over stdio asks on the one pipe all callers share, so while it may
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
 
-from gateway.errors import AskExpired
+from gateway.errors import AskWithdrawn
 from gateway.tools.context import CallContext
 from gateway.tools.queues import CallerQueues
 
@@ -21,6 +21,10 @@ MAX_JOINED = 32
 
 QUESTION_SECONDS = 60.0
 """How long a question of the server may stay unanswered while calls of other clients wait for the server."""
+
+
+SETTLE_SECONDS = 0.25
+"""How long the server may react to the refusal of a question before the next client gets its turn."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -42,15 +46,18 @@ class Turns:
         self._joined = 0
         """Calls of the owner that began while others waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
+        self._settled_at = -math.inf
+        """Time (`anyio.current_time`) before which no call begins."""
 
     @asynccontextmanager
-    async def turn(self, ctx: CallContext) -> AsyncGenerator[CallContext, None]:
-        """Hold the server for the client of `ctx`, and yield the context to make the call with. Its clocks stand still while it waits."""
+    async def turn(self, ctx: CallContext, lingers: Callable[[], float] = lambda: 0) -> AsyncGenerator[CallContext, None]:
+        """Hold the server for the client of `ctx`, and yield the context to make the call with. Its clocks stand still while it waits.
+
+        When the call has ended, `lingers` returns the seconds before which no other call begins.
+        """
         owner: object = ctx.client.session_id or object()
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
-            async with AsyncExitStack() as stack:
-                for clock in ctx.clocks:
-                    await stack.enter_async_context(clock.paused())
+            async with _paused(ctx):
                 await self._wait(_Waiter(ctx.principal.id, owner))
         else:
             if not self._running:
@@ -58,9 +65,12 @@ class Turns:
             self._running += 1
             self._joined += bool(self._waiting)
         try:
+            if (seconds := self._settled_at - anyio.current_time()) > 0:
+                async with _paused(ctx):
+                    await anyio.sleep(seconds)
             yield self.limited(ctx)
         finally:
-            self.leave()
+            self.leave_after(lingers())
 
     def adopt(self, calls: int, asking: CallContext | None) -> None:
         """Count calls that began before anybody took turns; each calls `leave` at its end. The server asks about `asking`."""
@@ -80,7 +90,7 @@ class Turns:
         """Entered around each question of the owner's calls (`CallContext.waits`). An unanswered question must not hold up all others.
 
         Raises:
-            AskExpired: Others waited too long.
+            AskWithdrawn: Others waited too long.
         """
         with anyio.CancelScope() as scope:
             self._questions.add(scope)
@@ -90,7 +100,7 @@ class Turns:
             finally:
                 self._questions.discard(scope)
         if scope.cancelled_caught:
-            raise AskExpired(
+            raise AskWithdrawn(
                 f"Nobody answered within {self._question_seconds:g} s while other callers waited for the server, so this did not go on. "
                 "With `callers: separate` in the server's policy each client has a process of its own."
             )
@@ -111,6 +121,12 @@ class Turns:
             self._limit_questions()
             raise
 
+    def leave_after(self, seconds: float) -> None:
+        """A call of the owner ended; the next begins after these seconds, because a question of the call is still open at the server."""
+        if seconds:
+            self._settled_at = max(self._settled_at, anyio.current_time() + seconds)
+        self.leave()
+
     def leave(self) -> None:
         """A call of the owner ended."""
         self._running -= 1
@@ -124,3 +140,12 @@ class Turns:
             self._waiting.discard(waiter.principal, waiter)
             self._running += 1
             waiter.granted.set()
+
+
+@asynccontextmanager
+async def _paused(ctx: CallContext) -> AsyncGenerator[None, None]:
+    """Stop the clocks of a call."""
+    async with AsyncExitStack() as stack:
+        for clock in ctx.clocks:
+            await stack.enter_async_context(clock.paused())
+        yield

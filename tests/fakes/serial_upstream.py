@@ -4,7 +4,7 @@
 
 While a question is open, further calls wait in the server. `FOLDER/heard` gets a line for each call that begins (`call TOOL WHO`), each
 cancellation (`cancelled`) and each answer to a question (`answered result` or `answered error`). A call whose question is answered with an
-error ends with the text of the error.
+error ends with the text of the error; `again` asks once more before that.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     ),
     "roots": ("roots/list", {}),
 }
+QUESTIONS["again"] = QUESTIONS["elicit"]
 TOOLS: list[Any] = [{"name": name, "inputSchema": WHO} for name in ("work", *QUESTIONS)]
 HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "serial", "version": "1"}}
 
@@ -58,9 +59,9 @@ class Serial:
         name, who = message["params"]["name"], message["params"]["arguments"]["who"]
         self.note(f"call {name} {who}")
         text = "done"
-        if name in QUESTIONS:
+        for attempt in range(2 if name == "again" else int(name in QUESTIONS)):
             method, params = QUESTIONS[name]
-            number = f"question {message['id']}"
+            number = f"question {message['id']}.{attempt}"
             self.say(id=number, method=method, params=params)
             while (answer := self.read()) is not None and answer.get("id") != number:
                 self.waiting.append(answer)

@@ -99,15 +99,15 @@ def read_until(raw: socket.socket, mark: str) -> str:
     return told
 
 
-def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str) -> str:
+def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str, tool: str = "") -> str:
     """Make a call at a server, or of the workflow, on a new connection, and wait until its question is shown.
 
     Returns the id of the first event of the answer's stream.
     """
-    tool, mark, _ = CASES.get(name, ("flow", "elicitation/create", {}))
+    default, mark, _ = CASES.get(name, ("flow", "elicitation/create", {}))
     numbers, arguments = [*CASES, "workflow"], {"who": "weak"} if name in CASES else {}
     (raw,) = raws.enter_context(connections(at, 1))
-    raw_post(at, raw, legacy("tools/call", numbers.index(name) + 1, name=f"{name}__{tool}", arguments=arguments), headers)
+    raw_post(at, raw, legacy("tools/call", numbers.index(name) + 1, name=f"{name}__{tool or default}", arguments=arguments), headers)
     return re.findall(r"^id: (\S+)", read_until(raw, mark), re.MULTILINE)[0]
 
 
@@ -119,8 +119,9 @@ def resume(at: Besieged, raw: socket.socket, headers: dict[str, str], event: str
 
 
 def serves(at: Besieged, name: str) -> bool:
-    """Whether a call of another client is answered, which asks nobody."""
+    """Whether a call of another client, which can be asked, is answered without a question."""
     body, headers = call(f"{name}__work", who="honest")
+    body = body.replace('/clientCapabilities": {}', f'/clientCapabilities": {json.dumps(CAPABLE)}')
     answer = httpx2.post(at.url, content=body, headers={**headers, **at.key_of("honest")}, timeout=20)
     return reply(answer)["result"]["content"][0]["text"] == "done"
 
@@ -182,6 +183,17 @@ def test_deleted_session_ends_its_question(folder: Path, at: Besieged) -> None:
         assert httpx2.delete(at.url, headers=headers).status_code == 200
         assert serves(at, "elicit")
     assert heard(folder, "elicit")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"]
+
+
+def test_question_after_a_lost_client_reaches_no_other_client(folder: Path, at: Besieged) -> None:
+    """The server ignores the cancellation, and asks once more when its question is refused."""
+    before, headers = len(heard(folder, "elicit")), session_of(at, "weak", capabilities=CAPABLE)
+    with ExitStack() as raws:
+        ask(at, raws, headers, "elicit", "again")
+        assert httpx2.delete(at.url, headers=headers).status_code == 200
+        assert serves(at, "elicit")
+    told = ["call again weak", "cancelled", "answered error", "answered error", "call work honest"]
+    assert heard(folder, "elicit")[before:] == told
 
 
 def test_lost_client_of_2026_ends_its_approval(folder: Path, at: Besieged) -> None:

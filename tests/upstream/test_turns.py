@@ -6,8 +6,10 @@ import anyio
 import pytest
 
 from gateway.auth.principal import Principal
-from gateway.errors import AskExpired
+from gateway.errors import AskExpired, AskWithdrawn
 from gateway.json_types import JsonObject
+from gateway.telemetry.events import EventStream
+from gateway.tools.approvals import Approvals, Question
 from gateway.tools.context import CallContext, ClientProfile, NoCaller
 from gateway.upstream.turns import Turns
 
@@ -48,6 +50,23 @@ async def test_unanswered_question_ends_only_when_others_wait() -> None:
             assert not ended
             await call(turns, "honest")
     assert ended == ["weak"]
+
+
+async def test_unanswered_approval_of_sampling_is_withdrawn_when_others_wait() -> None:
+    """It must end the call like any unanswered question: the server's next one would have its full time again."""
+    turns, question = Turns(question_seconds=0.2), Question("sampling", "weather", "sampling/createMessage", "Server asks")
+    client = ClientProfile(session_id="weak", capabilities={"elicitation": {"form": {}}})
+
+    async def sample() -> None:
+        async with turns.turn(CallContext(principal=Principal("weak"), client=client, caller=Silent())) as held:
+            with pytest.raises(AskWithdrawn, match="callers: separate"):
+                await Approvals(None, EventStream()).ask(question, held, "caller")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sample)
+            await anyio.wait_all_tasks_blocked()
+            await call(turns, "honest")
 
 
 async def test_question_has_its_time_again_when_nobody_waits_any_more() -> None:
