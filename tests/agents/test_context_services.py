@@ -81,6 +81,25 @@ async def test_failing_service_costs_memories_and_not_the_answer(caplog: pytest.
     assert "context search failed source=mem0" in caplog.text and "context not stored source=mem0" in caplog.text
 
 
+async def test_mem0_service_that_is_down_at_first_does_not_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    client, made = Mem0(), list[str]()
+
+    def make(api_key: str) -> Mem0:
+        made.append(api_key)
+        if len(made) < 3:
+            raise ConnectionError("no route to the service")
+        return client
+
+    monkeypatch.setitem(sys.modules, "mem0", SimpleNamespace(AsyncMemoryClient=make))
+    provider = Mem0ContextProvider(user_id="ada", api_key="k")
+    assert made == []
+    seen = await ask(provider, "Figs?", "Figs again?")
+    assert (made, seen[0]) == (["k"] * 3, ["Figs?"]) and "Ada likes figs." in seen[1][0]
+    monkeypatch.delenv("MEM0_API_KEY", raising=False)
+    with pytest.raises(SettingNotFoundError, match="MEM0_API_KEY"):
+        Mem0ContextProvider(user_id="ada")
+
+
 def test_mem0_needs_an_owner() -> None:
     with pytest.raises(ValueError, match="user_id, agent_id and application_id"):
         Mem0ContextProvider(mem0_client=Mem0())

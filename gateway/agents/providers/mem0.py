@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, ClassVar, Protocol, Self, cast
 
+import anyio
+import anyio.to_thread
+
 from gateway.agents.providers.recalling import RecallingProvider
+from gateway.errors import SettingNotFoundError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.lazy import import_extra
 from gateway.sessions.context import SessionContext
@@ -47,8 +53,11 @@ class Mem0ContextProvider(RecallingProvider):
         are looked up only for a `search_agent_id`. Without `mem0_client` the hosted service is used with `api_key`, or with
         `MEM0_API_KEY` of the environment.
 
+        The hosted service is first reached in a run, so a program starts without it.
+
         Raises:
             ValueError: No owner for new memories is given.
+            SettingNotFoundError: No client and no key is given.
             ModuleNotFoundError: No client is given and the extra is not installed.
         """
         super().__init__(source_id, context_prompt=context_prompt)
@@ -56,11 +65,15 @@ class Mem0ContextProvider(RecallingProvider):
         if not self._owner:
             raise ValueError("Mem0ContextProvider needs at least one of user_id, agent_id and application_id.")
         self._scopes = [{"user_id": search_user_id or user_id}, {"agent_id": search_agent_id}]
+        self.mem0_client = mem0_client
         self._made: Any = None
+        self._making = anyio.Lock()
         if mem0_client is None:
             mem0 = import_extra("mem0", extra="mem0", purpose="Mem0ContextProvider")
-            mem0_client = self._made = mem0.AsyncMemoryClient(api_key=api_key)
-        self.mem0_client = cast("Mem0Client", mem0_client)
+            key = api_key or os.environ.get("MEM0_API_KEY")
+            if not key:
+                raise SettingNotFoundError("Mem0ContextProvider needs mem0_client=, or api_key= (MEM0_API_KEY).")
+            self._make = partial(mem0.AsyncMemoryClient, api_key=key)
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,13 +87,20 @@ class Mem0ContextProvider(RecallingProvider):
         found: dict[str, None] = {}
         for scope in self._scopes:
             if all(scope.values()):
-                answer = await self.mem0_client.search("\n".join(asked), filters=dict(scope))
+                answer = await (await self._client()).search("\n".join(asked), filters=dict(scope))
                 found |= dict.fromkeys(_texts(answer))
         return list(found)
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
         """Have mem0 take memories from what was said."""
-        await self.mem0_client.add([{"role": role, "content": text} for role, text in said], **self._owner)
+        await (await self._client()).add([{"role": role, "content": text} for role, text in said], **self._owner)
+
+    async def _client(self) -> Mem0Client:
+        """Return the client. That of the hosted service asks it about the key when it is made, and blocks meanwhile."""
+        async with self._making:
+            if self.mem0_client is None:
+                self.mem0_client = self._made = await anyio.to_thread.run_sync(self._make)
+        return self.mem0_client
 
 
 def _ids(user_id: str | None, agent_id: str | None, application_id: str | None) -> dict[str, str | None]:
