@@ -136,8 +136,8 @@ class AgentExecutor(Executor):
     @response_handler
     async def handle_user_input_response(self, original_request: Content, response: Content, ctx: AgentContextOf) -> None:
         """Go on with what a person answered, as soon as everything that was asked is answered."""
-        self._answers.append(response)
-        self._pending.pop(_request_id(original_request), None)
+        asked = self._pending.pop(_request_id(original_request), original_request)
+        self._answers.append(_with_id(response, _request_id(asked)))
         if self._pending:
             return
         role = "tool" if all(answer.type == "function_result" for answer in self._answers) else "user"
@@ -205,8 +205,11 @@ class AgentExecutor(Executor):
         self._earlier += _without_approvals([*self._cache, *response.messages] if asked else self._cache)
         if asked:
             for request in asked:
-                self._pending[_request_id(request)] = request
-                await ctx.request_info(request, Content, request_id=_request_id(request))
+                key = _request_id(request)
+                if ctx.is_asked_elsewhere(key):  # ids of calls are unique in one agent's conversation only
+                    key = f"{self.id}:{key}"
+                self._pending[key] = request
+                await ctx.request_info(_with_id(request, key), Content, request_id=key)
             return
         conversation = [*self._earlier, *response.messages]
         await self.hand_on(AgentExecutorResponse(self.id, response, conversation), ctx, is_shown=is_streamed)
@@ -306,3 +309,15 @@ _APPROVALS = ("function_approval_request", "function_approval_response")
 
 def _request_id(content: Content) -> str:
     return content.id or content.call_id or ""
+
+
+def _with_id(content: Content, key: str) -> Content:
+    """Return a request or an answer under this id. The call that is to be approved keeps its own."""
+    if _request_id(content) == key:
+        return content
+    own = copy(content)
+    if content.id:
+        own.id = key
+    else:
+        own.call_id = key
+    return own

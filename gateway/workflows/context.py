@@ -131,6 +131,11 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self._asked += 1
         await self._put_request(request_id or str(uuid.uuid4()), request_data, response_type, f"{self._label}.{self._asked}")
 
+    def is_asked_elsewhere(self, request_id: str) -> bool:
+        """Whether a request of this id by another executor waits for an answer."""
+        event = self._board.pending.get(request_id)
+        return event is not None and event.source_executor_id != self._executor.id
+
     async def pass_request(self, event: WorkflowEvent[Any]) -> None:
         """Pass on a request of a workflow inside this executor. The question's name starts with this delivery's label."""
         await self._put_request(event.request_id, event.data, event.response_type, f"{self._label}/{event.question}")

@@ -177,6 +177,34 @@ async def test_answered_approval_leaves_results_beside_calls_in_workflow_agent(s
     assert done == (["removed"] if approved else [])
 
 
+@pytest.mark.requirement("WF14", "AP3")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("approved", [0, 1])
+async def test_approvals_of_two_branches_whose_calls_have_one_id_are_answered_apart(stream: bool, approved: int) -> None:
+    agents: list[Agent] = []
+    done: dict[str | None, list[str]] = {}
+    for name in "xy":
+        agent, _, removed = asking([[call("remove", "call_0")], f"End {name}."])
+        agent.name = name
+        agents.append(agent)
+        done[name] = removed
+    start = Start("start")
+    runner = WorkflowBuilder(start_executor=start).add_fan_out_edges(start, agents).build().as_agent()
+    session = runner.create_session()
+
+    async def run(given: Any) -> Any:
+        if stream:
+            return await runner.run(given, session=session, stream=True).get_final_response()
+        return await runner.run(given, session=session)
+
+    asked = [(m.author_name, c) for m in (await run("go")).messages for c in m.contents if c.type == "function_approval_request"]
+    assert len({request.id for _, request in asked}) == 2
+    answers = [request.to_function_approval_response(index == approved) for index, (_, request) in enumerate(asked)]
+    response = await run(Message("user", answers))
+    assert sorted(message.text for message in response.messages if message.text) == ["End x.", "End y."]
+    assert [name for name, removed in done.items() if removed] == [asked[approved][0]]
+
+
 @pytest.mark.requirement("WF14", "AP3", "WF12")
 async def test_next_agent_gets_whole_conversation_after_an_approval() -> None:
     storage = InMemoryCheckpointStorage()
