@@ -14,5 +14,10 @@ __all__ = ["AzureAISearchContextProvider"]
 __getattr__ = lazy_names(
     __name__,
     {"AzureAISearchContextProvider": "agents.providers.ai_search"},
-    missing={"CosmosHistoryProvider": "Cosmos DB is not supported here. Use gateway.SqlHistoryProvider with SQLite or PostgreSQL."},
+    missing={
+        "AzureOpenAIAssistantsClient": "Assistants are not supported here. Use gateway.openai.OpenAIChatClient(azure_endpoint=…).",
+        "AzureOpenAIChatClient": "agent-framework renamed it. Use gateway.openai.OpenAIChatCompletionClient(azure_endpoint=…).",
+        "AzureOpenAIResponsesClient": "agent-framework renamed it. Use gateway.openai.OpenAIChatClient(azure_endpoint=…).",
+        "CosmosHistoryProvider": "Cosmos DB is not supported here. Use gateway.SqlHistoryProvider with SQLite or PostgreSQL.",
+    },
 )

@@ -40,4 +40,8 @@ __getattr__ = lazy_names(
         "OpenAIEmbeddingOptions": "chat.embeddings",
         "OpenAISettings": "chat.openai_endpoint",
     },
+    missing={
+        "OpenAIAssistantsClient": "OpenAI's Assistants are not supported here. Use OpenAIChatClient, which speaks the Responses API.",
+        "OpenAIResponsesClient": "agent-framework renamed it. Use OpenAIChatClient, its name now.",
+    },
 )

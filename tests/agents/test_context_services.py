@@ -332,6 +332,8 @@ def test_missing_package_is_named_with_its_extra(
     [
         ("from gateway.redis import RedisContextProvider", "SemanticMemoryProvider"),
         ("from gateway.azure import CosmosHistoryProvider", "SqlHistoryProvider"),
+        ("from gateway.openai import OpenAIResponsesClient", "Use OpenAIChatClient"),
+        ("from gateway.azure import AzureOpenAIChatClient", r"OpenAIChatCompletionClient\(azure_endpoint=…\)"),
         ("from gateway import MCPWebsocketTool", "WebSocket"),
         ("from gateway import BaseVectorStore", "SemanticMemoryProvider"),
         *((f"from gateway import {name}", ": ") for names in MISSING.values() for name in names),
