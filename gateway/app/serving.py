@@ -21,7 +21,7 @@ from gateway.app.workers import Place, shared
 from gateway.config.models import ServerSettings
 from gateway.errors import ConfigError
 from gateway.server.build import GatewayServer
-from gateway.server.origins import shown_host
+from gateway.server.origins import host_port, shown_host
 
 if TYPE_CHECKING:
     import uvicorn
@@ -201,7 +201,7 @@ def reserve(host: str, port: int) -> socket.socket:
 
 
 def _not_bound(error: OSError, host: str, port: int) -> ConfigError:
-    text = f"Cannot listen on {f'[{host}]' if ':' in host else host}:{port}: {error.strerror or error}."
+    text = f"Cannot listen on {host_port(host, port)}: {error.strerror or error}."
     if error.errno == errno.EADDRINUSE:
         return AddressTaken(text, path="server.http.port")
     return ConfigError(f"{text} Choose another address with `--http HOST:PORT`.", path="server.http.port")

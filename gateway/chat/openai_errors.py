@@ -19,6 +19,9 @@ from gateway.json_types import JsonMapping
 if TYPE_CHECKING:
     import openai
 
+_NO_API = (400, 404, 405, 410)
+"""Statuses by which a web server that is not a model API answers a request to one."""
+
 MAX_REASON_CHARACTERS = 300
 """Of what an endpoint says about a request it rejects: enough to name the parameter, too little for a dump."""
 
@@ -32,7 +35,7 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
         return ChatClientInvalidResponseException(f"The model endpoint {shown} answered with more than is taken: {error.__cause__}.")
     match error:
         case openai.APIStatusError():
-            made = _of_status(error, model, shown, subject)
+            made = _of_status(error, model, base_url, subject)
             made.retry_after_seconds = retry_after_seconds(error.response.headers)
             return made
         case openai.APITimeoutError():
@@ -65,10 +68,12 @@ def html_answer(base_url: str) -> ChatClientInvalidResponseException:
     return ChatClientInvalidResponseException(f"{text} Set OPENAI_BASE_URL to the API's base address, which often ends in /v1.")
 
 
-def _of_status(error: openai.APIStatusError, model: str, shown: str, subject: str | None) -> ModelError:
-    status = error.status_code
+def _of_status(error: openai.APIStatusError, model: str, base_url: str, subject: str | None) -> ModelError:
+    status, shown = error.status_code, shown_url(base_url)
     if _is_filter(error.code):
         return filtered(f"Model {model!r}: the provider's content filter refused the request: {_reason(error)}.", error.body, status)
+    if status in _NO_API and isinstance(error.body, str) and is_html(error.body):
+        return html_answer(base_url)
     match status:
         case moved if 300 <= moved < 400:
             text = f"The model endpoint {shown} answered {moved}, a redirect, which is not followed; set OPENAI_BASE_URL to where it leads."

@@ -71,7 +71,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
             tools = await hub.tools()
             found = pick_tool(tools, words.tool, await hub.sources() if hub.shows_sources else ())
         except NotFound as error:
-            if not isinstance(hub, RunningHub) or hub.denial is None:
+            if not isinstance(hub, RunningHub) or not hub.has_key:
                 raise
             # The gateway lists only the tools that the scopes of the API key include, and refuses the others by name.
             found, missing = hub.unlisted(words.tool), error

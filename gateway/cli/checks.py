@@ -117,7 +117,7 @@ def _which(entry: StdioServer, base_dir: Path) -> str | None:
 def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
     from gateway.auth.keys import KeyStore
     from gateway.server.http import check_bind
-    from gateway.server.origins import is_loopback
+    from gateway.server.origins import bind_note, is_loopback
     from gateway.storage.state import StateFolder, state_dir
 
     config = loaded.config
@@ -135,6 +135,8 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
         checks.append(Check("fail", "state", str(error), ""))
     except ConfigError as error:
         checks.append(Check("fail", "keys", str(error), "moongate keys add NAME"))
+    if (note := bind_note(config.server.http.host, config.server.http.allowed_hosts)) is not None:
+        checks.append(Check("warn", "bind", note, ""))
     return [*checks, _port(loaded)]
 
 
@@ -151,8 +153,10 @@ def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:
 
 
 def _port(loaded: LoadedConfig) -> Check:
+    from gateway.server.origins import host_port
+
     host, port = loaded.config.server.http.host, loaded.config.server.http.port
-    address = f"{host}:{port}"
+    address = host_port(host, port)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -28,7 +28,25 @@ CHARS_PER_TOKEN = 4
 CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 config_option = click.option("--config", "config_path", metavar="FILE", help=CONFIG_HELP)
 json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON on stdout, a failure as one JSON line on stderr.")
-url_option = click.option("--url", metavar="URL", help="Endpoint of the gateway to ask. Default: the configured one, where it runs.")
+
+
+def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """The value of `--url`, which is refused if it is not the address of an endpoint. No program is asked."""
+    from urllib.parse import urlsplit
+
+    if url is None:
+        return None
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0:
+            return url
+    except ValueError:  # not a port, or not an IPv6 address
+        pass
+    raise click.UsageError(f"--url {url!r} is not the URL of an endpoint, like http://127.0.0.1:8765/mcp.", ctx)
+
+
+URL_HELP = "Endpoint of the gateway to ask. Default: the configured one if it runs."
+url_option = click.option("--url", metavar="URL", callback=_checked_url, help=URL_HELP)
 
 
 def _sendable(ctx: click.Context, option: click.Parameter, key: str | None) -> str | None:

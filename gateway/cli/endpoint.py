@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.cli.failures import NeedsAuth
-from gateway.errors import UpstreamUnavailable
+from gateway.errors import AuthNeeded, GatewayError, UpstreamError, UpstreamLost, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -95,26 +95,44 @@ async def read_status(url: str, api_key: str | None) -> Status:
 
     Raises:
         NeedsAuth: The gateway wants an API key, or another one.
-        UpstreamUnavailable: `url` is not an address.
     """
     import httpx2
 
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.netloc:
-        raise UpstreamUnavailable(f"{url!r} is not an http(s) address.", server="moongate")
     try:
-        answer = await _read(parts, "/status.json", api_key)
+        answer = await _read(urlsplit(url), "/status.json", api_key)
     except httpx2.ConnectError:
         return Status()
     if answer is None:
         return Status()
     if answer.code == 401:
-        given = "another API key" if api_key else "an API key"
-        raise NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
+        raise needs_key(url, api_key)
     page = answer.page or {}
-    if answer.code == 403:
-        return Status(denial=str(page.get("message") or "its scopes do not include the status"))
+    if answer.code == 403 and "message" in page:
+        return Status(denial=str(page["message"]))
     return Status(page=page) if answer.code == 200 and "sources" in page else Status()
+
+
+def needs_key(url: str, api_key: str | None) -> NeedsAuth:
+    """Return the error for a gateway that does not accept the API key, or the lack of one."""
+    given = "another API key" if api_key else "an API key"
+    return NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
+
+
+def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamError) -> GatewayError:
+    """Return the error for a program at `url` that could not be asked: nothing listens there, or it does not speak MCP."""
+    if isinstance(error, AuthNeeded):
+        return needs_key(url, api_key)
+    problem = "it closed the connection during the handshake" if isinstance(error, UpstreamLost) else str(error)
+    if " answered 403;" in problem:
+        problem = "it answered 403, so it refuses this API key or this machine"
+    endpoint = (status.page or {}).get("endpoint")
+    if isinstance(endpoint, str) and urlsplit(endpoint).path != (parts := urlsplit(url)).path:
+        text = f"The endpoint of the gateway at {url} is {parts.scheme}://{parts.netloc}{urlsplit(endpoint).path}; write that URL."
+    elif problem.startswith("cannot connect"):
+        text = f"No gateway at {url} ({problem}); `moongate run` starts one."
+    else:
+        text = f"{url} cannot be asked: {problem}."
+    return UpstreamUnavailable(text, server="moongate")
 
 
 def key_headers(api_key: str | None) -> dict[str, str]:

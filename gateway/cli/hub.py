@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
-from gateway.errors import NotFound, ToolFailed, ToolQuarantined, UpstreamUnavailable
+from gateway.errors import NotFound, ToolFailed, ToolQuarantined, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
@@ -49,6 +49,11 @@ class Target:
     url: str | None = None
     api_key: str | None = None
     standalone: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse options that contradict each other. Raises `CommandFailed`."""
+        if self.url is not None and self.standalone:
+            raise CommandFailed("--url asks a running gateway, and --standalone asks none. Write one of them.", code="usage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +96,10 @@ class Hub(Protocol):
     """For people: the endpoint, or the configuration file."""
     denial: str | None
     """The reason why the running gateway does not show its status, if the API key has scopes that do not include it."""
+    has_key: bool
+    """Whether an API key was given, whose scopes may leave something out of the lists."""
+    is_own: bool
+    """Whether the gateway serves the configuration of the command."""
 
     @property
     def shows_sources(self) -> bool:
@@ -150,8 +159,8 @@ async def open_running(loaded: LoadedConfig, target: Target, asker: Asker = NOBO
         yield None
         return
     status = await read_status(url, target.api_key)
-    _say_which(url, status, None if target.url is not None else loaded)
-    async with _connect(url, target.api_key, loaded, status, asker) as running:
+    async with _connect(url, target, loaded, status, asker) as running:
+        _say_which(url, status, None if target.url is not None else loaded)
         yield running
 
 
@@ -162,10 +171,12 @@ async def _own_endpoint(loaded: LoadedConfig) -> str | None:
 
     url = endpoint_of(loaded)
     listener = await find_listener(url, loaded)
-    if listener is None or listener.is_own:
-        return url if listener is not None else None
-    if listener.is_gateway:
-        own = loaded.path or "this command"
+    if listener is not None and listener.is_own:
+        return url
+    own = loaded.path or "this command"
+    if listener is None or not listener.is_gateway:
+        say(f"gateway: none at {url}, so this command starts the sources of {own} itself")
+    else:
         say(f"note: {listener.description()} listens on {url}, so the sources of {own} are started for this command alone.")
         say(f"      `--url {url}` asks that gateway.")
     return None
@@ -186,6 +197,7 @@ class OwnHub:
         self._gateway = gateway
         self.origin = origin
         self.denial: str | None = None
+        self.has_key, self.is_own = False, True
 
     @property
     def shows_sources(self) -> bool:
@@ -242,9 +254,11 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
 class RunningHub:
     """The running gateway, reached as an MCP client. Also the session's hooks: it may ask back."""
 
-    def __init__(self, url: str, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
+    def __init__(self, url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
         self.origin = url
         self.denial = status.denial
+        self.has_key = bool(target.api_key)
+        self.is_own = target.url is None  # it has proved to be the command's own
         self.session: Session
         self._loaded = loaded
         self._status: JsonMapping = status.page or {}
@@ -380,18 +394,18 @@ class RunningHub:
 
 @asynccontextmanager
 async def _connect(
-    url: str, api_key: str | None, loaded: LoadedConfig, status: Status, asker: Asker
+    url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker
 ) -> AsyncGenerator[RunningHub, None]:
     import anyio
 
-    from gateway.cli.endpoint import key_headers
+    from gateway.cli.endpoint import key_headers, not_usable
     from gateway.config.models import HttpServer
     from gateway.upstream.session import open_session
     from gateway.upstream.stdio import ChildLog
     from gateway.upstream.transport import open_transport
 
-    hub = RunningHub(url, loaded, status, asker)
-    entry = HttpServer(url=url, headers=key_headers(api_key))
+    hub = RunningHub(url, target, loaded, status, asker)
+    entry = HttpServer(url=url, headers=key_headers(target.api_key))
     client: JsonObject = {"name": "moongate-cli", "version": __version__}
     async with (
         open_transport("moongate", entry, ChildLog()) as link,
@@ -402,9 +416,9 @@ async def _connect(
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
                 await session.negotiate("auto", asker.capabilities)
         except TimeoutError:
-            raise UpstreamUnavailable(f"The gateway at {url} does not answer.", server="moongate") from None
-        except UpstreamUnavailable as error:
-            raise UpstreamUnavailable(f"No gateway at {url} ({error}); `moongate run` starts one.", server="moongate") from None
+            raise UpstreamUnavailable(f"{url} does not answer within {NEGOTIATE_TIMEOUT_SECONDS:g} s.", server="moongate") from None
+        except UpstreamError as error:
+            raise not_usable(url, status, target.api_key, error) from None
         yield hub
 
 

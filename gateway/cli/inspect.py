@@ -45,25 +45,32 @@ def inspect(name: str, url: str | None, api_key: str | None, standalone: bool, c
 async def _find(name: str, loaded: LoadedConfig, target: Target) -> JsonObject:
     from gateway.cli.hub import open_hub
     from gateway.cli.output import camel_keys
+    from gateway.errors import NotFound
 
     async with open_hub(loaded, target) as hub:
         sources = [camel_keys(source) for source in await hub.sources()] if hub.shows_sources else []
         tools = await hub.tools()
         for source in sources:
             if source["name"] == name:
-                return _source(source, tools, loaded)
+                return _source(source, tools, loaded if hub.is_own else None)
         others: list[str] = [str(source["name"]) for source in sources]
         for kind, key, label in _READABLE:
             for wire in await hub.listing(kind):
                 if wire[key] == name:
                     return {"kind": label, "name": name, "definition": wire}
                 others.append(str(wire[key]))
-        return _tool(name, tools, sources, loaded, others)
+        try:
+            return _tool(name, tools, sources, loaded if hub.is_own else None, others)
+        except NotFound as error:
+            if not hub.has_key:
+                raise
+            scopes = "The scopes of the API key may leave it out."
+            raise NotFound(error.kind, error.name, f"{error} {scopes}") from None
 
 
-def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig) -> JsonObject:
+def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig | None) -> JsonObject:
     name = str(source["name"])
-    entry = loaded.config.mcp_servers.get(name)
+    entry = loaded.config.mcp_servers.get(name) if loaded is not None else None
     return {
         **source,
         "entry": entry.model_dump(by_alias=True) if entry is not None else None,
@@ -72,7 +79,7 @@ def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig) -> J
     }
 
 
-def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig, others: Iterable[str]) -> JsonObject:
+def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig | None, others: Iterable[str]) -> JsonObject:
     from gateway.cli.hub import pick_tool, suggestion
     from gateway.errors import NotFound, ToolQuarantined
 
@@ -95,8 +102,9 @@ def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: Lo
     }
 
 
-def _policy(source: str, loaded: LoadedConfig) -> JsonObject:
-    return loaded.config.policy(source).model_dump(by_alias=True, mode="json")
+def _policy(source: str, loaded: LoadedConfig | None) -> JsonObject | None:
+    """The rules of a source by the command's configuration, or `None` if another configuration decides."""
+    return None if loaded is None else loaded.config.policy(source).model_dump(by_alias=True, mode="json")
 
 
 def _print(found: JsonMapping) -> None:

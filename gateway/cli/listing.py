@@ -89,13 +89,13 @@ def list_command(
     if tokens:
         _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
         return
-    items = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
+    items, has_key = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
     if as_json:
         print_json({kind: items})
     elif kind in ("sources", "servers"):
         _print_sources(items)
     else:
-        _print_items(kind, items)
+        _print_items(kind, items, f"No {kind} are served to this API key." if has_key else _EMPTY[kind])
 
 
 def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_json: bool) -> None:
@@ -136,30 +136,37 @@ def estimate_tokens(wire: JsonMapping) -> int:
     return -(-len(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) // CHARS_PER_TOKEN)
 
 
-async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> list[JsonObject]:
+async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
+    """What is served of a kind, and whether it was listed to an API key."""
     from gateway.cli.hub import open_hub, open_own, open_running
-    from gateway.cli.output import camel_keys, say
 
     if kind in _OF_FILES:
         async with open_running(loaded, target) as running:
             if running is not None:
-                return await _of_files(kind, running)
+                return await _of_files(kind, running), running.has_key
         if kind == "skills":
-            return await _own_skills(loaded)
+            return await _own_skills(loaded), False
         async with open_own(without_servers(loaded)) as own:
-            return await _of_files(kind, own)
+            return await _of_files(kind, own), False
     async with open_hub(loaded, target) as hub:
-        if kind in ("sources", "servers"):
-            for problem in await hub.problems():
-                say(f"problem: {problem}")
-            sources = [camel_keys(source) for source in await hub.sources()]
-            return [source for source in sources if kind == "sources" or source["kind"] == "server"]
-        if kind == "tools":
-            for source in await hub.sources() if hub.shows_sources else ():
-                if source.get("loop"):
-                    say(f"problem: server {source['name']!r}: {source['loop']}")
-            return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]
-        return await _resources(hub) if kind == "resources" else await hub.listing("prompts")
+        return await _of_hub(kind, hub), hub.has_key
+
+
+async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
+    """Sources, tools, resources or prompts; problems are named on stderr."""
+    from gateway.cli.output import camel_keys, say
+
+    if kind in ("sources", "servers"):
+        for problem in await hub.problems():
+            say(f"problem: {problem}")
+        sources = [camel_keys(source) for source in await hub.sources()]
+        return [source for source in sources if kind == "sources" or source["kind"] == "server"]
+    if kind == "tools":
+        for source in await hub.sources() if hub.shows_sources else ():
+            if source.get("loop"):
+                say(f"problem: server {source['name']!r}: {source['loop']}")
+        return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]
+    return await _resources(hub) if kind == "resources" else await hub.listing("prompts")
 
 
 async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
@@ -218,9 +225,9 @@ def _print_sources(sources: Sequence[JsonMapping]) -> None:
     print_table(("name", "kind", "protocol", "state", "tools", "ms", "problem"), rows, empty=_EMPTY["servers"], whole_last=True)
 
 
-def _print_items(kind: ListKind, items: Sequence[JsonMapping]) -> None:
+def _print_items(kind: ListKind, items: Sequence[JsonMapping], empty: str) -> None:
     from gateway.cli.output import first_line, print_table
 
     columns = _COLUMNS[kind]
     rows = [[first_line(next((item[key] for key in column.keys if item.get(key)), "")) for column in columns] for item in items]
-    print_table([column.header for column in columns], rows, empty=_EMPTY[kind])
+    print_table([column.header for column in columns], rows, empty=empty)

@@ -111,6 +111,7 @@ def _check_free(loaded: LoadedConfig, host: str, port: int) -> None:
         reserve(host, port).close()
     except AddressTaken as taken:
         from gateway.cli.endpoint import endpoint_of, find_listener
+        from gateway.server.origins import host_port
 
         found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
         holder = found.description() if found is not None else "another program"
@@ -118,7 +119,8 @@ def _check_free(loaded: LoadedConfig, host: str, port: int) -> None:
             reason = f"{holder} already serves this configuration there. Use it, stop it"
         else:
             reason = f"{holder} listens there. Stop it"
-        text = f"Cannot listen on {host}:{port}: {reason}, or choose another port with `--http {host}:PORT`."
+        at, other = host_port(host, port), host_port(host, "PORT")
+        text = f"Cannot listen on {at}: {reason}, or choose another port with `--http {other}`."
         raise ConfigError(text, path=taken.path) from None
 
 

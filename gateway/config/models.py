@@ -34,7 +34,7 @@ class StdioServer(Model):
     args: list[str] = Field(default_factory=list)
     """Arguments, passed as they are: no shell."""
     env: dict[str, str] = Field(default_factory=dict)
-    """Added to a minimal environment (HOME, LOGNAME, PATH, SHELL, TERM, USER)."""
+    """Added to a minimal environment (HOME, LOGNAME, PATH, SHELL, TERM, USER, XDG_STATE_HOME)."""
     cwd: str | None = None
     """Working directory; relative to the configuration file."""
     disabled: bool = False

@@ -48,7 +48,7 @@ def places_of(host: str, port: int, more_hosts: Sequence[str], more_origins: Seq
     hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
     if not is_loopback(host) and host not in WILDCARDS:
-        hosts += [host, f"{host}:{port}"]
+        hosts += [host, host_port(host, port), host_port(host, port).removesuffix(f":{port}")]
     return Places([*hosts, *more_hosts], [*origins, *more_origins])
 
 
@@ -57,6 +57,11 @@ def shown_host(host: str, port: int, more_hosts: Sequence[str]) -> str:
     if host in WILDCARDS:
         named = (one.removesuffix(":*") for one in more_hosts if one.endswith((":*", f":{port}")))
         host = next((name.removesuffix(f":{port}") for name in named), "127.0.0.1" if host == "0.0.0.0" else "::1")
+    return host_port(host, port)
+
+
+def host_port(host: str, port: int | str) -> str:
+    """Return `HOST:PORT` as in a URL, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 

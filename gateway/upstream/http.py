@@ -38,6 +38,7 @@ from gateway.upstream.standins import (
     SESSION_GONE,
     TOO_LARGE,
     UNAUTHORIZED,
+    connect_problem,
     is_session_gone,
     no_answer,
     not_mcp,
@@ -305,7 +306,8 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                 await response.aclose()
                 return _json_rpc_error(request, refused.code, refused.message, refused.data)
             if b'"method":"initialize"' in _head(request):
-                odd = not_mcp(response.status_code, response.headers.get("content-type", ""), request.url.netloc.decode("ascii"))
+                said = response.headers
+                odd = not_mcp(str(request.url), response.status_code, said.get("content-type", ""), said.get("location", ""))
                 if odd is not None:
                     await response.aclose()
                     return _json_rpc_error(request, odd.code, odd.message)
@@ -380,7 +382,7 @@ def undelivered(error: httpx2.TransportError | GatewayError) -> RpcError:
     if isinstance(error, GatewayError):
         return RpcError(NOT_SENT if isinstance(error, UpstreamUnavailable) else FORBIDDEN, str(error))
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout | httpx2.UnsupportedProtocol | httpx2.ProxyError):
-        return RpcError(NOT_SENT, f"cannot connect: {_reason(error)}")
+        return RpcError(NOT_SENT, f"cannot connect: {connect_problem(error)}")
     return RpcError(LOST, f"connection lost: {type(error).__name__}")
 
 
@@ -404,13 +406,9 @@ def _length(response: httpx2.Response) -> int:
     return int(declared) if declared.isdecimal() else 0
 
 
-def _reason(error: Exception) -> str:
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
-
-
 def _head(request: httpx2.Request) -> bytes:
-    return request.content[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b'"method"'
+    # A request that follows a redirect has the body of the first one only as its stream.
+    return next(iter(request.stream))[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b'"method"'
 
 
 def _has_no_answer(request: httpx2.Request) -> bool:

@@ -29,7 +29,7 @@ from gateway.tools.together import Together
 from gateway.tools.waits import PlainWait, own_task
 from gateway.upstream.event_stream import Stream
 from gateway.upstream.large import LARGE_BYTES, WAIT_SECONDS, Claim, LargeBodies
-from gateway.upstream.standins import Crowded, TooLarge, crowded
+from gateway.upstream.standins import Crowded, TooLarge, connect_problem, crowded
 
 MAX_HEAD_BYTES = 65_536
 """Of an answer before its body, and of anything else that is no body."""
@@ -536,5 +536,4 @@ def _reason(error: Exception) -> str:
         return "no connection in time"
     if not isinstance(error, ssl.SSLError | socket.gaierror):
         return "All connection attempts failed"
-    text = str(error).strip()
-    return text.splitlines()[0][:200] if text else type(error).__name__
+    return connect_problem(error)

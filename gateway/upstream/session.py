@@ -65,7 +65,18 @@ from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.param_headers import encode_header_value
 from gateway.upstream.pipe import PipeExchange
 from gateway.upstream.progress import ProgressRelay
-from gateway.upstream.standins import BUSY, DEFAULT_RETRY_SECONDS, FORBIDDEN, LOST, NOT_MCP, NOT_SENT, SESSION_GONE, TOO_LARGE, UNAUTHORIZED
+from gateway.upstream.standins import (
+    BUSY,
+    DEFAULT_RETRY_SECONDS,
+    FORBIDDEN,
+    LOST,
+    NOT_MCP,
+    NOT_SENT,
+    SESSION_GONE,
+    TOO_LARGE,
+    UNAUTHORIZED,
+    no_endpoint,
+)
 from gateway.upstream.turns import SETTLE_SECONDS
 
 if TYPE_CHECKING:
@@ -102,7 +113,7 @@ _NO_ANSWERS = frozenset(
 _NOT_FOUND = (METHOD_NOT_FOUND, "Not Found")
 """How it spells a bare 404, by which servers also refuse methods they do not have; none that is asked for these is without them."""
 
-_NEVER_MISSING = frozenset({"tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
+_NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
 
 
 class SessionHooks(Protocol):
@@ -379,7 +390,8 @@ class Session:
         spelled = (code, text.partition(":")[0])
         if (spelled in _NO_ANSWERS and method != "server/discover") or (spelled == _NOT_FOUND and method in _NEVER_MISSING):
             if method == "initialize":
-                return UpstreamUnavailable("it answered 'initialize' with something that is not MCP; check its URL", server=self.server)
+                text = "it answered 'initialize' with something that is not MCP; check its URL"
+                return UpstreamUnavailable(no_endpoint(404) if spelled == _NOT_FOUND else text, server=self.server)
             text = f"Server {self.server!r} answered {method!r} with something that is not MCP; the call may have run."
             return UpstreamLost(text, server=self.server)
         if code == TOO_LARGE:
@@ -394,7 +406,10 @@ class Session:
         if code == BUSY:
             data = error.data
             return UpstreamBusy(text, server=self.server, retry_after_seconds=data if isinstance(data, float) else DEFAULT_RETRY_SECONDS)
-        return UpstreamRefused(strip_text(text), server=self.server, code=code, data=received_data(strip_value(error.data)))
+        text = strip_text(text)
+        if method == "initialize":
+            text = f"it refused 'initialize': {text}"
+        return UpstreamRefused(text, server=self.server, code=code, data=received_data(strip_value(error.data)))
 
     async def negotiate(self, era: str, capabilities: JsonMapping) -> None:
         """Find out the era (`auto`) or take the pinned one, then agree; `capabilities` are declared to a legacy server.

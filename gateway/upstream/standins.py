@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 from email.utils import parsedate_to_datetime
+from urllib.parse import urljoin, urlsplit
 
 from gateway.errors import UpstreamLost
 from gateway.protocol import PARSE_ERROR, RpcError
@@ -58,6 +59,11 @@ RESUME_ATTEMPTS = 4
 
 NO_SESSION = "the server no longer knows our session"
 
+CHECK_URL = "check the URL; MCP endpoints often end in /mcp or /sse"
+
+MAX_SHOWN_URL = 200
+"""Characters of another program's URL in an error text."""
+
 
 class TooLarge(UpstreamLost):
     """The body of an answer is larger than is taken."""
@@ -86,22 +92,51 @@ def turned_away(server: str, status: int, retry_after: str) -> RpcError | None:
     return None
 
 
-def not_mcp(status: int, content_type: str, host: str) -> RpcError | None:
-    """Return what stands in for an HTTP answer to `initialize` that is not MCP, by its status and `Content-Type`."""
+def not_mcp(url: str, status: int, content_type: str, location: str) -> RpcError | None:
+    """Return what stands in for an HTTP answer to `initialize` that is not MCP, by its status and the headers of these names."""
     kind = content_type.partition(";")[0].strip().lower()
     if status == 421:
         fix = "have it accept this name (`server.http.allowedHosts` of a Moongate), or use a name that it accepts"
-        return RpcError(NOT_MCP, f"it does not accept the host name {host!r} (421); {fix}")
+        return RpcError(NOT_MCP, f"it does not accept the host name {urlsplit(url).netloc!r} (421); {fix}")
+    if 300 <= status < 400:
+        return _redirected(url, status, location)
     if kind in ("application/json", "text/event-stream"):
         return None
-    fix = "check the URL; MCP endpoints often end in /mcp or /sse"
     if kind == "text/html":
-        return RpcError(NOT_MCP, f"it answered {status} with an HTML page, which is not MCP; {fix}")
+        return RpcError(NOT_MCP, f"it answered {status} with an HTML page, which is not MCP; {CHECK_URL}")
     if status in (404, 405, 410):
-        return RpcError(NOT_MCP, f"it answered {status}, so there is no MCP endpoint at this URL; {fix}")
+        return RpcError(NOT_MCP, no_endpoint(status))
     if status in (200, 201):
-        return RpcError(NOT_MCP, f"it answered with {kind or 'no content type'}, which is not MCP; {fix}")
+        return RpcError(NOT_MCP, f"it answered with {kind or 'no content type'}, which is not MCP; {CHECK_URL}")
     return None
+
+
+def no_endpoint(status: int) -> str:
+    """Return the error text for a status that says that there is no MCP endpoint."""
+    return f"it answered {status}, so there is no MCP endpoint at this URL; {CHECK_URL}"
+
+
+def connect_problem(error: Exception) -> str:
+    """Return the first line of the text of an error that kept a connection from being made, in plain words where OpenSSL's are not."""
+    text = str(error).strip()
+    if "WRONG_VERSION_NUMBER" in text:
+        return "it does not speak TLS; if it is reached without TLS, write http:// instead of https://"
+    return text.splitlines()[0][:200] if text else type(error).__name__
+
+
+def _redirected(url: str, status: int, location: str) -> RpcError | None:
+    """Return what stands in for a redirect, or `None` if the SDK follows it: with the same method, and within the origin."""
+    where = ""
+    try:
+        asked, parts = urlsplit(url), urlsplit(urljoin(url, location))
+    except ValueError:
+        pass  # not a URL
+    else:
+        if location and status in (307, 308) and asked.hostname == parts.hostname and asked.port == parts.port:
+            return None
+        # The query may hold a secret, and so may the part before the host name.
+        where = f" to {parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"[:MAX_SHOWN_URL] if location else ""
+    return RpcError(NOT_MCP, f"it answered {status}, a redirect{where}, which is not followed; {CHECK_URL}")
 
 
 def is_session_gone(status: int, body: bytes) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -13,6 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.protocol import METHOD_NOT_FOUND
 from tests.cli.processes import Ended, moongate, write_gateway
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.running import free_port, raw_stdio
@@ -43,13 +45,23 @@ def checked(folder: Path, env: Mapping[str, str] | None = None, *, agents: Mappi
 
 @contextmanager
 def pages(answers: Mapping[str, tuple[int, str, str]]) -> Generator[str]:
-    """A web server that answers each path with its status, content type and body, whatever is asked; yields its origin."""
+    """A web server that answers each path with its status, content type and body, whatever is asked; yields its origin.
+
+    `ID` in a body stands for the id of the JSON-RPC request, and the body of a redirect is where it leads.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             status, kind, body = answers.get(self.path, (404, "text/html", "<html>No</html>"))
-            self.rfile.read(int(self.headers.get("content-length") or 0))
+            asked = self.rfile.read(int(self.headers.get("content-length") or 0))
+            if status == 0:
+                self.close_connection = True
+                return
+            if asked:
+                body = body.replace("ID", json.dumps(json.loads(asked).get("id")))
             self.send_response(status)
+            if 300 <= status < 400:
+                self.send_header("location", body)
             self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             self.end_headers()
@@ -129,12 +141,12 @@ def test_model_endpoint_that_answers_is_ok_and_one_that_does_not_fails(tmp_path:
     assert (down.code, "cannot be reached" in about(down, "model auto")[0][1]) == (4, True)
 
 
-def test_endpoint_that_lists_no_models_is_ok(tmp_path: Path, endpoint: ScriptedServer) -> None:
+def test_endpoint_that_lists_no_models_is_not_called_ok(tmp_path: Path, endpoint: ScriptedServer) -> None:
     play(endpoint)
-    done = checked(
-        tmp_path, {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_MODEL": "small"}, agents={"clerk.agent.md": CLERK.format(more="")}
-    )
-    assert about(done, "model auto") == [("ok", f"{endpoint.base_url} answers, but lists no models ")]
+    env = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_MODEL": "small"}
+    done = checked(tmp_path, env, agents={"clerk.agent.md": CLERK.format(more="")})
+    [(status, text)] = about(done, "model auto")
+    assert (done.code, status, f"{endpoint.base_url} lists no models" in text) == (0, "warn", True)
 
 
 def test_html_page_of_a_model_endpoint_is_called_that_in_doctor_and_in_a_call(tmp_path: Path, endpoint: ScriptedServer) -> None:
@@ -143,8 +155,24 @@ def test_html_page_of_a_model_endpoint_is_called_that_in_doctor_and_in_a_call(tm
     done = checked(tmp_path, env, agents={"clerk.agent.md": CLERK.format(more="")})
     [(status, text)] = about(done, "model auto")
     assert (status, f"{endpoint.base_url} answered with an HTML page instead of JSON" in text) == ("fail", True)
-    called = moongate("call", "agent__clerk", "task=file", "--standalone", cwd=tmp_path, env=env)
+    with pages({}) as base:  # a web server without such a path
+        env = {**env, "OPENAI_BASE_URL": base}
+        done = checked(tmp_path, env)
+        called = moongate("call", "agent__clerk", "task=file", "--standalone", cwd=tmp_path, env=env)
+        nothing = checked(tmp_path, {**env, "OPENAI_BASE_URL": base.removeprefix("http://")})
+    [(status, text)] = about(done, "model auto")
+    assert (status, f"{base} answered with an HTML page instead of JSON" in text) == ("fail", True)
     assert "answered with an HTML page instead of JSON" in called.out + called.err
+    [(status, text)] = about(nothing, "model auto")
+    assert (status, "must begin with http:// or https://" in text) == ("fail", True)
+
+
+def test_bind_on_every_address_without_names_is_remarked_on(tmp_path: Path) -> None:
+    assert moongate("keys", "add", "laptop", cwd=tmp_path).code == 0
+    for names in ([], ["hub.example.com:*"]):
+        write_gateway(tmp_path, server={"http": {"host": "0.0.0.0", "port": free_port(), "allowedHosts": names}})
+        done = moongate("doctor", "--json", cwd=tmp_path)
+        assert [(status, "server.http.allowedHosts" in text) for status, text in about(done, "bind")] == ([] if names else [("warn", True)])
 
 
 def test_database_server_that_is_down_fails(tmp_path: Path) -> None:
@@ -163,18 +191,30 @@ def test_remote_agent_without_its_package_fails_with_the_command_that_installs_i
 
 
 def test_url_that_answers_without_mcp_is_explained_in_doctor_and_with_url(tmp_path: Path) -> None:
+    refusal = json.dumps({"jsonrpc": "2.0", "id": "ID", "error": {"code": METHOD_NOT_FOUND, "message": "No such method"}})
     answers = {
         "html": (200, "text/html", "<html>Hi</html>", "it answered 200 with an HTML page"),
         "other-host": (421, "text/plain", "Misdirected", "it does not accept the host name"),
         "object": (200, "application/json", '{"hello": 1}', "with something that is not MCP"),
         "gone": (404, "text/plain", "", "it answered 404, so there is no MCP endpoint"),
+        "no-route": (404, "application/json", '{"detail": "Not Found"}', "it answered 404, so there is no MCP endpoint"),
+        "moved": (302, "text/html", "/login?code=secret", "/login, which is not followed"),
+        "elsewhere": (307, "", "https://example.com/mcp?code=secret", "a redirect to https://example.com/mcp, which is not followed"),
+        "refused": (200, "application/json", refusal.replace('"ID"', "ID"), "it refused 'initialize': No such method"),
+        "forbidden": (403, "text/html", "<html>No</html>", "answered 403"),
+        "cut": (0, "", "", "it closed the connection during the handshake"),
         "text": (200, "text/plain", "ok", "it answered with text/plain"),
     }
-    with pages({f"/{name}": answer[:3] for name, answer in answers.items()}) as base:
-        done = checked(tmp_path, mcpServers={name: {"url": f"{base}/{name}"} for name in answers})
-        asked = moongate("list", "tools", "--url", f"{base}/html", cwd=tmp_path)
+    with pages({f"/{name}": answer[:3] for name, answer in answers.items()} | {"/status.json": answers["forbidden"][:3]}) as base:
+        urls = {name: f"{base}/{name}" for name in answers}
+        done = checked(tmp_path, mcpServers={name: {"url": url} for name, url in urls.items()} | {"tls": {"url": f"https{base[4:]}"}})
+        asked = {name: moongate("list", "tools", "--url", url, "--json", cwd=tmp_path) for name, url in urls.items()}
     for name, answer in answers.items():
         [(status, text)] = about(done, f"server {name}")
-        assert (status, answer[3] in text) == ("fail", True), text
-    assert (done.code, asked.code) == (4, 4)
-    assert answers["html"][3] in asked.err
+        assert (status, answer[3] in text, "secret" in text) == ("fail", True, False), text
+        assert (asked[name].code, asked[name].error["code"]) == (4, "unreachable"), asked[name].err
+        message = asked[name].error["message"]
+        assert message.startswith(f"{urls[name]} cannot be asked: ") and answer[3] in message, message
+        assert "policies." not in message and "gateway: " not in asked[name].err
+    assert "write http:// instead of https://" in about(done, "server tls")[0][1]
+    assert done.code == 3

@@ -106,6 +106,44 @@ def test_list_with_url_shows_what_that_gateway_serves(gateway: Running, second: 
         assert "not served: " in listed.err and "broken.agent.md" in listed.err and "'modle'" in listed.err
 
 
+def test_inspect_with_url_shows_no_rules_of_the_local_configuration(gateway: Running, second: Path) -> None:
+    for name in ("up", "up__add"):
+        shown = moongate("inspect", name, "--json", cwd=gateway.folder).data
+        assert shown["policy"] and moongate("inspect", name, "--url", gateway.url, "--json", cwd=second).data["policy"] is None
+    assert moongate("inspect", "up", "--url", gateway.url, "--json", cwd=second).data["entry"] is None
+
+
+def test_url_of_a_gateway_without_its_path_is_answered_with_its_endpoint(gateway: Running) -> None:
+    wrong = gateway.url.removesuffix("/mcp")
+    done = moongate("list", "tools", "--url", wrong, "--json", cwd=gateway.folder)
+    assert (done.code, f"The endpoint of the gateway at {wrong} is {gateway.url};" in done.error["message"]) == (4, True)
+
+
+def test_redirect_to_the_endpoint_of_the_same_origin_is_followed(gateway: Running, tmp_path: Path) -> None:
+    assert moongate("list", "tools", "--url", f"{gateway.url}/", "--json", cwd=gateway.folder).data["tools"]
+    write_gateway(tmp_path, storage={"dir": "state"}, mcpServers={"hub": {"url": f"{gateway.url}/"}})
+    assert moongate("call", "hub__up__add", "a=1", "b=2", cwd=tmp_path).out == "3\n"
+
+
+@pytest.mark.parametrize("url", ["", "127.0.0.1:8765", "ftp://127.0.0.1/mcp", "http://127.0.0.1:99999/mcp", "http://[::1/mcp", "http://"])
+def test_url_that_is_not_one_is_refused(tmp_path: Path, url: str) -> None:
+    done = moongate("list", "tools", "--url", url, "--json", cwd=tmp_path)
+    assert (done.code, f"--url {url!r} is not the URL of an endpoint" in done.error["message"]) == (1, True)
+
+
+def test_url_and_standalone_exclude_each_other(gateway: Running) -> None:
+    done = moongate("list", "tools", "--url", gateway.url, "--standalone", "--json", cwd=gateway.folder)
+    assert (done.code, done.error["code"]) == (1, "usage")
+
+
+def test_command_without_a_gateway_says_that_it_starts_the_sources(tmp_path: Path) -> None:
+    port = free_port()
+    config = write_gateway(tmp_path, storage={"dir": "state"}, server={"http": {"port": port}})
+    said = f"gateway: none at http://127.0.0.1:{port}/mcp, so this command starts the sources of {config} itself"
+    assert said in moongate("list", cwd=tmp_path).err
+    assert said not in moongate("list", "--standalone", cwd=tmp_path).err
+
+
 def test_second_run_names_the_process_on_the_port(gateway: Running, second: Path) -> None:
     own = moongate("run", "--json", cwd=gateway.folder)
     assert (own.code, own.error["code"]) == (2, "config-invalid")
@@ -171,6 +209,17 @@ def test_scoped_key_is_used_with_its_rights(gateway: Running, key: str) -> None:
     assert (status.code, status.error["code"]) == (6, "denied")
     assert moongate("inspect", "up__add", "--api-key", key, "--json", cwd=gateway.folder).data["source"] == "up"
     assert gateway.starts() == 1
+
+
+def test_key_with_the_scope_of_the_status_is_refused_calls_outside_its_scopes(gateway: Running, key: str) -> None:
+    status = str(moongate("keys", "add", "watcher", "--scope", "gateway", "--json", cwd=gateway.folder).data["key"])
+    denied = moongate("call", "up__echo", "text=x", "--api-key", status, "--json", cwd=gateway.folder)
+    assert (denied.code, "no scope for tool 'echo' of 'up'" in denied.error["message"]) == (6, True)
+    unknown = moongate("call", "up__ech", "--api-key", status, "--json", cwd=gateway.folder)
+    assert (unknown.code, unknown.error["code"]) == (1, "not-found")
+    hidden = moongate("inspect", "up__echo", "--api-key", status, "--json", cwd=gateway.folder)
+    assert (hidden.code, "scopes of the API key" in hidden.error["message"]) == (1, True)
+    assert "No agents are served to this API key." in moongate("list", "agents", "--api-key", status, cwd=gateway.folder).err
 
 
 def test_gateway_with_keys_is_known_without_one(gateway: Running, second: Path, key: str) -> None:

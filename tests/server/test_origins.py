@@ -36,3 +36,9 @@ async def test_a_request_is_refused_where_the_sdk_refuses_it(places: Places, lin
     refusal = await theirs.validate_request(Request(scope))
     ours = places.refusal(given)
     assert (None if ours is None else ours[0]) == (None if refusal is None else refusal.status_code)
+
+
+def test_bound_ipv6_address_is_accepted_as_clients_write_it() -> None:
+    places = places_of("fd00::1", 8765, [], [])
+    assert places.refusal([(b"host", b"[fd00::1]:8765")]) is places.refusal([(b"host", b"[fd00::1]")]) is None
+    assert places.refusal([(b"host", b"[fd00::2]:8765")]) is not None
