@@ -31,14 +31,15 @@ def text_of(result: Any) -> str:
 
 @dataclass
 class User:
-    """A user whose gateways keep their state where it is kept by default."""
+    """A user whose gateways keep their state where it is kept by default, or below `state` as `$XDG_STATE_HOME`."""
 
     home: Path
     stack: ExitStack
+    state: Path | None = None
 
     @property
     def env(self) -> dict[str, str]:
-        return {"HOME": str(self.home), "XDG_STATE_HOME": ""}
+        return {"HOME": str(self.home), "XDG_STATE_HOME": str(self.state or "")}
 
     def write(self, name: str, servers: dict[str, Any], port: int = 0) -> Path:
         path = self.home / f"{name}.json"
@@ -121,7 +122,7 @@ class Circle:
 @pytest.fixture(scope="module")
 def circle(tmp_path_factory: pytest.TempPathFactory) -> Generator[Circle]:
     with ExitStack() as stack:
-        user = User(tmp_path_factory.mktemp("circle"), stack)
+        user = User(tmp_path_factory.mktemp("circle"), stack, tmp_path_factory.mktemp("state"))
         ports = {name: free_port() for name in ("first", "second")}
         first, second = user.home / "first.json", f"http://127.0.0.1:{ports['second']}/mcp"
         mark = str(user.home / "mark")
