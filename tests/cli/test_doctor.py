@@ -164,7 +164,7 @@ def test_html_page_of_a_model_endpoint_is_called_that_in_doctor_and_in_a_call(tm
     assert (status, f"{base} answered with an HTML page instead of JSON" in text) == ("fail", True)
     assert "answered with an HTML page instead of JSON" in called.out + called.err
     [(status, text)] = about(nothing, "model auto")
-    assert (status, "must begin with http:// or https://" in text) == ("fail", True)
+    assert (status, "is not like http://" in text) == ("fail", True)
 
 
 def test_bind_on_every_address_without_names_is_remarked_on(tmp_path: Path) -> None:
