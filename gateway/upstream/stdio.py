@@ -35,7 +35,7 @@ LOOKS = 100
 """How often in that time it is looked whether what the child started has left too, which nobody tells."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
-"""Variables of our environment that a child gets too: the SDK's choice, and where a gateway behind this one finds the user's state folder."""
+"""Variables of our environment that a child gets too: the SDK's choice, and where a gateway behind this one finds its state folder."""
 
 
 @asynccontextmanager
