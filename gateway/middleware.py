@@ -30,6 +30,7 @@ __all__ = [
     "MiddlewareType",
     "SortedMiddleware",
     "around_models",
+    "as_answer",
     "check_layer",
     "compose",
     "listed",
@@ -113,27 +114,37 @@ async def through(
         await compose(middleware, context, call)
     except MiddlewareTermination as stop:
         around.result = stop.result if around.result is None else around.result
-    result = around.result = _as_answer(around.result, fold, whole)
-    if isinstance(result, ResponseStream):
-        result = cast("ResponseStream[UpdateT, Any]", result).with_context_hooks(
+    result: Any = as_answer(around.result, fold, whole)
+    around.result = result
+    while isinstance(result, ResponseStream):
+        given = cast("ResponseStream[UpdateT, Any]", result)
+        stream = given.with_context_hooks(
             fold,
             transform_hooks=around.stream_transform_hooks,
             result_hooks=around.stream_result_hooks,
             cleanup_hooks=around.stream_cleanup_hooks,
         )
         try:
-            async for update in result:
+            async for update in stream:
                 yield update
-            around.result = await result.get_final_response()
+            around.result = await stream.get_final_response()
+            return
+        except MiddlewareTermination as stop:  # middleware further out streams itself, so what is further in ended only now
+            instead = stop.result if around.result is given else around.result
         finally:
-            await result.aclose()
-    elif result is not None:
+            await stream.aclose()
+        result = around.result = as_answer(instead, fold, whole)
+    if result is not None:
         for update in result.to_updates():
             yield update
 
 
-def _as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable[..., Any]) -> Any:
-    """A result as middleware may set it: the whole, its parts, or only what is said in it."""
+def as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable[..., Any]) -> Any:
+    """Return a result as middleware may set it (the whole, its parts, or only what is said in it) as the whole or a stream of parts.
+
+    Raises:
+        MiddlewareException: It is not an answer.
+    """
     if result is None or isinstance(result, ResponseStream) or isinstance(result, cast("type", whole)):
         return cast("Any", result)
     if isinstance(result, AsyncIterable):
@@ -279,7 +290,8 @@ def _type_of(item: object) -> MiddlewareType:
         )
     annotated = _annotated(function, name)
     if marked is not None and annotated is not None and marked != annotated:
-        raise MiddlewareException(f"Middleware {name!r} is marked as {marked.value} middleware, but takes a {annotated.value} context.")
+        taken = next(context for context, kind in _CONTEXTS.items() if kind is annotated)
+        raise MiddlewareException(f"Middleware {name!r} is marked as {marked.value} middleware, but takes a parameter of type {taken}.")
     found = marked or annotated
     if found is None and function is not item:
         return MiddlewareType.AGENT

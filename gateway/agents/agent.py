@@ -18,7 +18,7 @@ from gateway.agents.parts import AgentParts, Replaced, with_replaced
 from gateway.agents.run import RunObserver, RunPlan, run_stream
 from gateway.agents.tracing import traced_run
 from gateway.chat.base import OptionsT, SupportsChatGetResponse
-from gateway.chat.limits import LoopOptions, loop_options, warn_of_config
+from gateway.chat.limits import LoopOptions, check_tool_values, loop_options
 from gateway.errors import AgentInvalidRequestException
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
@@ -192,7 +192,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         """
         if thread is not None:
             raise TypeError("run() takes no thread: a conversation is an AgentSession; pass session=agent.create_session().")
-        warn_of_config(function_invocation_kwargs)
+        check_tool_values(function_invocation_kwargs)
         agent = cast("Agent", self)
         context = AgentContext(
             agent,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast
 from gateway.agents.parts import ChatParts, Replaced, with_replaced
 from gateway.agents.run import RunPlan, answer_stream
 from gateway.chat.base import BaseChatClient, ClientRequest, OptionsT
-from gateway.chat.limits import loop_options, normalize_function_invocation_configuration, warn_of_config
+from gateway.chat.limits import check_tool_values, loop_options, normalize_function_invocation_configuration
 from gateway.json_types import JsonMapping
 from gateway.middleware import around_models, check_layer, listed, sort_middleware
 from gateway.sessions.compacting import RunCompaction
@@ -111,7 +111,7 @@ def _looped(
 ) -> Awaitable[ChatResponse] | ChatStream:
     """Run the loop over `inner`, the `get_response` of a client of another kind."""
     values = how.get("function_invocation_kwargs") or {}
-    warn_of_config(values)
+    check_tool_values(values)
     layers = listed(how.get("middleware"))
     around_models(sort_middleware(layers))
     given = cast("ChatOptions", dict(how.get("options") or {}))

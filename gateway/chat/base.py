@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, cast, overloa
 
 from typing_extensions import TypeVar
 
-from gateway.chat.limits import loop_options, normalize_function_invocation_configuration, warn_of_config
+from gateway.chat.limits import check_tool_values, loop_options, normalize_function_invocation_configuration
 from gateway.chat.middleware import ChatContext, ChatStream, around_model, ask_client, read, whole_of
 from gateway.former import FormerMethods
 from gateway.json_types import JsonMapping, JsonObject
@@ -199,7 +199,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         returned. `middleware` is this call's own, inside the client's; `compaction_strategy` and `tokenizer` go before the
         client's; `function_invocation_kwargs` reach tools, `client_kwargs` middleware and the client.
         """
-        warn_of_config(function_invocation_kwargs)
+        check_tool_values(function_invocation_kwargs)
         given = cast("ChatOptions", dict(options or {}))
         own = dict(client_kwargs or {})
         layers = [*listed(own.pop("middleware", None)), *listed(middleware)]

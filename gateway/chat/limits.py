@@ -99,8 +99,14 @@ def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
     return made
 
 
-def warn_of_config(values: JsonMapping | None) -> None:
-    """Warn that `function_invocation_kwargs={"config": …}` sets no limits, though some documents say so."""
+def check_tool_values(values: JsonMapping | None) -> None:
+    """Check `function_invocation_kwargs`, and warn that `{"config": …}` among them sets no limits, though some documents say so.
+
+    Raises:
+        TypeError: They are not a mapping of names to values.
+    """
+    if values is not None and not isinstance(cast("object", values), Mapping):
+        raise TypeError(f"function_invocation_kwargs must be a dict of values for tools by name, not {type(values).__name__}.")
     config = (values or {}).get("config")
     if isinstance(config, Mapping) and config and _DEFAULTS.keys() >= cast("Mapping[str, Any]", config).keys():
         limits = ", ".join(f"'{name}': …" for name in cast("Mapping[str, Any]", config))

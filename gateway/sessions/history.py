@@ -70,14 +70,14 @@ class HistoryProvider(ContextProvider):
     @abstractmethod
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
         """The stored messages, oldest first. `state` is this provider's part of the session's state."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} loads messages, so it must implement get_messages.")
 
     @abstractmethod
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
         """Append messages; the agent never calls it with none."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} stores messages, so it must implement save_messages.")
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
         """Put the stored messages before the input."""

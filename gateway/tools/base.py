@@ -196,6 +196,20 @@ class Tool(Protocol):
         ...
 
 
+class NamedTool(Tool, Protocol):
+    """A tool with agent-framework's attributes of a function; what middleware around its calls sees."""
+
+    @property
+    def name(self) -> str:
+        """The name that the model calls it by."""
+        ...
+
+    @property
+    def description(self) -> str:
+        """What the model reads of it; empty if it has no description."""
+        ...
+
+
 TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
 

@@ -210,6 +210,16 @@ class GuardedTool:
         self.definition = policy.published
         """The definition as published after policy; still under the native name."""
 
+    @property
+    def name(self) -> str:
+        """The name clients call (`NamedTool`)."""
+        return self.exposed_name
+
+    @property
+    def description(self) -> str:
+        """The published description (`NamedTool`)."""
+        return self.definition.description or ""
+
     def running(self, tool: Tool) -> GuardedTool:
         """The same gate around another way to run this tool."""
         return GuardedTool(

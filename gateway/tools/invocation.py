@@ -12,9 +12,10 @@ from typing import Any, Protocol, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import CallNext, MiddlewareType, mark
-from gateway.tools.base import Tool, ToolSource
+from gateway.tools.base import NamedTool, Tool, ToolSource
 from gateway.tools.context import CallContext
 from gateway.tools.given import by_name, normalize_tools
+from gateway.tools.wrappers import named
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
@@ -46,7 +47,8 @@ class FunctionInvocationContext:
         ctx: CallContext | None = None,
     ) -> None:
         """`tools` is the run's live list; `ctx` the gateway call on whose behalf the run goes on."""
-        self.function = function
+        self.function: NamedTool = named(function)
+        """The tool that is called. Middleware may put another one in its place."""
         self.arguments: JsonObject = _as_dict(arguments)
         """The arguments of the call. Of a function they are checked, converted to the annotated types and have their defaults.
 

@@ -47,6 +47,15 @@ class ContextType(Protocol):
         ...
 
 
+class _RunOrCall:
+    """Fills an unannotated `ctx`: with the `FunctionInvocationContext` in an agent's run, else with the `CallContext`."""
+
+    @classmethod
+    def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
+        """Return the context of the call."""
+        return ctx if ctx.invocation is None else ctx.invocation
+
+
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """One published parameter of a function and how to pass it."""
@@ -153,7 +162,7 @@ def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None)
     contexts = [(name, found) for name in signature.parameters if (found := _context_of(hints.get(name))) is not None]
     if len(contexts) > 1:
         raise ValueError(f"{' and '.join(name for name, _ in contexts)} all take the context of the call; one parameter may.")
-    context, context_type = contexts[0] if contexts else (None, None)
+    context, context_type = contexts[0] if contexts else _unannotated_context(signature, hints, explicit)
     output_schema, returns = _read_return(func, hints.get("return"))
     if explicit is not None:
         model, parameters = _explicit_model(explicit)
@@ -250,6 +259,18 @@ def _context_of(annotation: Any) -> type | None:
     if get_origin(annotation) in (Union, types.UnionType):
         return next((found for member in get_args(annotation) if (found := _context_of(member)) is not None), None)
     return annotation if annotation is CallContext or (isinstance(annotation, type) and hasattr(annotation, "for_call")) else None
+
+
+def _unannotated_context(
+    signature: inspect.Signature, hints: Mapping[str, Any], explicit: Explicit | None
+) -> tuple[str, type] | tuple[None, None]:
+    """Return the parameter `ctx` of a function whose arguments are given by a schema without a `ctx`, and the class that it gets."""
+    if explicit is None or "ctx" not in signature.parameters or "ctx" in hints:
+        return None, None
+    shape = explicit if isinstance(explicit, Mapping) else model_schema(explicit)
+    if "ctx" in (shape.get("properties") or {}):
+        return None, None
+    return "ctx", _RunOrCall
 
 
 def _signature_model(

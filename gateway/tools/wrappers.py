@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import cast
 
 from gateway.json_types import JsonObject
-from gateway.tools.base import DescribingTool, Tool, ToolOutcome
+from gateway.tools.base import DescribingTool, NamedTool, Tool, ToolOutcome
 from gateway.tools.context import CallContext
 
 
@@ -20,6 +21,16 @@ class RenamedTool:
         """Id of the source the tool is from, where it is known."""
         self.definition = dataclasses.replace(tool.definition, name=name)
 
+    @property
+    def name(self) -> str:
+        """The name that the model calls it by (`NamedTool`)."""
+        return self.definition.name
+
+    @property
+    def description(self) -> str:
+        """What the model reads of it (`NamedTool`)."""
+        return self.definition.description or ""
+
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Call the tool."""
         return await self.inner.call(arguments, ctx)
@@ -32,3 +43,10 @@ class RenamedTool:
         copy = RenamedTool(tool, shown.name)
         copy.definition = dataclasses.replace(shown, description=description)
         return copy
+
+
+def named(tool: Tool) -> NamedTool:
+    """Return the tool itself if it has a name and a description of its own, else the tool with those of its definition."""
+    if hasattr(tool, "name") and hasattr(tool, "description"):
+        return cast("NamedTool", tool)
+    return RenamedTool(tool, tool.definition.name)

@@ -51,6 +51,10 @@ GivenMessages = Message | JsonMapping | Sequence[Message | JsonMapping] | None
 """Messages of a response, as objects or in their JSON form."""
 
 
+GivenContents = str | Content | JsonMapping | Sequence[Content | str | JsonMapping] | None
+"""Contents of a message or an update, as objects, as texts or in their JSON form."""
+
+
 class _Unparsed:
     """Stands for a value that was not read yet; a class, because copies of it must be itself."""
 
@@ -66,11 +70,6 @@ class _Update:
     contents: list[Content]
 
     __deepcopy__ = sharing_raw
-
-    def __post_init__(self) -> None:
-        """Make contents of texts and dicts among `contents`, so that every part has a list of `Content`."""
-        if not isinstance(self.contents, list) or not all(isinstance(content, Content) for content in self.contents):  # pyright: ignore[reportUnnecessaryIsInstance]  # callers without types
-            self.contents = to_contents(self.contents)
 
     @property
     def text(self) -> str:
@@ -104,10 +103,16 @@ class _Update:
         return cls.from_dict(json.loads(text))
 
 
+def _as_list(contents: GivenContents) -> list[Content]:
+    if isinstance(contents, list) and all(isinstance(content, Content) for content in contents):
+        return cast("list[Content]", contents)
+    return to_contents(contents)
+
+
 _KINDS = {"ChatResponseUpdate": "chat_response_update", "AgentResponseUpdate": "agent_response_update"}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class ChatResponseUpdate(_Update):
     """A part of a streamed model response."""
 
@@ -125,8 +130,37 @@ class ChatResponseUpdate(_Update):
     additional_properties: JsonObject | None = None
     raw_representation: object = None
 
+    def __init__(
+        self,
+        contents: GivenContents = None,
+        role: Role | str | None = None,
+        response_id: str | None = None,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        author_name: str | None = None,
+        message_id: str | None = None,
+        conversation_id: str | None = None,
+        created_at: Timestamp | None = None,
+        continuation_token: ContinuationToken | None = None,
+        additional_properties: JsonObject | None = None,
+        raw_representation: object = None,
+    ) -> None:
+        """Texts and dicts among `contents` become `Content`; a list of `Content` is kept as it is."""
+        self.contents = _as_list(contents)
+        self.role = role
+        self.response_id = response_id
+        self.model = model
+        self.finish_reason = finish_reason
+        self.author_name = author_name
+        self.message_id = message_id
+        self.conversation_id = conversation_id
+        self.created_at = created_at
+        self.continuation_token = continuation_token
+        self.additional_properties = additional_properties
+        self.raw_representation = raw_representation
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class AgentResponseUpdate(_Update):
     """A part of an agent's run."""
 
@@ -142,6 +176,33 @@ class AgentResponseUpdate(_Update):
     continuation_token: ContinuationToken | None = None
     additional_properties: JsonObject | None = None
     raw_representation: object = None
+
+    def __init__(
+        self,
+        contents: GivenContents = None,
+        role: Role | str | None = None,
+        author_name: str | None = None,
+        message_id: str | None = None,
+        response_id: str | None = None,
+        finish_reason: str | None = None,
+        agent_id: str | None = None,
+        created_at: Timestamp | None = None,
+        continuation_token: ContinuationToken | None = None,
+        additional_properties: JsonObject | None = None,
+        raw_representation: object = None,
+    ) -> None:
+        """Texts and dicts among `contents` become `Content`; a list of `Content` is kept as it is."""
+        self.contents = _as_list(contents)
+        self.role = role
+        self.author_name = author_name
+        self.message_id = message_id
+        self.response_id = response_id
+        self.finish_reason = finish_reason
+        self.agent_id = agent_id
+        self.created_at = created_at
+        self.continuation_token = continuation_token
+        self.additional_properties = additional_properties
+        self.raw_representation = raw_representation
 
     @property
     def user_input_requests(self) -> list[Content]:

@@ -70,6 +70,7 @@ class MCPTaskOptions:
     """How long-running calls are followed. Immutable; replace the whole object.
 
     Raises:
+        TypeError: `default_ttl` or `max_task_wait` is not a `timedelta`.
         ValueError: `default_ttl` or `max_task_wait` is not positive.
     """
 
@@ -82,7 +83,11 @@ class MCPTaskOptions:
 
     def __post_init__(self) -> None:
         for name, value in (("default_ttl", self.default_ttl), ("max_task_wait", self.max_task_wait)):
-            if value is not None and value <= timedelta(0):
+            if value is None:
+                continue
+            if not isinstance(cast("object", value), timedelta):
+                raise TypeError(f"{name} must be a timedelta, as timedelta(seconds=60), not {type(value).__name__}.")
+            if value <= timedelta(0):
                 raise ValueError(f"{name} must be positive, got {value}")
 
     def to_wire(self) -> JsonObject:

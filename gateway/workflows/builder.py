@@ -204,7 +204,9 @@ class WorkflowBuilder:
         if not isinstance(item, Executor):
             item = self._wrap(item)
         if self._executors.setdefault(item.id, item) is not item:
-            raise ValueError(f"Duplicate executor ID {item.id!r} detected in workflow: two executors must not share an id.")
+            raise ValueError(
+                f"Duplicate executor ID {item.id!r} detected in workflow: two executors must not share an id. Pass another one as id=."
+            )
         return item.id
 
     def _wrap(self, agent: Any) -> Executor:

@@ -61,8 +61,12 @@ class WorkflowExecutor(Executor):
         self, workflow: Workflow, id: str | None = None, allow_direct_output: bool = False, propagate_request: bool = False
     ) -> None:
         """The id is the workflow's where not given. `allow_direct_output` yields the inner outputs as the parent's;
-        `propagate_request` asks the parent's caller what the inner workflow asks, instead of an executor of the parent."""
-        super().__init__(id or workflow.id)
+        `propagate_request` asks the parent's caller what the inner workflow asks, instead of an executor of the parent.
+
+        Raises:
+            ValueError: The id is empty.
+        """
+        super().__init__(workflow.id if id is None else id)
         self.workflow = workflow
         self.allow_direct_output = allow_direct_output
         self.propagate_request = propagate_request

@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import pytest
 from pydantic import AliasChoices, BaseModel, Field
 
-from gateway import FunctionInvocationContext, FunctionTool, function_middleware, tool
+from gateway import CallContext, FunctionInvocationContext, FunctionTool, function_middleware, tool
+from gateway.tools.base import Complete, ToolDefinition
+from gateway.tools.wrappers import RenamedTool
 from tests.agents.building import agent_of, both_ways, call, results_of, run
 
 CallNext = Callable[[], Awaitable[None]]
@@ -35,6 +37,56 @@ def looking(seen: list[dict[str, Any]]) -> Any:
         await call_next()
 
     return look
+
+
+class Bare:
+    """A tool that has a definition only."""
+
+    definition = ToolDefinition("look", "Looks around.")
+
+    async def call(self, arguments: Any, ctx: CallContext) -> Complete:
+        return Complete.text("seen")
+
+
+@pytest.mark.requirement("MW4", "TL1")
+@pytest.mark.parametrize(
+    "given",
+    [Bare(), RenamedTool(Bare(), "look"), FunctionTool(lambda: "seen", name="look", description="Looks around.")],
+    ids=["bare", "of a gateway", "function"],
+)
+async def test_middleware_reads_name_and_description_of_any_tool(given: Any) -> None:
+    seen: list[tuple[str, str]] = []
+
+    @function_middleware
+    async def look(context: FunctionInvocationContext, call_next: CallNext) -> None:
+        seen.append((context.function.name, context.function.description))
+        await call_next()
+
+    agent, _ = agent_of([call("look"), "ok"], [given], middleware=[look])
+    assert results_of(await run(agent, False)) == ["seen"]
+    assert seen == [("look", "Looks around.")]
+
+
+UNANNOTATED = """
+def place(item, ctx):
+    return f"{item} {ctx.kwargs.get('tenant') if hasattr(ctx, 'kwargs') else type(ctx).__name__}"
+
+def own(ctx):
+    return ctx
+"""
+
+
+@both_ways
+@pytest.mark.requirement("TL13", "TL14")
+async def test_unannotated_ctx_beside_a_given_schema_is_the_context(stream: bool) -> None:
+    functions: dict[str, Any] = {}
+    exec(UNANNOTATED, functions)  # as a type checker would not let it stand
+    shape = {"type": "object", "properties": {"item": {"type": "string"}}}
+    placed = FunctionTool[..., Any](functions["place"], schema=shape)
+    given = FunctionTool[..., Any](functions["own"], schema={"type": "object", "properties": {"ctx": {"type": "string"}}})
+    agent, _ = agent_of([[call("place", {"item": "tea"}), call("own", {"ctx": "mine"}, "c2")], "ok"], [placed, given])
+    assert results_of(await run(agent, stream, function_invocation_kwargs={"tenant": "acme"})) == ["tea acme", "mine"]
+    assert str(await placed.invoke(arguments={"item": "tea"})) == "tea CallContext"
 
 
 @both_ways

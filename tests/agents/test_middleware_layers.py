@@ -249,7 +249,7 @@ async def one_parameter(context: ChatContext) -> None: ...
 
 NOT_MIDDLEWARE = {
     "nothing": (nothing, "Cannot determine middleware type of 'nothing'"),
-    "contradiction": (contradiction, "marked as agent middleware, but takes a chat context"),
+    "contradiction": (contradiction, "marked as agent middleware, but takes a parameter of type ChatContext"),
     "one parameter": (one_parameter, "must have at least 2 parameters"),
     "a class": (Log, r"'Log' is a class; pass an object of it: Log\(\)"),
     "a number": (5, "5 is not middleware"),

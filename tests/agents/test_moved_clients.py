@@ -121,7 +121,7 @@ class Foreign:
     def get_response(self, messages: Sequence[Message], *, stream: bool = False, options: Any = None, **kwargs: Any) -> Any:
         async def parts() -> AsyncIterator[ChatResponseUpdate]:
             self.asked.append(([message.text for message in messages], dict(options or {})))
-            yield ChatResponseUpdate(contents=[self.replies.pop(0)], role="assistant")  # pyright: ignore[reportArgumentType]  # texts too
+            yield ChatResponseUpdate(contents=[self.replies.pop(0)], role="assistant")
 
         answer = ResponseStream[ChatResponseUpdate, ChatResponse](parts(), ChatResponse.from_updates)
         return answer if stream else answer.get_final_response()

@@ -18,6 +18,8 @@ MOVED_OVER = {
     "gateway/chat/embeddings.py OpenAIEmbeddingClient.__init__",
     "gateway/chat/foundry.py FoundryChatClient.__init__",
     "gateway/chat/openai_base.py OpenAIClientBase.__init__",
+    "gateway/types/responses.py AgentResponseUpdate.__init__",
+    "gateway/types/responses.py ChatResponseUpdate.__init__",
     "gateway/workflows/workflow.py Workflow.run",
     "gateway/agents/agent.py Agent.__init__",
     "gateway/agents/evaluation/evaluate.py evaluate_agent",

@@ -27,6 +27,16 @@ def test_update_makes_contents_of_dicts_and_texts(kind: Any, contents: Any) -> N
     assert (update.text, update.to_dict()["contents"]) == ("hi", [TEXT])
 
 
+@pytest.mark.requirement("TY4", "TY5")
+def test_types_of_an_update_let_texts_and_dicts_in() -> None:
+    """A type checker reads this; `make types` fails if the parameter is narrower than what works."""
+    chat = ChatResponseUpdate(contents=[{"type": "text", "text": "hi"}, "ho"], created_at=MOMENT)
+    agent = AgentResponseUpdate(contents=({"type": "text", "text": "hi"},), created_at=MOMENT)
+    kept = [Content.from_text("a")]
+    assert (chat.text, agent.text) == ("hiho", "hi")
+    assert ChatResponseUpdate(kept).contents is kept, "a list of contents is not copied"
+
+
 @pytest.mark.requirement("TY1", "TY4")
 def test_content_of_another_type_is_refused_by_name() -> None:
     odd: Any = [5]

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -102,6 +102,8 @@ async def test_times_that_are_not_positive_are_refused(name: str, seconds: int) 
     given: dict[str, Any] = {name: timedelta(seconds=seconds)}
     with pytest.raises(ValueError, match=name):
         MCPTaskOptions(**given)
+    with pytest.raises(TypeError, match=f"{name} must be a timedelta.*not int"):
+        MCPTaskOptions(**{name: cast("Any", seconds)})
 
 
 @pytest.mark.requirement(55)

@@ -82,6 +82,8 @@ async def test_workflow_executor_id_defaults_to_workflow_id() -> None:
     named = [WorkflowBuilder(start_executor=Upper("u"), name="inner").build() for _ in range(2)]
     assert [WorkflowExecutor(one).id for one in named] == [named[0].id] * 2  # a checkpoint is of use after a restart
     assert WorkflowExecutor(named[0], id="mine").id == "mine"
+    with pytest.raises(ValueError, match="non-empty id"):
+        WorkflowExecutor(named[0], id="")
     result = await WorkflowBuilder(start_executor=WorkflowExecutor(unnamed, allow_direct_output=True)).build().run("tea")
     assert result.get_outputs() == ["TEA"]
 

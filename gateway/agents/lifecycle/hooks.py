@@ -5,13 +5,15 @@ The contexts' fields are what a hook may read; of those the docstrings name as y
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gateway.agents.lifecycle.state import HookEvents, StateCell
+from gateway.errors import MiddlewareException
 from gateway.json_types import JsonMapping, JsonValue
-from gateway.tools.base import Tool
+from gateway.tools.base import NamedTool
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -74,7 +76,8 @@ class MessageTurnContext(HookContext):
     history: list[Message]
     """The conversation before that message: what the session's histories load, then the rest of the run's input.
 
-    A change holds for this turn. The stored messages of earlier turns stay as they are.
+    A change holds for this turn: what is stored of earlier turns stays, and an added message is not stored. A message that is added
+    behind the run's own input, or to an agent without a history that loads, is input of the run like the user's message.
     """
     message: Message | None = None
     """The newest message of the user with all its contents, to read."""
@@ -131,7 +134,7 @@ class FunctionContext(HookContext):
     """Around one tool call."""
 
     iteration: int
-    function: Tool
+    function: NamedTool
     function_name: str
     call_id: str
     arguments: JsonMapping
@@ -186,7 +189,7 @@ class ModelRequest(_SeesTurn):
 class FunctionRequest(_SeesTurn):
     """One tool call, as it is about to be made."""
 
-    function: Tool
+    function: NamedTool
     function_name: str
     call_id: str
     arguments: JsonMapping
@@ -248,6 +251,24 @@ class LifecycleHooks:
         """On any error of the turn, where it happens first."""
 
 
+def check_hooks(hook: object) -> None:
+    """Check that `hook` is an object whose hooks can be awaited.
+
+    Raises:
+        MiddlewareException: It is not an object of a `LifecycleHooks` class, or one of its hooks is not async.
+    """
+    if not isinstance(hook, LifecycleHooks):
+        what = f"{hook.__name__} is a class; pass an object of it: {hook.__name__}()" if isinstance(hook, type) else f"{hook!r} is not one"
+        raise MiddlewareException(f"lifecycle_middleware takes objects of classes that extend LifecycleHooks; {what}.")
+    for name in _AWAITED:
+        if overrides(hook, name) and not inspect.iscoroutinefunction(getattr(hook, name)):
+            raise MiddlewareException(f"Hook {type(hook).__name__}.{name} must be async: define it with `async def`.")
+
+
 def overrides(hook: LifecycleHooks, name: str) -> bool:
     """Whether a class has its own version of a hook."""
     return getattr(type(hook), name) is not getattr(LifecycleHooks, name)
+
+
+_AWAITED = tuple(name for name in vars(LifecycleHooks) if name.startswith(("before_", "after_", "on_")))
+"""The hooks that are awaited for their effect alone."""

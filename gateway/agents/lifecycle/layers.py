@@ -10,7 +10,7 @@ from typing import TypeVar, cast
 
 import anyio
 
-from gateway.agents.context import AgentContext, AgentMiddleware
+from gateway.agents.context import AgentContext, AgentMiddleware, AgentStream
 from gateway.agents.lifecycle.hooks import (
     FunctionContext,
     FunctionHandler,
@@ -21,6 +21,7 @@ from gateway.agents.lifecycle.hooks import (
     ModelRequest,
     ModelStreamHandler,
     TurnFacts,
+    check_hooks,
     overrides,
 )
 from gateway.agents.lifecycle.state import HookEvents
@@ -28,7 +29,7 @@ from gateway.agents.lifecycle.turn import Turn, Turns
 from gateway.chat.middleware import ChatContext, ChatMiddleware
 from gateway.errors import MiddlewareFailure, MiddlewareTermination, UserInputRequired
 from gateway.json_types import JsonValue
-from gateway.middleware import CallNext
+from gateway.middleware import CallNext, as_answer
 from gateway.staging import ExperimentalFeature, experimental
 from gateway.tools.base import Tool
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
@@ -47,7 +48,13 @@ CLEAN_UP_SECONDS = 5.0
 
 @experimental(feature_id=ExperimentalFeature.LIFECYCLE_HOOKS)
 def lifecycle_middleware(*hooks: LifecycleHooks, events: HookEvents | None = None) -> list[object]:
-    """Middleware of all three kinds for these hooks: put all of it into an agent's `middleware`, as one run of the list."""
+    """Return middleware of all three kinds for these hooks: put all of it into an agent's `middleware`, side by side.
+
+    Raises:
+        MiddlewareException: An argument is not an object of a `LifecycleHooks` class, or has a hook that is not async.
+    """
+    for hook in hooks:
+        check_hooks(hook)
     turns = Turns(hooks, events or HookEvents())
     return [_AgentLayer(turns), _ChatLayer(turns), _FunctionLayer(turns)]
 
@@ -77,6 +84,7 @@ class _AgentLayer(AgentMiddleware):
         """
         key, turn = self._turns.open(_facts(context))
         told = _turn_context(context, turn)
+        stopped: MiddlewareTermination | None = None
         ended = False
         try:
             try:
@@ -84,16 +92,11 @@ class _AgentLayer(AgentMiddleware):
                 told.history[:0] = [message for messages in loaded.values() for message in messages]
                 await turn.begin(told)
                 _take_input(context, told, loaded)
-                await call_next()
-                if isinstance(context.result, ResponseStream):
-                    async with aclosing(context.result) as inner:
-                        async for update in inner:
-                            yield update
-                    told.response = await context.result.get_final_response()
-                else:
-                    told.response = context.result
-            except MiddlewareTermination:
-                raise
+                async with aclosing(_answered(context, call_next, told)) as updates:
+                    async for update in updates:
+                        yield update
+            except MiddlewareTermination as stop:
+                stopped = stop
             except Exception as error:  # hooks hear of any error; it goes on from here unless one of them ends the run
                 told.error = error
                 reason = await turn.report("message_turn", error)
@@ -112,11 +115,43 @@ class _AgentLayer(AgentMiddleware):
                 told.response.messages = told.turn_history
                 if told.error is None and turn.changes_response:
                     changed.append(told.turn_history)
+            if stopped is not None and not (context.stream and told.response is not None):
+                raise stopped
         finally:
             self._turns.close(key)
             if not ended:
                 with anyio.move_on_after(CLEAN_UP_SECONDS, shield=True):
                     await turn.end(told)
+
+
+async def _answered(context: AgentContext, call_next: CallNext, told: MessageTurnContext) -> AsyncGenerator[AgentResponseUpdate, None]:
+    """Run what is further in, and note its response in `told`; of a streamed run its updates come out.
+
+    Raises:
+        MiddlewareTermination: Middleware further in ended the run; the response that it gave is noted.
+    """
+    own = context.result if context.stream else None
+    stopped: MiddlewareTermination | None = None
+    try:
+        await call_next()
+    except MiddlewareTermination as stop:
+        stopped = stop
+    given = None if context.result is own else context.result
+    if stopped is not None and given is None:
+        given = stopped.result
+    answer: AgentStream | AgentResponse | None = as_answer(given, AgentResponse.from_updates, AgentResponse)
+    context.result = answer
+    if isinstance(answer, ResponseStream):
+        async with aclosing(answer) as inner:
+            async for update in inner:
+                yield update
+        told.response = await answer.get_final_response()
+    elif answer is not None:
+        told.response = answer
+        for update in answer.to_updates() if context.stream else ():
+            yield update
+    if stopped is not None:
+        raise stopped
 
 
 def _whole_of(changed: Sequence[list[Message]], updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
@@ -292,24 +327,34 @@ def _take_input(context: AgentContext, told: MessageTurnContext, loaded: Mapping
     if told.user_message != (newest[0].text if newest else ""):
         others = [content for message in newest for content in message.contents if content.type != "text"]
         newest = [Message("user", [Content.from_text(told.user_message), *others])]
-    context.loaded, rest = _split(told.history, loaded)
+    context.loaded, rest = _split(told.history, loaded, context.messages)
     context.messages = [*rest, *newest]
 
 
-def _split(history: Sequence[Message], loaded: Mapping[str, Sequence[Message]]) -> tuple[dict[str, list[Message]], list[Message]]:
-    """Split a changed history into what stands for each loaded one and the rest, which is input of the run.
+def _split(
+    history: Sequence[Message], loaded: Mapping[str, Sequence[Message]], given: Sequence[Message]
+) -> tuple[dict[str, list[Message]], list[Message]]:
+    """Split a changed history into what stands for each loaded one and the rest, which is input of the run and is stored.
 
-    A new message before the last loaded one belongs to the history of the loaded message after it: it is shown, and not stored.
+    A new message belongs to the history of the loaded message after it, or to the last history: the model sees it, and it is not
+    stored. Behind a message that the run itself was given, and without a history, a new message is input.
     """
     homes = {id(message): source for source, messages in loaded.items() for message in messages}
+    own = {id(message) for message in given}
     kept: dict[str, list[Message]] = {source: [] for source in loaded}
+    rest: list[Message] = []
     new: list[Message] = []
     for message in history:
-        new.append(message)
         if (source := homes.get(id(message))) is not None:
-            kept[source] += new
+            kept[source] += [*new, message]
             new = []
-    return kept, new
+        elif rest or id(message) in own or not loaded:
+            rest.append(message)
+        else:
+            new.append(message)
+    if new:
+        kept[next(reversed(kept))] += new
+    return kept, rest
 
 
 def _newest_of_user(messages: list[Message]) -> int | None:

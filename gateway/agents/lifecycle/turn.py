@@ -36,6 +36,8 @@ class Turn:
         """By call id, what a batch hook put in place of a call."""
         self._iteration: IterationContext | None = None
         self._results: list[Content] = []
+        self._order: dict[str, int] = {}
+        """Places of the calls in the model's last answer, by call id."""
         self._reported: Exception | None = None
 
     @property
@@ -87,13 +89,15 @@ class Turn:
         context, self._iteration = self._iteration, None
         if context is None:
             return
-        context.tool_results, self._results = tuple(self._results), []
+        results, self._results = self._results, []
+        context.tool_results = tuple(sorted(results, key=lambda result: self._order.get(result.call_id or "", len(self._order))))
         for hook in reversed(self.hooks):
             await hook.after_iteration(context)
 
     async def lets_tools_run(self, response: ChatResponse) -> bool:
         """Before any tool of an answer; false where a hook drops them all."""
         calls = [content for message in response.messages for content in message.contents if content.type == "function_call"]
+        self._order = {call.call_id or "": place for place, call in enumerate(calls)}
         if not calls:
             return True
         context = ToolExecutionContext(

@@ -45,7 +45,7 @@ class Disclosure:
         self._helpers: list[MCPFunction] = []
         for name, (text, schema, invoke) in descriptions.items():
             definition = ToolDefinition(local_name(name, prefix), text, schema)
-            self._helpers.append(MCPFunction(definition, name, invoke))
+            self._helpers.append(MCPFunction(definition, name, invoke, source=server))
 
     @property
     def visible(self) -> list[MCPFunction]:

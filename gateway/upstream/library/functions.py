@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
+from gateway.tools.call_record import RULE_META_KEY
 from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool
 from gateway.types.content import Content
@@ -52,9 +53,18 @@ class MCPFunction(FunctionTool[..., Any]):
     """A `FunctionTool` that runs on the server, under its local name."""
 
     def __init__(
-        self, definition: ToolDefinition, remote_name: str, invoke: Invoke, *, approval: bool | None = None, parse: Parse | None = None
+        self,
+        definition: ToolDefinition,
+        remote_name: str,
+        invoke: Invoke,
+        *,
+        source: str,
+        approval: bool | None = None,
+        parse: Parse | None = None,
     ) -> None:
-        """`definition` has the local name; `approval` is what the settings say about it. Without `parse` results become contents."""
+        """`definition` has the local name, `source` is the name of the server, and `approval` is what the settings say about it.
+        Without `parse` results become contents.
+        """
         super().__init__(
             self._from_program,
             name=definition.name,
@@ -66,6 +76,10 @@ class MCPFunction(FunctionTool[..., Any]):
         self._invoke = invoke
         self._parse = parse
         self.remote_name = remote_name
+        self.native_name = remote_name
+        """Its name on the server, for rules that name `<source>/<tool>`."""
+        self.source = source
+        """The name of the server."""
 
     @cached_property
     def _definition(self) -> ToolDefinition:
@@ -81,19 +95,18 @@ class MCPFunction(FunctionTool[..., Any]):
         """Call it on the server, as an agent does: the result as it came, or what a custom parser made of it.
 
         Raises:
-            ToolFailed: The server could not be reached, or rejected the call.
+            ToolFailed: The server could not be reached, or rejected the call, or the tool failed.
         """
         self._count()
         try:
             outcome = await self._invoke(arguments, ctx, by_program=False)
+            refused = RULE_META_KEY in (outcome.result.get("_meta") or {})  # the gate said no, so nothing failed
+            if not refused and (self._parse is not None or outcome.is_error):
+                return self._read(outcome)
         except ToolFailed:
             self.invocation_exception_count += 1
             raise
-        if self._parse is None:
-            return outcome
-        if outcome.is_error:
-            return Complete.text(error_text(self._parse(outcome)), is_error=True)
-        return self._parse(outcome)
+        return outcome
 
     async def _value(self, arguments: JsonObject, ctx: CallContext, *, raw: bool = False) -> Any:
         self._count()
@@ -107,7 +120,9 @@ class MCPFunction(FunctionTool[..., Any]):
         return await self._parsed(arguments, CallContext())
 
     async def _parsed(self, arguments: JsonObject, ctx: CallContext) -> str | list[Content]:
-        outcome = await self._invoke(arguments, ctx, by_program=True)
+        return self._read(await self._invoke(arguments, ctx, by_program=True))
+
+    def _read(self, outcome: Complete) -> str | list[Content]:
         parsed = self._parse(outcome) if self._parse is not None else to_contents(outcome.result)
         if outcome.is_error:
             raise ToolFailed(error_text(parsed))

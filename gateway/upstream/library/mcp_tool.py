@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
@@ -35,7 +36,7 @@ from gateway.errors import (
     UpstreamTimeout,
     UpstreamUnavailable,
 )
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.protocol import TASKS_EXTENSION
@@ -237,7 +238,8 @@ class MCPTool(ABC):
                 found.definition, name=self._local(name), input_schema=_with_properties(guarded.definition.input_schema)
             )
             invoke = self._invoker(guarded, needs_approval=bool(asks[name]))
-            tools[name] = (guarded, MCPFunction(definition, name, invoke, approval=asks[name], parse=self._parser()))
+            function = MCPFunction(definition, name, invoke, source=self.name, approval=asks[name], parse=self._parser())
+            tools[name] = (guarded, function)
         self._tools = tools
         self._on_change("tools")
 
@@ -257,7 +259,8 @@ class MCPTool(ABC):
         for name, entry in entries.items():
             description = entry.get("description")
             definition = ToolDefinition(self._local(name), description if isinstance(description, str) else None, prompt_schema(entry))
-            prompts[name] = MCPFunction(definition, name, self._prompt_invoker(name), approval=needs_approval(mode, self._known_as(name)))
+            approval = needs_approval(mode, self._known_as(name))
+            prompts[name] = MCPFunction(definition, name, self._prompt_invoker(name), source=self.name, approval=approval)
         self._prompts = prompts
         self._on_change("tools")
 
@@ -519,15 +522,25 @@ def _with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallCont
     The model's arguments win. Metadata is the program's alone: `_meta` among the model's arguments is never sent.
 
     Raises:
-        ToolFailed: The program's `_meta` is malformed.
+        ToolFailed: The program's `_meta` is malformed, or a value to be sent is not JSON.
     """
     host = ctx.invocation.kwargs if isinstance(ctx.invocation, FunctionInvocationContext) else {}
     if (meta := host.get("_meta")) is not None:
         if isinstance(verdict := judge_meta(meta), Reject):
             raise ToolFailed(verdict.reason)
+        _check_json("_meta", meta)
         ctx = dataclasses.replace(ctx, meta={**ctx.meta, **meta})
-    taken = {name: value for name, value in host.items() if name in guarded.arguments.accepted}
+    taken = {name: value for name, value in host.items() if name in guarded.arguments.accepted and name not in arguments}
+    for name, value in taken.items():
+        _check_json(name, value)
     return {**taken, **arguments}, ctx
+
+
+def _check_json(name: str, value: JsonValue) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailed(f"The program's value for {name!r} cannot be sent, because it is not JSON: {error}") from None
 
 
 def _with_properties(schema: JsonObject) -> JsonObject:

@@ -91,7 +91,14 @@ class SamplingDesk:
         client = self._client
         if client is None:
             raise ModelError("No chat client answers here.")
-        admitted = await admit_sampling(self._server, request, self._policy, count=self._count, approve=self._ask_program)
+        try:
+            admitted = await admit_sampling(self._server, request, self._policy, count=self._count, approve=self._ask_program)
+        except PolicyDenied as error:
+            if error.rule != "sampling.maxRequests":
+                raise
+            limit = self._policy.sampling.max_requests
+            reason = f"Refused by {error.rule}: this connection's budget of {limit} sampling requests is spent."
+            raise PolicyDenied(reason, rule=error.rule, subject=error.subject) from None
         return await answer_sampling(client, cast("JsonMapping", admitted["params"]))
 
     async def _count(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from mcp_types import INVALID_REQUEST, CreateMessageRequestParams, CreateMessageResult, ErrorData, TextContent
@@ -13,15 +13,21 @@ from mcp_types import INVALID_REQUEST, CreateMessageRequestParams, CreateMessage
 from gateway import (
     Agent,
     Content,
+    FunctionInvocationContext,
     FunctionTool,
+    LifecycleHooks,
     MCPStdioTool,
     MCPStreamableHTTPTool,
     MCPTaskOptions,
     ScriptedChatClient,
     WorkflowBuilder,
+    function_middleware,
+    lifecycle_middleware,
 )
 from gateway.errors import UpstreamError
 from gateway.exceptions import ToolException, ToolExecutionException
+from gateway.lifecycle import FunctionContext
+from gateway.middleware import CallNext
 from tests.fakes.running import free_port, upstream_http
 from tests.upstream.test_tasks import CREATED, DONE, NOT_FOUND, Server, state, text_of
 
@@ -114,6 +120,24 @@ async def test_malformed_host_metadata_fails_call_before_sending(urls: dict[str,
     assert "_meta" in result_in(client)
 
 
+@pytest.mark.requirement(13, "MC6", "MC11")
+@pytest.mark.parametrize("host", [{"_meta": {"com.example/x": object()}}, {"text": object()}], ids=["metadata", "argument"])
+async def test_host_value_that_is_not_json_is_named(urls: dict[str, str], host: dict[str, Any]) -> None:
+    client = calling("echo")
+    async with MCPStreamableHTTPTool("fake", urls["modern"]) as tool:
+        await Agent(client, tools=tool).run("go", function_invocation_kwargs=host)
+    assert result_in(client).startswith(f"Error: The program's value for {next(iter(host))!r} cannot be sent, because it is not JSON")
+
+
+@pytest.mark.requirement("TL14")
+@pytest.mark.parametrize("stream", [False, True])
+async def test_host_values_that_are_not_a_dict_are_refused(stream: bool) -> None:
+    client, values = ScriptedChatClient([]), cast("Any", ["tenant"])
+    for run in (Agent(client).run, client.get_response):
+        with pytest.raises(TypeError, match="must be a dict of values for tools by name, not list"):
+            await cast("Any", run)("go", stream=stream, function_invocation_kwargs=values)
+
+
 @pytest.mark.requirement("MC6")
 async def test_host_values_pass_through_workflows_and_agents_as_tools(urls: dict[str, str]) -> None:
     seen: list[Any] = []
@@ -197,6 +221,38 @@ async def test_tool_execution_exception_catches_server_failures(url: str) -> Non
         assert isinstance(caught.value.__cause__, UpstreamError)
         with pytest.raises(ToolExecutionException, match="Unknown prompt"):
             await tool.get_prompt("nowhere")
+
+
+@pytest.mark.requirement("TY3", "EX1", "HK9", "HK13")
+@pytest.mark.parametrize("parse", [False, True])
+async def test_failure_that_a_tool_reports_is_an_exception_inside_a_run(url: str, parse: bool) -> None:
+    caught: list[str] = []
+    told: list[tuple[str | None, str]] = []
+
+    @function_middleware
+    async def watch(context: FunctionInvocationContext, call_next: CallNext) -> None:
+        try:
+            await call_next()
+        except ToolExecutionException as error:
+            caught.append(str(error))
+            raise
+
+    class Hooks(LifecycleHooks):
+        async def after_function(self, context: FunctionContext) -> None:
+            told.append((context.toolkit, str(context.error)))
+
+    def read(result: Any) -> str:
+        return str(result.content[0].text)
+
+    options: dict[str, Any] = {"parse_tool_results": read} if parse else {}
+    async with MCPStreamableHTTPTool("fake", url, **options) as tool:
+        middleware = [watch, *lifecycle_middleware(Hooks())]
+        response = await Agent(calling("fail"), tools=tool, middleware=middleware).run("go")
+        [function] = [function for function in tool.functions if function.name == "fail"]
+        assert function.invocation_exception_count == 1
+    [result] = [content for message in response.messages for content in message.contents if content.type == "function_result"]
+    assert caught == [result.exception] and told == [("fake", result.exception)]
+    assert result.result == f"Error: {result.exception}"
 
 
 @pytest.mark.requirement("EX1")
@@ -299,3 +355,4 @@ async def test_sampling_callback_applies_guardrails_when_called_directly() -> No
     assert model.requests[0][1].get("max_tokens") == 4096
     spent = await tool.sampling_callback(None, params)
     assert isinstance(spent, ErrorData) and spent.code == -32600
+    assert spent.message == "Refused by sampling.maxRequests: this connection's budget of 1 sampling requests is spent."
