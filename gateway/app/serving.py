@@ -169,6 +169,17 @@ class AddressTaken(ConfigError):
     """Another program listens on the address."""
 
 
+_LIVENESS = (
+    (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 30_000),
+)
+"""Options by which a connection ends after 30 s (units: seconds, and milliseconds for the last) without a reaction of the client's machine.
+Accepted connections inherit them on Linux. Names that the system lacks are left out."""
+
+
 def bind(host: str, port: int) -> socket.socket:
     """A listening socket.
 
@@ -192,6 +203,9 @@ def reserve(host: str, port: int) -> socket.socket:
     # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
     bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for level, name, value in _LIVENESS:
+        if (option := getattr(socket, name, None)) is not None:
+            bound.setsockopt(level, option, value)
     try:
         bound.bind((host, port))
     except OSError as error:

@@ -319,7 +319,9 @@ class OpenQuestion:
         """The question as a part of a line about its server."""
         who = "another caller" if self.caller is None else repr(self.caller.name or self.caller.id)
         text = f"waits {self.seconds} s for {who}{f' (client {self.client!r})' if self.client else ''} to answer {self.method}"
-        return f"{text}; {self.calls_waiting} calls of others wait for it" if self.calls_waiting else text
+        if not self.calls_waiting:
+            return text
+        return f"{text}; {'1 call of others waits' if self.calls_waiting == 1 else f'{self.calls_waiting} calls of others wait'} for it"
 
 
 @dataclass(frozen=True, slots=True)

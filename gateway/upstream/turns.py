@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
@@ -51,13 +51,13 @@ class Turns:
 
     @asynccontextmanager
     async def turn(self, ctx: CallContext, lingers: Callable[[], float] = lambda: 0) -> AsyncGenerator[CallContext, None]:
-        """Hold the server for the client of `ctx`, and yield the context to make the call with. Its clocks stand still while it waits.
+        """Hold the server for the client of `ctx`, and yield the context to make the call with. Waiting for it is `CallContext.waiting`.
 
         When the call has ended, `lingers` returns the seconds before which no other call begins.
         """
         owner: object = ctx.client.session_id or object()
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
-            async with _paused(ctx):
+            async with ctx.waiting():
                 await self._wait(_Waiter(ctx.principal.id, owner))
         else:
             if not self._running:
@@ -66,7 +66,7 @@ class Turns:
             self._joined += bool(self._waiting)
         try:
             if (seconds := self._settled_at - anyio.current_time()) > 0:
-                async with _paused(ctx):
+                async with ctx.waiting():
                     await anyio.sleep(seconds)
             yield self.limited(ctx)
         finally:
@@ -140,12 +140,3 @@ class Turns:
             self._waiting.discard(waiter.principal, waiter)
             self._running += 1
             waiter.granted.set()
-
-
-@asynccontextmanager
-async def _paused(ctx: CallContext) -> AsyncGenerator[None, None]:
-    """Stop the clocks of a call."""
-    async with AsyncExitStack() as stack:
-        for clock in ctx.clocks:
-            await stack.enter_async_context(clock.paused())
-        yield

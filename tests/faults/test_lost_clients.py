@@ -18,6 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.app.serving import bind
 from tests.attacks.test_quotas import legacy, raw_post, reply, session_of
 from tests.cli.processes import moongate
 from tests.fakes.crowd import HELLO, META, PREFIX, Besieged, besieged, call, connections, until
@@ -150,10 +151,15 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
     with ExitStack() as raws:
         events = {name: ask(at, raws, headers, name) for name in (*CASES, "workflow")}
         assert pending(folder) == ["listed"]
+        other = {**session_of(at, "weak", capabilities=CAPABLE), "mcp-protocol-version": "2025-11-25"}
+        (queued,) = raws.enter_context(connections(at, 1))
+        raw_post(at, queued, legacy("tools/call", 1, name="elicit__work", arguments={"who": "queued"}), other)
+        until(lambda: "1 call of others waits" in questions(at, "boss")["elicit"])
         shown = {name: CASES[name][1] for name in ("elicit", "roots", "resumed")}
         shown |= dict.fromkeys(("approved", "listed"), "sampling/createMessage")
+        shown["elicit"] += "; 1 call of others waits for it"
         assert questions(at, "honest") == {name: f"waits N s for another caller to answer {method}" for name, method in shown.items()}
-        assert questions(at, "boss")["elicit"] == "waits N s for 'weak' (client 'crowd') to answer elicitation/create"
+        assert questions(at, "boss")["elicit"].startswith("waits N s for 'weak' (client 'crowd') to answer elicitation/create; 1 call")
         assert "for another caller to answer elicitation/create" in told_status(at, "honest")
         assert "for 'weak' (client 'crowd') to answer elicitation/create" in told_status(at, "boss")
     with connections(at, 1) as (resumed,):
@@ -229,3 +235,15 @@ def test_lost_client_over_stdio_ends_its_question(tmp_path: Path, era: str) -> N
 def is_running(pid: int) -> bool:
     stat = Path(f"/proc/{pid}/stat")
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands the options on to accepted connections")
+def test_connection_of_a_vanished_machine_ends_within_30_seconds() -> None:
+    with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
+        accepted, _ = listener.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+            times = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
+            idle, interval, count = (accepted.getsockopt(socket.IPPROTO_TCP, option) for option in times)
+            assert idle + interval * count == 30
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
