@@ -31,6 +31,7 @@ from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
+from gateway.types.copying import last_raw
 from gateway.types.messages import AgentRunInputs, Message, own_copies, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -281,6 +282,8 @@ class _Steps:
         wanted = self._context.options.get("response_format", self._agent.default_options.get("response_format"))
         response = AgentResponse.from_updates(updates, output_format_type=response_format(wanted))
         response.agent_id = response.agent_id or self._agent.id
+        if not self._context.stream:
+            response.raw_representation = last_raw(response.raw_representation)
         return response
 
     async def whole(self, current: AgentRunContext) -> AgentResponse:

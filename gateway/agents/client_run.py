@@ -20,6 +20,7 @@ from gateway.middleware import around_models, check_layer, listed, sort_middlewa
 from gateway.sessions.compacting import RunCompaction
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
+from gateway.types.copying import last_raw
 from gateway.types.messages import AgentRunInputs, own_copies, to_messages
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
@@ -80,7 +81,10 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
         def fold(updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
             whole = with_replaced(updates, replaced, ChatParts("")) if replaced else updates
-            return ChatResponse.from_updates(whole, output_format_type=request.options.get("response_format"))
+            response = ChatResponse.from_updates(whole, output_format_type=request.options.get("response_format"))
+            if not request.stream:
+                response.raw_representation = last_raw(response.raw_representation)
+            return response
 
         return ResponseStream(_answers(request, replaced), fold)
 

@@ -22,6 +22,12 @@ def sharing_raw(original: T, memo: dict[int, Any]) -> T:
     return made
 
 
+def last_raw(raw: object) -> object:
+    """Return the provider's object of the last part: that of a whole answer, which no stream was asked for."""
+    parts = cast("list[object]", raw) if isinstance(raw, list) else [raw]
+    return parts[-1] if parts else None
+
+
 def joined_raw(first: object, second: object) -> object:
     """Return the provider's objects of two joined contents: the only one, or a list of all of them in order."""
     found = [raw for raw in (first, second) if raw is not None]

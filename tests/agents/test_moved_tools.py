@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,11 +12,14 @@ from pydantic import BaseModel
 
 from gateway import (
     SKIP_PARSING,
+    ChatResponse,
     ChatResponseUpdate,
     Content,
     ContextProvider,
     FunctionInvocationContext,
     FunctionTool,
+    ResponseStream,
+    ScriptedChatClient,
     SessionContext,
     ToolException,
     function_middleware,
@@ -151,6 +155,24 @@ def test_a_part_of_an_answer_becomes_a_part_of_a_run() -> None:
     made = map_chat_to_agent_update(part, "bob")
     assert (made.text, made.author_name, made.response_id, made.message_id, made.finish_reason) == ("a", "bob", "r", "m", "stop")
     assert made.raw_representation is part
+
+
+@both_ways
+@pytest.mark.requirement("TY2", "TY8")
+async def test_raw_representation_of_a_run_is_of_its_last_answer_and_of_a_stream_of_every_part(stream: bool) -> None:
+    agent, _ = agent_of([call("join", {"first": "a"}), "end"], [join])
+    raw: Any = (await run(agent, stream)).raw_representation
+    assert [part.text for part in raw if part.text] == ["end"] if stream else raw.text == "end"
+
+    class Numbered(ScriptedChatClient):
+        async def _updates(self, messages: Any, *, stream: bool, options: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
+            async for update in super()._updates(messages, stream=stream, options=options):
+                update.raw_representation = len(self.requests)
+                yield update
+
+    answer = Numbered([call("join", {"first": "a"}), "end"]).get_response("go", stream=stream, options={"tools": [join]})
+    whole: ChatResponse = await (answer.get_final_response() if isinstance(answer, ResponseStream) else answer)
+    assert whole.raw_representation == ([1, 2] if stream else 2)
 
 
 @pytest.mark.requirement("TY9", "TL10")
