@@ -137,7 +137,7 @@ class AgentExecutor(Executor):
     async def handle_user_input_response(self, original_request: Content, response: Content, ctx: AgentContextOf) -> None:
         """Go on with what a person answered, as soon as everything that was asked is answered."""
         asked = self._pending.pop(_request_id(original_request), original_request)
-        self._answers.append(_with_id(response, _request_id(asked)))
+        self._answers.append(with_id(response, _request_id(asked)))
         if self._pending:
             return
         role = "tool" if all(answer.type == "function_result" for answer in self._answers) else "user"
@@ -205,11 +205,9 @@ class AgentExecutor(Executor):
         self._earlier += _without_approvals([*self._cache, *response.messages] if asked else self._cache)
         if asked:
             for request in asked:
-                key = _request_id(request)
-                if ctx.is_asked_elsewhere(key):  # ids of calls are unique in one agent's conversation only
-                    key = f"{self.id}:{key}"
+                key = ctx.free_request_id(_request_id(request))
                 self._pending[key] = request
-                await ctx.request_info(_with_id(request, key), Content, request_id=key)
+                await ctx.request_info(with_id(request, key), Content, request_id=key)
             return
         conversation = [*self._earlier, *response.messages]
         await self.hand_on(AgentExecutorResponse(self.id, response, conversation), ctx, is_shown=is_streamed)
@@ -311,7 +309,7 @@ def _request_id(content: Content) -> str:
     return content.id or content.call_id or ""
 
 
-def _with_id(content: Content, key: str) -> Content:
+def with_id(content: Content, key: str) -> Content:
     """Return a request or an answer under this id. The call that is to be approved keeps its own."""
     if _request_id(content) == key:
         return content

@@ -131,14 +131,18 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self._asked += 1
         await self._put_request(request_id or str(uuid.uuid4()), request_data, response_type, f"{self._label}.{self._asked}")
 
-    def is_asked_elsewhere(self, request_id: str) -> bool:
-        """Whether a request of this id by another executor waits for an answer."""
-        event = self._board.pending.get(request_id)
-        return event is not None and event.source_executor_id != self._executor.id
+    def free_request_id(self, request_id: str) -> str:
+        """Return this id, or another one if a request of this id by another executor waits for an answer.
 
-    async def pass_request(self, event: WorkflowEvent[Any]) -> None:
+        The ids of an agent's calls are unique in its own conversation only, and those of an inner workflow's requests in that workflow.
+        """
+        event = self._board.pending.get(request_id)
+        is_free = event is None or event.source_executor_id == self._executor.id
+        return request_id if is_free else f"{self._executor.id}:{request_id}"
+
+    async def pass_request(self, event: WorkflowEvent[Any], *, request_id: str, data: Any) -> None:
         """Pass on a request of a workflow inside this executor. The question's name starts with this delivery's label."""
-        await self._put_request(event.request_id, event.data, event.response_type, f"{self._label}/{event.question}")
+        await self._put_request(request_id, data, event.response_type, f"{self._label}/{event.question}")
 
     async def _put_request(self, request_id: str, request_data: Any, response_type: Any, question: str) -> None:
         """Add a pending request and report it. `question` is its name in a durable task."""

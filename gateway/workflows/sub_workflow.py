@@ -12,6 +12,8 @@ from typing import Any
 
 import anyio
 
+from gateway.types.content import Content
+from gateway.workflows.agent_executor import is_request, with_id
 from gateway.workflows.annotations import is_instance_of, name_of
 from gateway.workflows.checkpoints import WorkflowCheckpoint
 from gateway.workflows.context import WorkflowContext
@@ -130,12 +132,13 @@ class WorkflowExecutor(Executor):
         self._answers = dict(state["answers"])
 
     async def _answered(self, request_id: str, data: Any, ctx: WorkflowContext[Any, Any]) -> None:
-        if self._open.pop(request_id, None) is None:
+        event = self._open.pop(request_id, None)
+        if event is None:
             await ctx.add_event(
                 WorkflowEvent[Any].warning(f"Executor {self.id!r} got an answer to {request_id!r}, which it did not ask; ignored.")
             )
             return
-        self._answers[request_id] = data
+        self._answers[event.request_id] = data
         if self._open:
             return
         answers, self._answers = self._answers, {}
@@ -157,8 +160,11 @@ class WorkflowExecutor(Executor):
             for output in result.get_outputs():
                 await ctx.send_message(output)
         for event in result.get_request_info_events():
-            self._open[event.request_id] = event
             if self.propagate_request:
-                await ctx.pass_request(event)
+                key = ctx.free_request_id(event.request_id)
+                self._open[key] = event
+                data = with_id(event.data, key) if isinstance(event.data, Content) and is_request(event.data) else event.data
+                await ctx.pass_request(event, request_id=key, data=data)
             else:
+                self._open[event.request_id] = event
                 await ctx.send_message(SubWorkflowRequestMessage(event, self.id))

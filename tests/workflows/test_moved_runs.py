@@ -182,13 +182,15 @@ async def test_answered_approval_leaves_results_beside_calls_in_workflow_agent(s
 @pytest.mark.requirement("WF14", "AP3")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("approved", [0, 1])
-async def test_approvals_of_two_branches_whose_calls_have_one_id_are_answered_apart(stream: bool, approved: int) -> None:
-    agents: list[Agent] = []
+@pytest.mark.parametrize("nested", [False, True])
+async def test_approvals_of_two_branches_whose_calls_have_one_id_are_answered_apart(stream: bool, approved: int, nested: bool) -> None:
+    agents: list[Agent | WorkflowExecutor] = []
     done: dict[str | None, list[str]] = {}
     for name in "xy":
         agent, _, removed = asking([[call("remove", "call_0")], f"End {name}."])
         agent.name = name
-        agents.append(agent)
+        inner = WorkflowBuilder(start_executor=agent).build()
+        agents.append(WorkflowExecutor(inner, id=name, allow_direct_output=True, propagate_request=True) if nested else agent)
         done[name] = removed
     start = Start("start")
     runner = WorkflowBuilder(start_executor=start).add_fan_out_edges(start, agents).build().as_agent()
