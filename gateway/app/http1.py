@@ -341,7 +341,7 @@ class Http1(Sending):
                 self._feed(rest)
         except (httptools.HttpParserError, httptools.HttpParserCallbackError) as error:
             if not self._is_last:
-                logger.info("A request that is no HTTP was refused: %s", error)
+                logger.info("request refused: not HTTP: %s", error)
                 self._refuse()
         if self._quiet > MAX_HEAD_BYTES and not self._is_last:
             self._refuse()

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.app.local import LocalSources
-from gateway.app.needs import UnmetNeed, models_used, unmet_needs
+from gateway.app.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
 from gateway.app.rule_findings import own_findings, remarks_of, server_findings
 from gateway.app.servers import Servers
 from gateway.catalog import Catalog
@@ -64,6 +64,10 @@ class Inspection:
     def models_used(self) -> dict[str, list[str]]:
         """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""
         return models_used(self._local.table, self._loaded.config)
+
+    async def unreachable_agents(self) -> dict[str, str]:
+        """Return the files of remote agents over A2A that cannot be used, each with the reason."""
+        return await unreachable_agents(self._local.table)
 
     async def check_model(self, spec: str) -> ModelCheck | None:
         """Ask the endpoint of a model spec for its models, as `ModelResolver.check`. Raises `ModelError`."""

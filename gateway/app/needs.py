@@ -13,6 +13,7 @@ from gateway.app.local import Local
 from gateway.catalog.catalog import Catalog
 from gateway.config.models import GatewayConfig
 from gateway.config.suggest import did_you_mean
+from gateway.errors import AgentError
 from gateway.tools.base import SourceStatus
 
 if TYPE_CHECKING:
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
     from gateway.workflows.source import WorkflowSource
 
 _GLOB = frozenset("*?[")
+
+REACH_SECONDS = 10.0
+"""How long the card of a remote agent may take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,25 @@ async def unmet_needs(local: Mapping[str, Local], catalog: Catalog, statuses: Se
         if not await catalog.tools([pattern]) and (text := _missing(pattern, known, tools))
     ]
     return found + _unknown_skills(local)
+
+
+async def unreachable_agents(local: Mapping[str, Local]) -> dict[str, str]:
+    """Return the files of remote agents over A2A whose cards cannot be fetched within `REACH_SECONDS`, each with the reason."""
+    import anyio
+
+    found: dict[str, str] = {}
+    loaded = cast("AgentSource", local["agent"].source).loaded.values() if "agent" in local else ()
+    for one in loaded:
+        if one.remote is None or one.remote.agent is None:
+            continue
+        try:
+            with anyio.fail_after(REACH_SECONDS):
+                await one.remote.agent.reach()
+        except AgentError as error:
+            found[str(one.definition.path)] = str(error)
+        except TimeoutError:
+            found[str(one.definition.path)] = f"The remote agent did not answer within {REACH_SECONDS:g} s."
+    return found
 
 
 def models_used(local: Mapping[str, Local], config: GatewayConfig) -> dict[str, list[str]]:
@@ -82,7 +105,7 @@ def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[
     source, _, name = pattern.partition("/")
     if source in ("agent", "workflow", "function", "skill"):
         names = [tool.partition("/")[2] for tool in tools if tool.startswith(f"{source}/")]
-        hint = did_you_mean(name, names) or f"`moongate list tools` shows the {source}s that are served."
+        hint = did_you_mean(name, names) or f"`moongate list {'tools' if source == 'function' else f'{source}s'}` shows what is served."
         return f"there is no {source} {name!r}. {hint}"
     status = known.get(source)
     if status is None:

@@ -26,7 +26,7 @@ CHARS_PER_TOKEN = 4
 """Characters that make a token, about: the tokenizers differ by model."""
 
 CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
-config_option = click.option("--config", "config_path", metavar="FILE", help=CONFIG_HELP)
+config_option = click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
 json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON on stdout, a failure as one JSON line on stderr.")
 
 

@@ -73,6 +73,10 @@ async def _live_checks(loaded: LoadedConfig, first: FirstAnswers | None) -> list
                 for need in await own.gateway.inspection.unmet_needs()
             ]
             await own.gateway.keep_answers(first)
+            checks += [
+                Check("fail", f"agent {where}", text, "Check `remote` in its file and that the agent runs.", "unreachable")
+                for where, text in (await own.gateway.inspection.unreachable_agents()).items()
+            ]
             return [*checks, *await _model_checks(own)]
     except (Collision, StorageError) as error:
         return [Check("fail", "start", str(error), "")]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway import __version__
-from gateway.cli.common import CONFIG_HELP, load
+from gateway.cli.common import config_option, load
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
 
@@ -48,7 +48,7 @@ Python does, takes a twentieth of the processor and finds nothing."""
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
 @click.option("--workers", "count", metavar="N", type=click.IntRange(1, MAX_WORKERS), default=1, help="Serve HTTP with N processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print endpoint, sources, notes and snippet as one JSON line on stderr.")
-@click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
+@config_option
 def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path: str | None) -> None:
     """Start the gateway (over HTTP unless --stdio is given)."""
     if stdio and address is not None:

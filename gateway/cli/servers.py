@@ -171,7 +171,7 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
     if scheme is not None:
         if scheme[1].lower() not in ("http", "https"):
             raise click.UsageError(f"{first!r} cannot be added: servers are reached by http:// or https://, or started by a command.")
-        if len(target) > 1 or not urlsplit(first).hostname:
+        if len(target) > 1 or not _is_address(first):
             raise click.UsageError(f"{' '.join(target)!r} is not one URL with a host name, like https://docs.example.com/mcp.")
         if variables:
             raise click.UsageError("--env belongs to a command; for a URL there is --header.")
@@ -185,6 +185,17 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
     if variables:
         entry["env"] = variables
     return entry
+
+
+def _is_address(url: str) -> bool:
+    """Whether a URL names a host, and a port that exists if it names one. A reference to a variable may stand for either."""
+    if "${" in url:
+        return True
+    try:
+        parts = urlsplit(url)
+        return bool(parts.hostname) and parts.port != 0
+    except ValueError:  # not a port, or not an IPv6 address
+        return False
 
 
 def _own_file(config_path: str | None) -> Path:

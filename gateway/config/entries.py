@@ -278,7 +278,7 @@ def _check_http(server: HttpServer | SseServer, path: str) -> None:
     except ValueError:
         usable = False
     if not usable or any(character.isspace() for character in server.url):
-        raise ConfigError("is not an http:// or https:// address.", path=f"{path}.url")
+        raise ConfigError("is not an http:// or https:// address with a host name, and a port from 1 to 65535 if any.", path=f"{path}.url")
     for name, value in server.headers.items():
         if not name or not name.isascii() or any(c in name for c in " \r\n\0:"):
             raise ConfigError(f"header name {name!r} is not allowed.", path=f"{path}.headers")

@@ -180,10 +180,11 @@ def test_database_server_that_is_down_fails(tmp_path: Path) -> None:
     assert (done.code, about(done, "database")[0][0]) == (4, "fail")
 
 
-def test_remote_agent_without_its_package_fails_with_the_command_that_installs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_remote_agent_that_is_down_or_without_its_package_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     far = CLERK.format(more='remote: {a2a: "http://127.0.0.1:9/"}\n')
     done = checked(tmp_path, agents={"clerk.agent.md": far})
-    assert about(done, "agent ") == []
+    [(status, text)] = about(done, "agent ")
+    assert (done.code, status, "The remote agent 'clerk' cannot be used" in text) == (4, "fail", True)
     monkeypatch.setitem(sys.modules, "a2a", None)
     done = checked(tmp_path)
     [(status, text)] = about(done, "agent ")

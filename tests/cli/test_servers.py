@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config.jsonc import parse
-from tests.cli.processes import environment, moongate, moongate_process
+from tests.cli.processes import environment, moongate
 from tests.fakes.running import ROOT
 
 COMMENTED = """{
@@ -78,12 +78,15 @@ def test_a_file_that_cannot_be_edited_stays_and_the_entry_is_shown(tmp_path: Pat
     assert '"url": "https://a.example.com"' in done.err
 
 
-@pytest.mark.parametrize("target", ["ftp://files.example.com/mcp", "https:///mcp", "ws://a.example.com"])
+@pytest.mark.parametrize(
+    "target", ["ftp://files.example.com/mcp", "https:///mcp", "ws://a.example.com", "http://a.example:99999/mcp", "http://[::1/mcp"]
+)
 def test_add_refuses_urls_that_are_not_http(tmp_path: Path, target: str) -> None:
-    done = moongate_process("add", "x", target, "--json", cwd=tmp_path)
+    done = moongate("add", "x", target, "--json", cwd=tmp_path)
     assert (done.code, done.error["code"]) == (1, "usage")
     assert target in done.error["message"]
     assert not (tmp_path / "gateway.json").exists()
+    assert moongate("add", "x", "http://127.0.0.1:${PORT_OF_X}/mcp", cwd=tmp_path).code == 0
 
 
 def test_add_remarks_on_an_address_without_a_scheme(tmp_path: Path) -> None:

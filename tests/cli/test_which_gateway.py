@@ -140,7 +140,7 @@ def test_command_without_a_gateway_says_that_it_starts_the_sources(tmp_path: Pat
     port = free_port()
     config = write_gateway(tmp_path, storage={"dir": "state"}, server={"http": {"port": port}})
     said = f"gateway: none at http://127.0.0.1:{port}/mcp, so this command starts the sources of {config} itself"
-    assert said in moongate("list", cwd=tmp_path).err
+    assert said in moongate("list", "-c", str(config), cwd=tmp_path).err
     assert said not in moongate("list", "--standalone", cwd=tmp_path).err
 
 

@@ -199,6 +199,15 @@ class A2AAgent(BaseAgent):
         async with self._reached():
             await self._cancel(await self._connect(), self._task(continuation_token))
 
+    async def reach(self) -> None:
+        """Fetch the remote agent's card, which runs nothing there.
+
+        Raises:
+            AgentError: The agent cannot be reached, or cannot be used.
+        """
+        async with self._reached():
+            await self._connect()
+
     @property
     def _label(self) -> str:
         return self.name or self._url or self.id
