@@ -14,7 +14,7 @@ import os
 import statistics
 import subprocess
 import sys
-import tarfile
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -55,13 +55,13 @@ def checked_out(revision: str, folder: Path) -> Path:
     Raises:
         SystemExit: git does not know the revision, or there is no repository here.
     """
-    found = subprocess.run(["git", "-C", str(ROOT), "archive", revision], capture_output=True)
+    found = subprocess.run(["git", "-C", str(ROOT), "archive", "--format=zip", revision], capture_output=True)
     if found.returncode:
         reason = found.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["git archive failed"]
         raise SystemExit(f"bench-gate: cannot read revision {revision!r} ({reason[0]}). Name a commit of this repository: AGAINST=REV.")
     place = folder / "checkout"
-    with tarfile.open(fileobj=io.BytesIO(found.stdout)) as archive:
-        archive.extractall(place, filter="data")
+    with zipfile.ZipFile(io.BytesIO(found.stdout)) as archive:
+        archive.extractall(place)
     compileall.compile_dir(str(place / "gateway"), quiet=2)
     return place
 

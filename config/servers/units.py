@@ -205,8 +205,7 @@ async def serve(port: int, while_runs: int | None, *, or_any: bool = False) -> N
     async with anyio.create_task_group() as tasks:
         if while_runs is not None:
             tasks.start_soon(_stop_after, while_runs, http)
-        with contextlib.suppress(KeyboardInterrupt):
-            await http.serve(sockets=[listener])
+        await http.serve(sockets=[listener])
         tasks.cancel_scope.cancel()
 
 
@@ -227,7 +226,8 @@ def main() -> None:
     cli.add_argument("--or-any", action="store_true", help="take a free port if that one is taken")
     cli.add_argument("--while-runs", type=int, metavar="PID", help="stop when this process is gone")
     options = cli.parse_args()
-    anyio.run(functools.partial(serve, options.port, options.while_runs, or_any=options.or_any))
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
+        anyio.run(functools.partial(serve, options.port, options.while_runs, or_any=options.or_any))
 
 
 if __name__ == "__main__":

@@ -43,7 +43,7 @@ from gateway.sessions.context import ContextProvider
 from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
-from gateway.tools.functions_source import STAYS, SourceProblem, import_object
+from gateway.tools.functions_source import SourceProblem, import_object, still_served
 from gateway.tools.modules import current_modules
 from gateway.tools.toolbox import ResourceBox, ToolBox, ToolGuards
 from gateway.types.messages import Message
@@ -157,9 +157,9 @@ class AgentSource:
         try:
             around = await self._around(before)
         except AgentError as error:
-            stays = f" {STAYS}" if before else ""
-            self.problems.append(SourceProblem("agents.middleware", str(error).removeprefix("agents.middleware: ") + stays))
-            logger.warning("%s; no agent is read without it%s", error, stays)
+            text = still_served(str(error)) if before else f"{error} Without it, no agent is served."
+            self.problems.append(SourceProblem("agents.middleware", text.removeprefix("agents.middleware: ")))
+            logger.warning("%s", text)
         found: dict[str, LoadedAgent] = {}
         made: list[LoadedAgent] = []
         for path in await anyio.to_thread.run_sync(find_files, self._paths):
@@ -260,7 +260,7 @@ class AgentSource:
             raise AgentError(f"{where}: {refusal}")
 
     def _note(self, path: Path, error: AgentError, *, stays: bool = False) -> None:
-        text = f"{error} {STAYS}" if stays else str(error)
+        text = still_served(str(error)) if stays else str(error)
         self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
         logger.warning("%s", text)
 

@@ -147,7 +147,7 @@ class Acceptance:
             elif name in before:
                 servers[name], self.kept[name] = before[name], name
             else:
-                disabled.append(DisabledServer(name, f"mcpServers.{name}", _waiting_text(name), "", "stdio", name))
+                disabled.append(DisabledServer(name, f"mcpServers.{name}", _waiting_text(name), "stdio", name))
         for server in written.disabled:
             if server.waits_for and server.name in before:
                 servers[server.name], self.kept[server.name] = before[server.name], server.waits_for

@@ -385,8 +385,8 @@ class Gateway:
         for note in loaded.notes:
             logger.info("configuration: %s", note)
         joining, leaving = [*local.joining, *turnover.joining], [*local.leaving, *turnover.leaving]
-        came, went = (", ".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))
-        logger.info("configuration applied again: sources started: %s; left: %s", came, went)
+        came, went = (",".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))
+        logger.info("configuration applied again started=%s stopped=%s", came, went)
         return loaded.config.server.reload
 
     async def _take_up_files(self) -> None:

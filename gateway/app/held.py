@@ -79,4 +79,4 @@ class Hosts:
         finally:
             self._entered.discard(held)
         if held.stop.is_set():
-            logger.info("%s: left", held.source.id)
+            logger.info("source stopped source=%s", held.source.id)

@@ -42,7 +42,7 @@ def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:
 
 def unused_status(server: DisabledServer) -> SourceStatus:
     """A server that cannot be started as it is written, or that waits for acceptance."""
-    error = f"{server.json_path}: {server.reason} {server.hint}".rstrip()
+    error = f"{server.json_path}: {server.reason}"
     return _status(server.name, server.transport, "held" if server.waits_for else "disabled", error)
 
 

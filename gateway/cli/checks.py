@@ -50,16 +50,16 @@ def local_checks(loaded: LoadedConfig) -> list[Check]:
         Check("ok", "version", f"moongate {__version__}, Python {version}", ""),
         Check("ok", "configuration", str(loaded.path or "none found; defaults are used"), ""),
         *[Check("warn" if "does not exist" in note or "does nothing" in note else "ok", "note", note, "") for note in loaded.notes],
-        *[_disabled(server.json_path, server.reason, server.hint) for server in loaded.disabled],
+        *[_disabled(server.json_path, server.reason) for server in loaded.disabled],
         *_programs(loaded),
         *_pins(loaded),
         *_state_and_bind(loaded),
     ]
 
 
-def _disabled(path: str, reason: str, hint: str) -> Check:
+def _disabled(path: str, reason: str) -> Check:
     switched_off = path.endswith(".disabled")
-    return Check("ok" if switched_off else "fail", f"entry {path}", reason, hint)
+    return Check("ok" if switched_off else "fail", f"entry {path}", reason, "")
 
 
 def _programs(loaded: LoadedConfig) -> list[Check]:

@@ -190,9 +190,11 @@ async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
 
 def _say_not_loaded(problems: Sequence[JsonMapping]) -> None:
     from gateway.cli.output import say
+    from gateway.tools.functions_source import STAYS
 
     for problem in problems:
-        say(f"not served: {problem['where']}: {problem['message']}")
+        label = "not taken up" if str(problem["message"]).endswith(STAYS) else "not served"
+        say(f"{label}: {problem['where']}: {problem['message']}")
 
 
 async def _resources(hub: Hub) -> list[JsonObject]:

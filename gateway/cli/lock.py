@@ -105,7 +105,7 @@ def lock(
         found = _accept_first(first, listed, accepted)
         listed = {name: forms for name, forms in listed.items() if name not in first}
         if not listed:
-            _report_accepted(sorted(first.keys() & set(wanted)), found, as_json=as_json)
+            _report_accepted(sorted(set(accepted)), found, as_json=as_json)
             return
     _write(path, pins, listed, accepted, full=not servers and not accepted, as_json=as_json)
 
@@ -211,7 +211,8 @@ def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) ->
     if found and must_match:
         names = sorted({difference.server for difference in found})
         accept = "; ".join(f"`moongate lock --accept {name}`" for name in names)
-        raise CommandFailed(f"{len(found)} tool(s) differ from the lock file; accept them with {accept}.", code="lock-differs")
+        number = f"{len(found)} tool{' differs' if len(found) == 1 else 's differ'}"
+        raise CommandFailed(f"{number} from the lock file. To accept what is listed now: {accept}.", code="lock-differs")
     if not found and not as_json:
         click.echo("Nothing differs.")
 
@@ -231,12 +232,14 @@ def _lines(form: JsonMapping | None) -> list[str]:
 
 
 def _accept_first(first: Mapping[str, FirstUse], listed: Mapping[str, Forms], accepted: Sequence[str]) -> list[Difference]:
-    """Accept tools of servers that are not in the lock file, as they are listed now; returns what differed."""
+    """Accept tools of servers that are not in the lock file as they are listed now. Return the accepted differences."""
     found: list[Difference] = []
     for name, forms in listed.items():
         if name in first:
-            found += _differences(name, first[name].read() or {}, forms, first_use=True)
-            first[name].accept(partial(_accepted, name, forms, _tools_of(name, accepted)))
+            tools = _tools_of(name, accepted)
+            differences = _differences(name, first[name].read() or {}, forms, first_use=True)
+            found += [difference for difference in differences if not tools or difference.tool in tools]
+            first[name].accept(partial(_accepted, name, forms, tools))
     return found
 
 
@@ -250,15 +253,15 @@ def _tools_of(server: str, accepted: Sequence[str]) -> list[str]:
     return tools if all(tools) else []
 
 
-def _report_accepted(servers: Sequence[str], found: Sequence[Difference], *, as_json: bool) -> None:
+def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as_json: bool) -> None:
     from gateway.cli.output import print_json
 
     if as_json:
-        print_json({"accepted": list(servers), "changes": [difference.to_json() for difference in found]})
+        print_json({"accepted": list(accepted), "changes": [difference.to_json() for difference in found]})
         return
     for difference in found:
         _print_difference(difference)
-    click.echo(f"accepted what {', '.join(servers)} lists now; a running gateway takes it up by itself")
+    click.echo(f"accepted {', '.join(accepted)} as listed now; a running gateway takes it up by itself")
 
 
 def _write(

@@ -18,7 +18,7 @@ from gateway.config.hosts import HEADER_VARIABLES, IGNORED_KEYS, KEY_ALIASES, TO
 from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
 from gateway.config.problems import problems_of
 from gateway.config.references import NotAccepted
-from gateway.config.suggest import did_you_mean
+from gateway.config.suggest import closest, did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 
@@ -37,9 +37,7 @@ class DisabledServer:
     json_path: str
     """Where to look in the file, e.g. `mcpServers.docs.env.TOKEN`."""
     reason: str
-    """One line without the path; several mistakes are joined by `; `."""
-    hint: str = ""
-    """What to write instead, where that is known."""
+    """One line without the path: all mistakes, with what to write instead."""
     transport: Literal["stdio", "http", "sse"] = "stdio"
     """What the entry looks like."""
     waits_for: str = ""
@@ -70,9 +68,9 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
             raise ConfigError("a server entry is an object with `command` or `url`.", path=path)
         entry = _take_host_keys(name, cast("JsonObject", raw), path, result)
         if entry.get("disabled") is True:
-            result.disabled = DisabledServer(name, f"{path}.disabled", "switched off in the configuration", "", _looks_like(raw))
+            result.disabled = DisabledServer(name, f"{path}.disabled", "switched off in the configuration", _looks_like(raw))
             return result
-        kind = _kind(entry, path)
+        kind = _misspelled_kind(entry) or _kind(entry, path)
         mistakes = _unknown(name, entry, kind, path)
         server = None
         try:
@@ -85,20 +83,21 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
             raise _joined(mistakes, path)
         result.server = server
     except ConfigError as error:
-        reason, _, hint = str(error).partition("\n")
         waits_for = error.key if isinstance(error, NotAccepted) else ""
-        result.disabled = DisabledServer(name, error.path or path, reason, hint, _looks_like(raw), waits_for)
+        result.disabled = DisabledServer(name, error.path or path, str(error), _looks_like(raw), waits_for)
     return result
 
 
 def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
-    """Return the first mistake, with the others in its first line: `text; key: text`. Its own hint stays in the second line."""
+    """Return the first mistake with the others behind it: `text; key: text`."""
     first, *others = mistakes
     if not others:
         return first
-    text, _, hint = str(first).partition("\n")
-    more = [f"{error.path.removeprefix(path).lstrip('.')}: {str(error).partition(chr(10))[0].rstrip('.')}" for error in others]
-    return ConfigError("\n".join(filter(None, ("; ".join([text.rstrip("."), *more]), hint))), path=first.path)
+    text = str(first)
+    for error in others:
+        text = text.rstrip(".") + (" " if text.endswith("?") else "; ")
+        text += f"{error.path.removeprefix(path).lstrip('.')}: {error}"
+    return ConfigError(text.rstrip("."), path=first.path)
 
 
 def started_part(raw: JsonValue) -> JsonObject | None:
@@ -186,6 +185,14 @@ def _take_filter(name: str, key: str, value: JsonValue, path: str, result: Entry
     result.notes.append(f"{path}.{key}: read as policies.{name}.tools.{side}")
 
 
+def _misspelled_kind(entry: JsonObject) -> str | None:
+    """Return the kind of an entry whose `command` or `url` seems to be misspelled, so that this key is named; `None` for other entries."""
+    if entry.keys() & {"type", "command", "url"}:
+        return None
+    meant = {closest(key, ("command", "url")) for key in entry if key not in StdioServer.model_fields}
+    return "stdio" if "command" in meant else "http" if "url" in meant else None
+
+
 def _kind(entry: JsonObject, path: str) -> str:
     has_command, has_url = "command" in entry, "url" in entry
     if has_command and has_url:
@@ -200,7 +207,7 @@ def _kind(entry: JsonObject, path: str) -> str:
     kind = TYPE_ALIASES.get(written, written)
     if kind not in _MODELS:
         hint = did_you_mean(written, [*_MODELS, *TYPE_ALIASES])
-        raise ConfigError(f"type {written!r} is not known; write stdio, http or sse.\n{hint}", path=f"{path}.type")
+        raise ConfigError(f"type {written!r} is not known; write stdio, http or sse. {hint}".rstrip(), path=f"{path}.type")
     needed = "command" if kind == "stdio" else "url"
     if needed not in entry:
         raise ConfigError(f"a server of type {written!r} needs `{needed}`.", path=path)
@@ -222,7 +229,7 @@ def _unknown(name: str, entry: JsonObject, kind: str, path: str) -> list[ConfigE
         hint = did_you_mean(key, [*known, *KEY_ALIASES])
         if key in ("policies", "prefix", "arguments", "sampling", "elicitation", "roots", "era", "timeoutSeconds", "maxResultBytes"):
             hint = f"Rules stand beside the servers, under policies.{name}."
-        mistakes.append(ConfigError(f"unknown key {key!r}.\n{hint}", path=f"{path}.{key}"))
+        mistakes.append(ConfigError(f"unknown key {key!r}. {hint}".rstrip(), path=f"{path}.{key}"))
     return mistakes
 
 

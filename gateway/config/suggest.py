@@ -9,7 +9,8 @@ from difflib import get_close_matches
 def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like `name`, or `None` when nothing is close. Case and `-`/`_` do not count."""
     folded = {_fold(item): item for item in known}
-    matches = get_close_matches(_fold(name), folded, n=1, cutoff=0.7)
+    wanted = _fold(name)
+    matches = get_close_matches(wanted, folded, n=1, cutoff=0.7) or [item for item in folded if sorted(item) == sorted(wanted)]
     return folded[matches[0]] if matches else None
 
 

@@ -40,6 +40,11 @@ STAYS = "The earlier version stays in use."
 """Ends the problem of a file that was changed and cannot be used."""
 
 
+def still_served(problem: str) -> str:
+    """Add to the problem of a changed file that its earlier version stays in use."""
+    return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {STAYS}"
+
+
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
     """One thing a source could not load. `str` gives the line to show."""
@@ -110,7 +115,7 @@ class FunctionSource:
         """Note a module that cannot be imported, and go on with the tools that it had."""
         before = self._previous
         kept = [] if before is None else [tool for name, tool in before._tools.items() if before._homes[name] == module_name]
-        self._note(module_name, f"{problem} {STAYS}" if kept else problem)
+        self._note(module_name, still_served(problem) if kept else problem)
         for item in kept:
             self._add(module_name, item)
 

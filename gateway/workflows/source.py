@@ -19,7 +19,7 @@ from gateway.config.watch import Signature, signature_of
 from gateway.errors import WorkflowInvalid
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function_rules import FunctionRules
-from gateway.tools.functions_source import STAYS, SourceProblem
+from gateway.tools.functions_source import SourceProblem, still_served
 from gateway.tools.modules import current_modules
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.workflows.checking import workflows_in
@@ -154,7 +154,7 @@ class WorkflowSource:
         """Note that a file cannot be used, and keep the version before."""
         if path in self._previous:
             self._failed.append(path)
-            text = f"{text} {STAYS}"
+            text = still_served(text)
         self._note(text)
 
     async def __aexit__(self, *exc: object) -> None:

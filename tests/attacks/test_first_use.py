@@ -123,6 +123,18 @@ async def test_changed_tool_is_held_until_it_is_accepted_and_over_a_restart(tmp_
     assert sum(line.endswith("tools/call search") for line in requests) == 1
 
 
+async def test_accepting_one_tool_shows_and_accepts_that_tool_only(tmp_path: Path) -> None:
+    docs = over_stdio(tmp_path, later=[POISONED, {**CHANGE, "description": "Changed"}])
+    File(tmp_path).write({"docs": docs.entry})
+    assert (await command(tmp_path, "list", "tools", "--standalone")).code == 0
+    docs.turn()
+    one = await command(tmp_path, "lock", "--accept", "docs/search")
+    assert "docs/search: changed" in one.out and "docs/change" not in one.out
+    assert "accepted docs/search as listed now" in one.out
+    rest = (await command(tmp_path, "lock", "--accept", "docs", "--json")).data
+    assert (rest["accepted"], [change["tool"] for change in rest["changes"]]) == (["docs"], ["change"])
+
+
 async def test_http_server_that_changes_between_two_runs_is_held_in_both_processes(tmp_path: Path) -> None:
     with over_http(tmp_path, later=[POISONED, CHANGE]) as docs:
         file = File(tmp_path)

@@ -81,7 +81,7 @@ async def test_our_own_sources_come_and_go_and_a_running_call_of_one_ends_in_pea
             return "agent__second" in await listed(running) and "agent__helper" not in await listed(running)
 
         await until(is_second)
-        assert "sources started: agent, workflow; left: agent, workflow" in running.log.read_text()
+        assert "started=agent,workflow stopped=agent,workflow" in running.log.read_text()
         file.write({})
 
         async def nothing() -> bool:

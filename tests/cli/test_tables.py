@@ -53,12 +53,12 @@ def test_folded_lines_keep_paths_whole_and_the_mark_of_untrusted_text() -> None:
 
 @pytest.mark.parametrize("command", ["list", "doctor"])
 def test_pages_fit_a_terminal_of_60_columns(tmp_path: Path, command: str) -> None:
-    servers = {"a-server-with-a-long-name": {"command": "no-such-program-here"}}
+    servers = {"a-server-with-a-long-name": {"command": "./no-such-program-here"}}
     write_gateway(tmp_path, mcpServers=servers, storage={"dir": "state"}, server={"http": {"port": free_port()}})
     lines = _printed([command], columns=60, cwd=tmp_path)
     # A path is not broken; it stands alone on its line.
     assert [line for line in lines if columns_of(line) > 60 and str(tmp_path) not in line] == []
-    assert "Cannot start 'no-such-program-here': No such file" in " ".join(" ".join(lines).split())
+    assert "Cannot start './no-such-program-here': No such file" in " ".join(" ".join(lines).split())
 
 
 def _printed(words: list[str], *, columns: int, cwd: Path) -> list[str]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.to_thread
 import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
@@ -162,8 +163,9 @@ async def test_units_say_why_they_cannot_convert(tmp_path: Path, arguments: dict
     assert told in refused.content[0].text
 
 
-async def test_every_unit_converts_to_its_base_and_back(tmp_path: Path) -> None:
-    with child(str(ROOT / "config/servers/units.py"), "--port", "0", stdout=subprocess.PIPE) as process:
+async def test_every_unit_converts_to_its_base_and_back_and_ctrl_c_ends_server_quietly(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    with child(str(ROOT / "config/servers/units.py"), "--port", "0", stdout=subprocess.PIPE, log=log) as process:
         assert process.stdout is not None
         url = process.stdout.readline().decode().strip()
         async with connected(LEGACY, url) as (client, _):
@@ -175,5 +177,8 @@ async def test_every_unit_converts_to_its_base_and_back(tmp_path: Path) -> None:
                     back = content(await client.call_tool("convert", {"value": there["value"], "from": symbols[0], "to": symbol}))
                     if abs(back["value"] - 12.5) > 1e-6:
                         wrong.append(json.dumps([symbol, there, back]))
+        process.send_signal(signal.SIGINT)
+        await anyio.to_thread.run_sync(process.wait)
     assert wrong == []
     assert len(listed) == 12
+    assert (process.returncode, log.read_text()) == (0, "")
