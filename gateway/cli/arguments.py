@@ -36,6 +36,20 @@ def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | 
     return arguments
 
 
+def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
+    """The fields of an answer to a form, written like arguments.
+
+    Raises:
+        click.UsageError: As `build_arguments`, and for a field that the form does not have.
+    """
+    given, properties = build_arguments(form, pairs, args_json), _properties(form)
+    for name in given:
+        if name not in properties:
+            hint = did_you_mean(name, properties)
+            raise click.UsageError(f"The question has no field {name!r}. {hint or 'Its fields: ' + ', '.join(properties) + '.'}")
+    return given
+
+
 def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
     """A remark for each argument the schema does not declare; policy may drop those."""
     properties = _properties(schema)

@@ -109,7 +109,7 @@ def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_pa
 
 async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingAsk, bool]:
     """Answer a question that has a form; and whether the waiting call took the answer."""
-    from gateway.cli.arguments import build_arguments
+    from gateway.cli.arguments import build_answer
     from gateway.cli.failures import CommandFailed
     from gateway.policy.answers import judge_answer
 
@@ -118,7 +118,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
     _may_decide(found)
     if found.form is None:
         raise click.UsageError(f"{found.id} has no fields; use `moongate approvals approve {found.id}` or `deny`.")
-    given = build_arguments(found.form, pairs, args_json)
+    given = build_answer(found.form, pairs, args_json)
     request: JsonObject = {"method": "elicitation/create", "params": {"message": found.shown, "requestedSchema": found.form}}
     if (problem := judge_answer(request, {"action": "accept", "content": given})) is not None:
         raise click.UsageError(f"{problem} {found.id} is still open.")

@@ -95,10 +95,12 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     for key, request in asked.items():
         click.echo(clean(f"asks {key}:\n{_question(request)}"))
     for question in seen.questions:
+        if question.takes:
+            click.echo(clean(f"takes: {question.takes}"))
         click.echo(clean(f"answer: {question.command}"))
     for key, done in made.items():
         click.echo(clean(f"step {key}: {'done' if done else 'in flight'}"))
-    if row.message:
+    if row.message and not row.gone_at:
         click.echo("\n".join(["says:", *quote(row.message)]))
     if "error" in row.outcome:
         error: JsonObject = row.outcome["error"]
@@ -132,7 +134,7 @@ class _Words:
 
 async def _answer(records: Records, words: _Words) -> TaskRow:
     """Store the answer as a client's (`TaskRunner.answer`), for whichever gateway runs the task."""
-    from gateway.cli.arguments import build_arguments
+    from gateway.cli.arguments import build_answer
     from gateway.cli.failures import CommandFailed
     from gateway.errors import AnswerRefused
     from gateway.tasks.answers import usable_answers
@@ -141,17 +143,19 @@ async def _answer(records: Records, words: _Words) -> TaskRow:
     seen = await _seen(records, await _matching(records, words.task_id))
     task = Task(seen.row)
     keys = [words.question] if words.question else list(task.asks)
+    if not task.asks:
+        elsewhere = "".join(f" `{question.command}` answers what it waits for." for question in seen.questions)
+        raise CommandFailed(f"Task {task.id[:12]} is {seen.standing()} and asks nothing here.{elsewhere}", code="usage")
     if len(keys) != 1 or keys[0] not in task.asks:
-        named = ", ".join(task.asks) or "none"
-        elsewhere = "".join(f" `{question.command}` answers what it waits for." for question in seen.questions if not task.asks)
-        raise CommandFailed(f"Task {task.id[:12]}: name one question with --question. Open: {named}.{elsewhere}", code="usage")
+        which = f"has no open question {words.question!r}" if words.question else "asks several questions: name one with --question"
+        raise CommandFailed(f"Task {task.id[:12]} {which}. Open: {', '.join(task.asks)}.", code="usage")
     request = task.asks[keys[0]]
     params: JsonObject = request.get("params") or {}
     if request.get("method") != "elicitation/create":
         raise CommandFailed(f"{request.get('method')} is for the client of the task to answer.", code="usage")
     answer: JsonObject = {"action": "decline"}
     if not words.declines:
-        answer = {"action": "accept", "content": build_arguments(params.get("requestedSchema") or {}, words.pairs, words.args_json)}
+        answer = {"action": "accept", "content": build_answer(params.get("requestedSchema") or {}, words.pairs, words.args_json)}
     try:
         usable = usable_answers(task, {keys[0]: answer})
     except AnswerRefused as error:
@@ -256,6 +260,8 @@ class _Seen:
         return "waiting" if not row.admitted_at else self.status
 
     def message(self) -> str:
+        if self.standing() == "completed":
+            return ""  # the last progress says nothing any more
         return "; ".join(question.line() for question in self.questions) or self.row.message
 
     def to_json(self) -> JsonObject:

@@ -99,7 +99,18 @@ def _kind(kind: JsonValue) -> str:
     choices: JsonValue = written.get("enum")
     if isinstance(choices, list) and choices:
         return shown("one of " + ", ".join(json.dumps(choice, ensure_ascii=False) for choice in cast("list[JsonValue]", choices)), 200)
-    return shown(str(written.get("type") or "any value"), 60)
+    return shown(", ".join([str(written.get("type") or "any value"), *_limits(written)]), 120)
+
+
+def _limits(kind: JsonMapping) -> list[str]:
+    """The limits of a field in words; of its type only where a form may have them."""
+    found: list[str] = [str(kind["format"])] if "format" in kind else []
+    for least, most, unit in (("minimum", "maximum", ""), ("minLength", "maxLength", " characters")):
+        low, high = kind.get(least), kind.get(most)
+        if low is not None or high is not None:
+            words = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
+            found.append(words + unit)
+    return found
 
 
 def _params(request: JsonMapping) -> JsonMapping:

@@ -90,7 +90,7 @@ class TaskCaller:
             await self._live.progress(self._progress, self._total, self._lines.take(message))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Text becomes the status message, at most twice a second."""
+        """Text becomes the status message, at most twice a second; what the task waits for does at once."""
         if self._live is not None:
             self._progress, self._total = max(progress, self._progress + BEAT_STEP), total
             self._task.row.message = fit_message(message or self._task.message)
@@ -99,8 +99,8 @@ class TaskCaller:
             return
         now = anyio.current_time()
         message = fit_message(message or "")
-        was_asking = self._task.message.startswith(INPUT_REQUIRED)
-        if message and message != self._task.message and (was_asking or now - self._told_at >= MESSAGE_SECONDS):
+        is_urgent = INPUT_REQUIRED in (self._task.message[: len(INPUT_REQUIRED)], message[: len(INPUT_REQUIRED)])
+        if message and message != self._task.message and (is_urgent or now - self._told_at >= MESSAGE_SECONDS):
             self._told_at = now
             self._task.row.message = message
             await self._save(self._task)

@@ -31,7 +31,7 @@ from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import STEPS_VERSION, StepLog
 from gateway.tasks.rights import KEY_GONE, CallerNow, known_caller, refuse_unadmitted, unjudged
-from gateway.tasks.stored import INTERNAL, error_outcome, from_stored, request_key, to_stored
+from gateway.tasks.stored import INTERNAL, ended, error_outcome, from_stored, request_key, to_stored
 from gateway.tasks.task import Task, TaskKind
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, Caller, ClientProfile
@@ -472,8 +472,7 @@ class TaskRunner:
             task.touch()
 
     async def _store_end(self, task: Task, outcome: JsonObject, status: str) -> None:
-        now = time.time()
-        row = dataclasses.replace(task.row, outcome=outcome, status=status, updated_at=now, gone_at=now + task.row.ttl_seconds)
+        row = dataclasses.replace(task.row, **ended(task.row, outcome, status))
         # What a call did that failed is kept with it: `moongate tasks retry` goes on from there.
         worked = status == "completed" and not Complete(outcome["result"]).is_error
         if await until_stored(lambda: self._write(row, drop_results=worked)):

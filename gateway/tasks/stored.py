@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from dataclasses import asdict
-from typing import cast
+from typing import Any, cast
 
 from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.storage.entries import TaskRow
+from gateway.tasks.caller import fit_message
 from gateway.tools.context import CallContext, ClientProfile
 
 INTERNAL = -32603
@@ -54,6 +56,17 @@ def request_key(ctx: CallContext) -> str:
     """The digest of the idempotency key that came with a request: its caller made it up, so it may be anything."""
     given = ctx.meta.get(IDEMPOTENCY_KEY)
     return hashlib.sha256(given.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(given, str) and given else ""
+
+
+def ended(row: TaskRow, outcome: JsonObject, status: str) -> dict[str, Any]:
+    """Return the fields of a task that ended now. An error's text becomes its message, in place of the last progress."""
+    result: JsonObject = outcome.get("result") or {}
+    error: JsonObject = outcome.get("error") or {}
+    contents: list[JsonObject] = result.get("content") or [] if result.get("isError") else []
+    texts: list[str] = [str(part["text"]) for part in contents if part.get("text")]
+    message = str(error.get("message") or "") or "".join(texts[:1]) or row.message
+    now = time.time()
+    return {"outcome": outcome, "status": status, "message": fit_message(message), "updated_at": now, "gone_at": now + row.ttl_seconds}
 
 
 def error_outcome(code: int, message: str) -> JsonObject:

@@ -14,6 +14,9 @@ T = TypeVar("T")
 MAX_WRONG_ANSWERS = 5
 """Wrong answers to one question, after which a program is taken to answer and the error is raised."""
 
+MAX_WRONG_TASK_ANSWERS = 100
+"""The same inside a durable task, whose question a person may answer over days, and whose run would be lost."""
+
 
 async def ask_until_usable(
     ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = ""
@@ -23,15 +26,15 @@ async def ask_until_usable(
     Each repetition has its own durable key, so that a task that is taken up again finds the same answers.
 
     Raises:
-        AnswerRefused: `MAX_WRONG_ANSWERS` answers were refused, or the answer to a request that no person reads.
+        AnswerRefused: Too many answers were refused, or the answer to a request that no person reads.
         AskUnavailable: As `CallContext.ask`, like its other errors.
     """
-    asked = request
-    for number in range(1, MAX_WRONG_ANSWERS + 1):
+    asked, most = request, MAX_WRONG_ANSWERS if ctx.durable is None else MAX_WRONG_TASK_ANSWERS
+    for number in range(1, most + 1):
         try:
             return await use(await ctx.ask(asked, f"{key}~{number}" if key and number > 1 else key))
         except AnswerRefused as refused:
-            if number == MAX_WRONG_ANSWERS or request.get("method") != "elicitation/create":
+            if number == most or request.get("method") != "elicitation/create":
                 raise
             params: JsonObject = request.get("params") or {}
             asked = {**request, "params": {**params, "message": f"{refused}\n{params.get('message', '')}"}}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from gateway.tasks.answers import usable_answers
 from gateway.tasks.asks import OpenAsks, shown_ask
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.runner import TaskKind, TaskRunner
-from gateway.tasks.stored import from_stored, to_stored
+from gateway.tasks.stored import ended, from_stored, to_stored
 from gateway.tasks.task import Task
 from gateway.tasks.tools import TaskTools, still_running
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
@@ -483,6 +484,23 @@ class Live(Answers):
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         await anyio.sleep_forever()
         raise AssertionError
+
+
+def test_error_becomes_the_message_of_a_task_that_ended() -> None:
+    row = replace(TaskRow("t", "local", "tool", {}, 60), message="one started")
+    failed: JsonObject = {"content": [{"type": "image"}, {"type": "text", "text": "no rows"}], "isError": True}
+    outcomes: list[JsonObject] = [{"result": failed}, {"error": {"code": 1, "message": "gone"}}, {"result": {**failed, "isError": False}}]
+    assert [ended(row, outcome, "completed")["message"] for outcome in outcomes] == ["no rows", "gone", "one started"]
+
+
+async def test_wait_for_a_person_is_told_at_once() -> None:
+    task = Task(TaskRow("t", "local", "tool", {}, 60))
+    caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60)
+    told: list[str] = []
+    for message in ("one started", "one goes on", "input_required: approve?", "one has its answer", "one finished"):
+        await caller.progress(1, None, message)
+        told.append(task.message)
+    assert told == ["one started", "one started", "input_required: approve?", "one has its answer", "one has its answer"]
 
 
 async def test_progress_of_a_client_that_waits_always_grows() -> None:
