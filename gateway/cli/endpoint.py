@@ -6,7 +6,6 @@ named the address. Used by `hub` and `run`.
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
@@ -84,7 +83,7 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
     proof = health.page.get("proof") if health is not None and health.page is not None else None
     if not isinstance(proof, str):
         return Listener(url, is_gateway=False, is_own=False)
-    is_own = hmac.compare_digest(proof.encode(), identity.prove(challenge, parts.port or DEFAULT_PORTS[parts.scheme]).encode())
+    is_own = identity.accepts(proof, challenge, parts.port or DEFAULT_PORTS[parts.scheme])
     status = await _read(parts, "/status.json")
     about = status.page if status is not None and status.code == 200 else None
     return Listener(url, is_gateway=True, is_own=is_own, about=about or {})

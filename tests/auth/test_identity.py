@@ -12,14 +12,8 @@ CHALLENGE = "0123456789abcdef" * 2
 
 def test_proof_holds_for_one_state_configuration_port_and_challenge(tmp_path: Path) -> None:
     state, file = StateFolder(tmp_path / "a"), tmp_path / "gateway.json"
-    file.write_text("{}")
-    (tmp_path / "mounted.json").symlink_to(file)
     proof = Identity(state, file).prove(CHALLENGE, 8765)
-    assert Identity(StateFolder(tmp_path / "a"), tmp_path / "a" / ".." / "gateway.json").prove(CHALLENGE, 8765) == proof
-    mounted = Identity(state, tmp_path / "mounted.json").prove(CHALLENGE, 8765)
-    (tmp_path / "mounted.json").unlink()
-    (tmp_path / "mounted.json").symlink_to(tmp_path / "updated.json")
-    assert Identity(state, tmp_path / "mounted.json").prove(CHALLENGE, 8765) == mounted
+    assert Identity(StateFolder(tmp_path / "a"), tmp_path / "a" / ".." / "gateway.json").accepts(proof, CHALLENGE, 8765)
     others = [
         Identity(StateFolder(tmp_path / "b"), file).prove(CHALLENGE, 8765),
         Identity(state, tmp_path / "other.json").prove(CHALLENGE, 8765),
@@ -27,6 +21,23 @@ def test_proof_holds_for_one_state_configuration_port_and_challenge(tmp_path: Pa
         Identity(state, file).prove(CHALLENGE[::-1], 8765),
     ]
     assert len({proof, *others}) == 5
+
+
+def test_links_of_the_folder_lead_to_the_same_configuration_and_links_of_the_file_do_not(tmp_path: Path) -> None:
+    state, link = StateFolder(tmp_path / "state"), tmp_path / "link"
+    for name in ("real", "later"):
+        (tmp_path / name).mkdir()
+    link.symlink_to("real")
+    written = Identity(state, link / "gateway.json").prove(CHALLENGE, 8765)
+    resolved = Identity(state, tmp_path / "real" / "gateway.json")
+    assert resolved.accepts(written, CHALLENGE, 8765)
+    assert Identity(state, link / "gateway.json").accepts(resolved.prove(CHALLENGE, 8765), CHALLENGE, 8765)
+    (tmp_path / "other.json").symlink_to(tmp_path / "real" / "gateway.json")
+    assert not Identity(state, tmp_path / "other.json").accepts(written, CHALLENGE, 8765)
+    link.unlink()
+    link.symlink_to("later")
+    assert Identity(state, link / "gateway.json").accepts(written, CHALLENGE, 8765)
+    assert not resolved.accepts("", CHALLENGE, 8765)
 
 
 def test_challenge_is_128_bits_in_hexadecimal_digits() -> None:
