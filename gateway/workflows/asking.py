@@ -15,6 +15,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 
 import anyio
 from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
 from gateway.errors import AnswerRefused, GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
@@ -268,7 +269,9 @@ def form_of(kind: Any) -> tuple[JsonObject, bool]:
     fields: dict[str, tuple[Any, bool]] = {}
     make: Any = kind
     if isinstance(kind, type) and issubclass(kind, BaseModel):
-        fields = {name: (field.annotation, field.is_required()) for name, field in kind.model_fields.items()}
+        fields = {
+            name: ({**_property(field.annotation), **_limits(field)}, field.is_required()) for name, field in kind.model_fields.items()
+        }
     elif dataclasses.is_dataclass(make):
         fields = {
             field.name: (
@@ -285,6 +288,21 @@ def form_of(kind: Any) -> tuple[JsonObject, bool]:
 def _object(fields: Mapping[str, tuple[Any, bool]]) -> JsonObject:
     properties: JsonObject = {name: _property(kind) for name, (kind, _) in fields.items()}
     return {"type": "object", "properties": properties, "required": [name for name, (_, is_required) in fields.items() if is_required]}
+
+
+def _limits(field: FieldInfo) -> JsonObject:
+    """Return the limits of a model's field that a form can state, so that a wrong answer is refused before the workflow reads it."""
+    kind = field.annotation
+    plain = [item for item in members(kind) if item is not NoneType]
+    if plain not in ([int], [float], [str]):
+        return {}
+    names = {"min_length": "minLength", "max_length": "maxLength"} if plain == [str] else {"ge": "minimum", "le": "maximum"}
+    found: JsonObject = {}
+    for name, key in names.items():
+        for limit in field.metadata:
+            if isinstance(value := getattr(limit, name, None), int | float):
+                found[key] = value
+    return found
 
 
 def _property(kind: Any) -> JsonObject:

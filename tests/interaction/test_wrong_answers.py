@@ -27,7 +27,7 @@ from gateway import RunContext, workflow
 
 
 class Amount(BaseModel):
-    count: Annotated[int, Field(gt=0)]
+    count: Annotated[int, Field(gt=0, le=9)]
     colours: list[str] = []
 
 
@@ -112,6 +112,8 @@ async def test_answer_that_only_the_workflow_can_judge_is_asked_again(served: Se
     async with over_http(served.url, "modern") as wire:
         task = await begin(wire, "modern", "amount")
         [key] = task["inputRequests"]
+        refused = (await wire.send("tasks/update", taskId=task["taskId"], inputResponses={key: accept(count=10)}))["error"]["message"]
+        assert "field 'count' is greater than the maximum of 9. It takes count (integer, at most 9), colours" in refused
         other = key
         for _ in range(MAX_WRONG_ANSWERS + 1):  # a task does not end by wrong answers, as a call does
             answered = other
