@@ -85,6 +85,9 @@ class AGUIChatClient(BaseChatClient):
                         yield update
                     if reader.is_over:
                         return
+        except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
+            text = f"The AG-UI agent at {self._endpoint} cannot be reached; check its address and that it runs."
+            raise ModelError(text, retryable=True) from None
         except httpx2.HTTPError as error:
             raise ModelError(f"The AG-UI agent at {self._endpoint} broke off: {type(error).__name__}.", retryable=True) from None
         raise ModelError(f"The AG-UI agent at {self._endpoint} ended its stream before the run was finished.", retryable=True)

@@ -73,15 +73,13 @@ def lock(
         raise click.UsageError("--check, --diff and --accept exclude each other; --accept takes its servers itself.")
     from gateway.cli.accepting import accept_commands
     from gateway.cli.output import say
-    from gateway.upstream.pins import lock_path, read_pins
+    from gateway.upstream.pins import read_pins
 
     if accepted and accept_commands(config_path, accepted, assume_yes=assume_yes, as_json=as_json):
         return
     loaded = load(config_path)
-    path = lock_path(loaded)
-    if path is None:
-        raise ConfigError("There is no configuration file, so there is nothing to pin; `moongate add` makes one.", path="server.lockFile")
     comparing = check or diff or bool(accepted)
+    path = _lock_file(loaded, is_written=not comparing)
     pins = _pins_to_change(path, full=not servers and not comparing) if not (check or diff) else read_pins(path)
     if check and not pins.servers:
         raise CommandFailed(f"Nothing is locked: {path} pins no server. `moongate lock` pins all of them.", code="not-found")
@@ -108,6 +106,24 @@ def lock(
             _report_accepted(sorted(set(accepted)), found, as_json=as_json)
             return
     _write(path, pins, listed, accepted, full=not servers and not accepted, as_json=as_json)
+
+
+def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
+    """The lock file of a configuration.
+
+    Raises:
+        ConfigError: The configuration is in no file, or the lock file would be written beside one that ships with Moongate.
+    """
+    from gateway.config.paths import is_bundled_config
+    from gateway.upstream.pins import lock_path
+
+    path = lock_path(loaded)
+    if path is None:
+        raise ConfigError("There is no configuration file, so there is nothing to pin; `moongate add` makes one.", path="server.lockFile")
+    if is_written and loaded.path is not None and is_bundled_config(loaded.path):
+        text = f"{loaded.path} ships with Moongate, so no lock file is written beside it; its tools are held to their first listings."
+        raise ConfigError(f"{text} Name a file of your own with `--config FILE`.", path=str(loaded.path))
+    return path
 
 
 def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, FirstUse]:

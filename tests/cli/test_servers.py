@@ -116,6 +116,12 @@ def test_add_in_a_clone_leaves_the_bundled_file(tmp_path: Path) -> None:
     assert (clone / "config" / "gateway.json").read_bytes() == bundled
 
 
+def test_lock_writes_nothing_beside_the_bundled_file(tmp_path: Path) -> None:
+    done = moongate("lock", "--json", cwd=tmp_path)
+    assert (done.code, "ships with Moongate, so no lock file is written" in done.error["message"]) == (2, True)
+    assert not (ROOT / "config" / "gateway.lock.json").exists()
+
+
 def test_removing_an_unknown_server_suggests_the_closest(tmp_path: Path) -> None:
     (tmp_path / "gateway.json").write_text(COMMENTED)
     done = moongate("remove", "dcos", "--json", cwd=tmp_path)
