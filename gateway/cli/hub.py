@@ -441,8 +441,16 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
         for held, why in cast("dict[str, str]", source.get("quarantined") or {}).items():
             if name in (held, f"{source['name']}__{held}", f"{source['name']}/{held}"):
                 raise ToolQuarantined(name, why)
-    hint = suggestion(name, tools) or "`moongate list tools` shows them."
+    hint = missing_source(name, sources) or suggestion(name, tools) or "`moongate list tools` shows them."
     raise NotFound("tool", name, f"There is no tool {name!r}. {hint}")
+
+
+def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
+    """Say why the source that `name` begins with lists nothing; empty if no such source is missing."""
+    for source in sources:
+        if name.startswith((f"{source['name']}__", f"{source['name']}/")) and source["state"] != "ready":
+            return f"Source {source['name']!r} is {source['state']}: {source.get('error') or '`moongate doctor` says why.'}"
+    return ""
 
 
 def suggestion(name: str, tools: Sequence[HubTool], others: Iterable[str] = ()) -> str:

@@ -80,7 +80,7 @@ def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig | Non
 
 
 def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig | None, others: Iterable[str]) -> JsonObject:
-    from gateway.cli.hub import pick_tool, suggestion
+    from gateway.cli.hub import missing_source, pick_tool, suggestion
     from gateway.errors import NotFound, ToolQuarantined
 
     try:
@@ -88,7 +88,8 @@ def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: Lo
     except ToolQuarantined:
         raise
     except NotFound:
-        hint = suggestion(name, tools, others) or "`moongate list` and `moongate list tools` show what there is."
+        hint = missing_source(name, sources) or suggestion(name, tools, others)
+        hint = hint or "`moongate list` and `moongate list tools` show what there is."
         text = f"There is no tool, server, prompt or resource {name!r}. {hint}"
         raise NotFound("tool", name, text) from None
     state = next((source["state"] for source in sources if source["name"] == found.source), None)

@@ -22,7 +22,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "agents" / "skill-for-task.workflow.yaml").write_text(workflow)
     write_gateway(
         folder,
-        mcpServers={"files": upstream_stdio()},
+        mcpServers={"files": upstream_stdio(), "broken": {"comand": "x"}},
         policies={"flies": {"timeoutSeconds": 3}},
         expose={"agents": ["agents"], "skills": [str(ROOT / "skills")]},
         server={"http": {"port": free_port()}},
@@ -44,6 +44,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("workflows graph skill-for-task --format svgg", "svg"),
         ("call ecco", "files__echo"),
         ("call agent__clrk", "agent__clerk"),
+        ("call broken__echo", "command"),
+        ("inspect broken__echo", "command"),
         ("inspect flies", "files"),
         ("inspect sql-reveiw", "sql-review"),
         ("lock flies", "files"),

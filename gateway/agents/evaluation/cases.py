@@ -15,6 +15,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from gateway.agents.evaluation.checks import EvalCheck, evaluator
+from gateway.config.problems import problems_of
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
@@ -73,10 +74,8 @@ def read_cases(text: str, *, name: str) -> list[Case]:
         try:
             case = Case.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors()[0]
-            place = ".".join(str(part) for part in first["loc"])
-            reason = first["msg"].removeprefix("Value error, ")
-            raise ConfigError(f"Line {number} of {name} is no case: {f'{place}: ' if place else ''}{reason}.", path=name) from None
+            reasons = "; ".join(problem.line() for problem in problems_of(error, Case))
+            raise ConfigError(f"Line {number} of {name} is not a case: {reasons}", path=name) from None
         case = case.model_copy(update={"id": case.id or f"line {number}"})
         if any(known.id == case.id for known in cases):
             raise ConfigError(f"Line {number} of {name}: there is a case {case.id!r} already; ids must differ.", path=name)
