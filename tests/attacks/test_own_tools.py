@@ -264,7 +264,7 @@ async def test_tool_that_is_added_while_the_agent_runs_passes_the_gate(tmp_path:
         assert all(text.startswith("Error: Requested function") for text in said[1:])
     with place(tmp_path / "open", {}) as made:
         assert await ask_clerk(made, ("adder", {}), ("added", {}), ("unseen", {})) == ["added", "added", "unseen"]
-        assert ran(made) == ["added", "unseen"] and ("call.audited", "agent/clerk", "unseen") in await audited(made)
+        assert ran(made) == ["added", "unseen"] and ("call.audited", "agent/clerk", "unseen") in await audited(made, 3)
         offered = {item["function"]["name"] for item in (await made.model.requests())[-1]["body"]["tools"]}
         assert "added" in offered and "unseen" not in offered
 
