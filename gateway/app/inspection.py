@@ -59,7 +59,7 @@ class Inspection:
 
     async def unmet_needs(self) -> list[UnmetNeed]:
         """Return what agents and workflows name and nothing serves."""
-        return await unmet_needs(self._local.table, self._catalog, self._statuses())
+        return await unmet_needs(self._local.table, self._catalog, self._statuses(), idle=self._loaded.idle)
 
     def models_used(self) -> dict[str, list[str]]:
         """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""

@@ -40,14 +40,17 @@ class UnmetNeed:
     """Whether one thing is named that is not there, not a pattern that nothing matches."""
 
 
-async def unmet_needs(local: Mapping[str, Local], catalog: Catalog, statuses: Sequence[SourceStatus]) -> list[UnmetNeed]:
-    """Return what the files of agents and workflows name and nothing serves, in the order of the files."""
+async def unmet_needs(
+    local: Mapping[str, Local], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
+) -> list[UnmetNeed]:
+    """Return what files of agents and workflows name and nothing serves, in the order of the files. Servers in `idle` need not be there."""
     known = {status.name: status for status in statuses}
     tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]
     found = [
         UnmetNeed(kind, where, text, is_fatal=not _GLOB & set(pattern))
         for kind, where, patterns in _patterns(local)
         for pattern in dict.fromkeys(patterns)
+        if pattern.partition("/")[0] not in idle
         if not await catalog.tools([pattern]) and (text := _missing(pattern, known, tools))
     ]
     return found + _unknown_skills(local)

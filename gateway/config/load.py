@@ -58,6 +58,8 @@ class LoadedConfig:
     """Whether it was loaded with `fetches`, so that servers can be reached."""
     runs: tuple[RunEntry, ...] = ()
     """What it makes the gateway execute, whether or not a mistake disables it."""
+    idle: frozenset[str] = frozenset()
+    """Servers of the bundled configuration that need a variable that is not set. Only `make run` starts them."""
 
 
 def load_config(
@@ -82,7 +84,7 @@ def _without_idle_examples(loaded: LoadedConfig) -> LoadedConfig:
     """The configuration that ships with Moongate without the servers that need a variable that is not set."""
     idle = {server.name for server in loaded.disabled}
     policies = {name: policy for name, policy in loaded.config.policies.items() if name not in idle}
-    return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[])
+    return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[], idle=frozenset(idle))
 
 
 def read_text(path: Path) -> str:

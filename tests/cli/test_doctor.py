@@ -219,3 +219,8 @@ def test_url_that_answers_without_mcp_is_explained_in_doctor_and_with_url(tmp_pa
         assert "policies." not in message and "gateway: " not in asked[name].err
     assert "write http:// instead of https://" in about(done, "server tls")[0][1]
     assert done.code == 3
+
+
+def test_bundled_configuration_is_not_blamed_for_the_server_that_only_make_run_starts(tmp_path: Path) -> None:
+    said = moongate("doctor", cwd=tmp_path)
+    assert "ok    server notes" in said.out and "units" not in said.out
