@@ -50,6 +50,20 @@ async def test_message_that_a_hook_adds_is_shown_in_its_turn_and_not_stored(stre
     assert [message.text for message in session.state["in_memory"]["messages"]] == ["first", "one", "second", "two"]
 
 
+@pytest.mark.requirement("HK2", "SE14")
+async def test_input_of_the_run_is_stored_beside_messages_that_a_hook_adds() -> None:
+    class Adds(LifecycleHooks):
+        async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            context.history.insert(0, Message("system", ["a note"]))
+
+    client = ScriptedChatClient(["one"])
+    agent = agent_of(client, Adds())
+    session = agent.create_session()
+    await agent.run([Message("user", ["earlier"]), Message("assistant", ["yes"]), Message("user", ["now"])], session=session)
+    assert [message.text for message in client.requests[0][0]] == ["a note", "earlier", "yes", "now"]
+    assert [message.text for message in session.state["in_memory"]["messages"]] == ["earlier", "yes", "now", "one"]
+
+
 def _ending(kind: str) -> Any:
     """Return agent middleware that ends a run with the text "instead", or model middleware that does."""
     if kind == "model":
@@ -99,10 +113,18 @@ async def test_run_that_middleware_inside_the_hooks_ends_has_its_result(kind: st
         async def after_message_turn(self, context: contexts.MessageTurnContext) -> None:
             seen.append(None if context.response is None else context.response.text)
 
-    agent = Agent(ScriptedChatClient(["said"]), middleware=[*lifecycle_middleware(Watch()), _ending(kind)])
+    ran: list[str] = []
+
+    @agent_middleware
+    async def outside(context: AgentContext, call_next: CallNext) -> None:
+        await call_next()
+        ran.append("second half")
+
+    agent = Agent(ScriptedChatClient(["said"]), middleware=[outside, *lifecycle_middleware(Watch()), _ending(kind)])
     response: AgentResponse | None = await run(agent, stream=stream)
     assert (response.text if response is not None else "") == (text or "")
     assert seen == [text]
+    assert bool(ran) == (stream or kind in ("returns", "model")), "a termination skips the second half of middleware further out"
 
 
 class _Waits(LifecycleHooks):
