@@ -44,7 +44,9 @@ class TerminalCaller:
         return TERMINAL_CAPABILITIES if self._interactive else {}
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """One line per report."""
+        """One line per report. A sign of life (a part of a step, without a message) is not shown."""
+        if not message and not total and progress % 1:
+            return
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
         say(f"  {done}  {shown(message or '', MAX_MESSAGE)}".rstrip())
 

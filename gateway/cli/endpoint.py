@@ -18,6 +18,9 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
+STATUS_TIMEOUT_SECONDS = 15.0
+"""How long a busy gateway may take for its status page."""
+
 PROBE_TIMEOUT_SECONDS = 2.0
 """Seconds for each request that looks for a running gateway."""
 
@@ -98,7 +101,7 @@ async def read_status(url: str, api_key: str | None) -> Status:
     import httpx2
 
     try:
-        answer = await _read(urlsplit(url), "/status.json", api_key)
+        answer = await _read(urlsplit(url), "/status.json", api_key, STATUS_TIMEOUT_SECONDS)
     except httpx2.ConnectError:
         return Status()
     if answer is None:
@@ -146,7 +149,7 @@ class _Answer:
     """Its JSON object, if it holds one."""
 
 
-async def _read(parts: SplitResult, path: str, api_key: str | None = None) -> _Answer | None:
+async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
     """Return the answer to a GET request, or `None` if the listener does not answer with HTTP.
 
     Raises:
@@ -158,7 +161,7 @@ async def _read(parts: SplitResult, path: str, api_key: str | None = None) -> _A
 
     origin = f"{parts.scheme}://{parts.netloc}"
     try:
-        async with build_client("moongate", origin, timeout_seconds=PROBE_TIMEOUT_SECONDS) as client:
+        async with build_client("moongate", origin, timeout_seconds=timeout_seconds or PROBE_TIMEOUT_SECONDS) as client:
             answer = await client.get(f"{origin}{path}", headers=key_headers(api_key))
     except httpx2.ConnectError:
         raise

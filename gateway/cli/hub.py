@@ -442,6 +442,8 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
             if name in (held, f"{source['name']}__{held}", f"{source['name']}/{held}"):
                 raise ToolQuarantined(name, why)
     hint = missing_source(name, sources) or suggestion(name, tools) or "`moongate list tools` shows them."
+    if any(name.startswith(f"{tool.source}__") for tool in tools):
+        hint += f" `moongate policy explain {name}` says if a rule hides it."
     raise NotFound("tool", name, f"There is no tool {name!r}. {hint}")
 
 

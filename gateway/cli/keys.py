@@ -15,6 +15,16 @@ if TYPE_CHECKING:
     from gateway.auth.keys import KeyInfo, KeyStore
     from gateway.config.load import LoadedConfig
 
+FIRST_KEY = (
+    "This is the first key: every client over HTTP needs a key from now on, your IDE and commands too (`--api-key` or $MOONGATE_API_KEY), "
+    "at all gateways of this state folder."
+)
+
+LAST_KEY = (
+    "No key is left: every program on this machine may use the gateway without a key, as before the first one. A gateway beyond loopback "
+    "refuses every client until there is a key."
+)
+
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def keys() -> None:
@@ -36,6 +46,8 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
         made = store.add(name, expires_days=expires_days, scopes=scopes or None)
     except ValueError as error:
         raise click.UsageError(str(error)) from None
+    if len(store.list()) == 1:
+        say(FIRST_KEY)
     if as_json:
         print_json({"id": made.id, "name": name, "key": made.token, "scopes": list(scopes) or None})
         return
@@ -79,7 +91,7 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
 @json_option
 def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
     """Make a key stop working, at once and in every running gateway of this user."""
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, say
     from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
 
@@ -91,6 +103,8 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
         named = next((info.id for info in known if info.name == key_id), None)
         hint = f"The key for {key_id!r} has the id {named}." if named else did_you_mean(key_id, [info.id for info in known])
         raise NotFound("key", key_id, f"There is no key {key_id!r}. {hint}".rstrip()) from None
+    if not store.list():
+        say(LAST_KEY)
     if as_json:
         print_json({"revoked": info.id, "name": info.name})
         return

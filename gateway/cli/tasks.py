@@ -6,6 +6,7 @@ Reads and changes the gateway's database; a running gateway hears of a cancel or
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -84,7 +85,7 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
 
     seen, steps = with_records(config_path, read)
     row = seen.row
-    made = {key: done for key, (done, _) in sorted(steps.items()) if not key.startswith(KEPT)}
+    made = {key: done for key, (done, _) in sorted(steps.items(), key=lambda item: _order(item[0])) if not key.startswith(KEPT)}
     asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
     if as_json:
         told = {**seen.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
@@ -280,3 +281,9 @@ async def _seen(records: Records, row: TaskRow) -> _Seen:
 def _question(request: JsonObject) -> str:
     params: JsonObject = request.get("params") or {}
     return str(params.get("message") or request.get("method"))
+
+
+def _order(step: str) -> list[tuple[int | str, ...]]:
+    """Sort the steps of a workflow by round, and numbered ones by number."""
+    parts = [re.fullmatch(r"(.*?)(?:@(\d+)\.(\d+))?(?:#(\d+))?", part, re.DOTALL) for part in step.split("/")]
+    return [(int(part[2] or 0), int(part[3] or 0), part[1], int(part[4] or 0)) for part in parts if part]

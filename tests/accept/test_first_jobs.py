@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from typing import Any
 
 import pytest
 
-from tests.accept.clients import HOME, Era, Inspector, Target, TypeScript, text_of
+from tests.accept.clients import HOME, NODE, Era, Inspector, Target, TypeScript, text_of
 from tests.accept.test_servers import are_installed, node_server, python_server
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, free_port, wait_until_ready
@@ -101,7 +102,25 @@ def user(tmp_path: Path) -> User:
         pytest.skip(f"the clients and servers are not installed in {HOME}; run `make accept`")
     (tmp_path / "project").mkdir()
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("MOONGATE_", "OPENAI_", "XDG_"))}
-    return User(tmp_path, {**kept, "HOME": str(tmp_path), "COLUMNS": "80"})
+    path = os.pathsep.join([str(with_npx(tmp_path)), str(COMMAND.parent), os.environ["PATH"]])
+    return User(tmp_path, {**kept, "HOME": str(tmp_path), "COLUMNS": "80", "PATH": path})
+
+
+def with_npx(home: Path) -> Path:
+    """A folder for PATH with `npx`, which finds the packages of `setup.sh` in the project, as after `npm install`."""
+    (home / "project/node_modules").symlink_to(HOME / "js/node_modules")
+    folder = home / "bin"
+    folder.mkdir()
+    npx = NODE.resolve().parents[1] / "lib/node_modules/npm/bin/npx-cli.js"
+    (folder / "npx").write_text(f'#!/bin/sh\nnpm_config_offline=true exec {shlex.quote(str(NODE))} {shlex.quote(str(npx))} "$@"\n')
+    (folder / "npx").chmod(0o755)
+    (folder / "node").symlink_to(NODE)
+    return folder
+
+
+def by_npx(package: str, *arguments: str) -> dict[str, Any]:
+    """An entry as READMEs of servers show it."""
+    return {"command": "npx", "args": ["-y", f"@modelcontextprotocol/{package}", *arguments]}
 
 
 def files_of(user: User) -> dict[str, Any]:
@@ -113,8 +132,9 @@ def files_of(user: User) -> dict[str, Any]:
 
 
 def test_job_three_published_servers_from_a_pasted_file(user: User, era: Era) -> None:
-    pasted = {"mcpServers": {"files": files_of(user), "time": python_server("time"), "memory": node_server("memory")}}
-    user.write(**pasted)
+    files_of(user)
+    here = {"files": by_npx("server-filesystem", "."), "memory": by_npx("server-memory")}
+    user.write(mcpServers={**here, "time": python_server("time")})
     assert user.runs("doctor").returncode == 0
     with user.gateway():
         rows = user.data("list", "servers")["servers"]
@@ -122,7 +142,7 @@ def test_job_three_published_servers_from_a_pasted_file(user: User, era: Era) ->
         for target in (user.http(), user.stdio()):
             client = Inspector(user.home, target, era)
             assert {name.split("__")[0] for name in client.list_tools()} >= {"files", "time", "memory"}
-            read = client.call("files__read_text_file", {"path": str(user.project / "docs/note.txt")})
+            read = client.call("files__read_text_file", {"path": "docs/note.txt"})
             assert "High water is at noon." in text_of(read)
         shown = user.runs("call", "time__get_current_time", "timezone=Europe/Warsaw")
         assert (shown.returncode, "Europe/Warsaw" in shown.stdout) == (0, True)
@@ -146,7 +166,12 @@ def test_job_restrict_paths_and_find_out_why_a_call_was_refused(user: User, era:
         explained = user.runs("policy", "explain", "files__read_text_file", f"path={refused}")
         assert explained.returncode == 6
         assert "policies.files.arguments" in explained.stdout + explained.stderr
-        assert any("read_text_file" in str(line) for line in user.data("audit", "--server", "files")["entries"])
+        entries = [str(entry) for entry in user.data("audit", "--server", "files")["entries"] if entry["kind"] == "call.refused"]
+        assert any("files__read_text_file" in entry and "arguments.*.path" in entry for entry in entries)
+        hidden = user.runs("call", "files__write_file", f"path={user.project}/docs/new.txt", "content=x")
+        assert (hidden.returncode, (user.project / "docs/new.txt").exists()) == (1, False)
+        assert "moongate policy explain files__write_file" in hidden.stderr
+        assert "tools.allow" in user.runs("policy", "explain", "files__write_file").stdout
 
 
 def test_job_approve_a_call_from_a_second_terminal(user: User, era: Era) -> None:
@@ -243,19 +268,28 @@ def test_job_scoped_key(user: User, era: Era) -> None:
         by_key = user.runs("call", "time__get_current_time", "timezone=UTC", env={"MOONGATE_API_KEY": key})
         assert (by_key.returncode, user.url in by_key.stderr) == (0, True), by_key.stderr
         denied = user.runs("call", "files__list_directory", f"path={user.project}", env={"MOONGATE_API_KEY": key})
-        assert denied.returncode in (1, 6) and "note.txt" not in denied.stdout
+        assert (denied.returncode, denied.stdout) == (6, ""), denied.stderr
         assert user.runs("call", "time__get_current_time", "timezone=UTC").returncode == 3
 
 
 def test_job_first_agent_of_the_library(user: User) -> None:
-    page = (ROOT / "docs/agents.md").read_text()
-    sample = next(block for block in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "Take a hat." in block)
+    page = (ROOT / "docs/library.md").read_text()
+    (user.project / "notes.txt").write_text("High water is at noon.")
     program = user.project / "first.py"
-    program.write_text(sample + "\n\nimport asyncio\n\nprint(asyncio.run(agent.run('What do I need in Oslo?')).text)\n")
-    done = subprocess.run(
-        [sys.executable, str(program)], cwd=user.project, env=user.env, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert (done.returncode, done.stdout.strip()) == (0, "Take a hat."), done.stderr
+    program.write_text(page.partition("```python\n")[2].partition("```")[0])
+    read = {"name": "read_text_file", "arguments": {"path": "notes.txt"}}
+    turns: list[dict[str, Any]] = [
+        {"when": {"last_role": "user"}, "tool_calls": [read]},
+        {"when": {"last_role": "tool"}, "text": "I read: {last_tool}"},
+    ]
+    with openai_server(*turns) as model:
+        env = {**user.env, "OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "scripted", "OPENAI_API_KEY": "unused"}
+        done = subprocess.run(
+            [sys.executable, str(program)], cwd=user.project, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 0, done.stderr
+    assert "'read_text_file'" in done.stdout and "[FILE] notes.txt" in done.stdout
+    assert done.stdout.rstrip().endswith("I read: High water is at noon."), done.stdout
 
 
 def until(value: Any) -> Any:

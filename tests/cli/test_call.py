@@ -12,8 +12,10 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
+import anyio
 import pytest
 
+from gateway.cli.asking import TerminalCaller
 from tests.cli.processes import Ended, environment, moongate, write_gateway
 from tests.fakes.running import child, free_port, raw_stdio, upstream_stdio, wait_until_ready
 
@@ -64,6 +66,13 @@ def test_progress_goes_to_stderr(folder: Path) -> None:
     assert lines[0] == ["1/3", "step", "1"]
 
 
+def test_sign_of_life_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    caller = TerminalCaller(interactive=False)
+    for progress, message in ((4.001, None), (4.002, "still at it"), (5, None)):
+        anyio.run(caller.progress, progress, None, message)
+    assert capsys.readouterr().err.splitlines() == ["  4.002  still at it", "  5"]
+
+
 def test_content_that_a_terminal_cannot_show_is_described(folder: Path) -> None:
     out = moongate("call", "up__rich", cwd=folder).out
     assert "[audio audio/wav, " in out
@@ -85,7 +94,7 @@ def test_a_refusal_by_policy_ends_with_6(folder: Path) -> None:
 def test_an_unknown_tool_ends_with_1_and_a_suggestion(folder: Path) -> None:
     done = moongate("call", "up__ecco", "--json", cwd=folder)
     assert (done.code, done.out) == (1, "")
-    message = "There is no tool 'up__ecco'. Did you mean 'up__echo'?"
+    message = "There is no tool 'up__ecco'. Did you mean 'up__echo'? `moongate policy explain up__ecco` says if a rule hides it."
     assert done.error == {"code": "not-found", "message": message, "kind": "tool", "name": "up__ecco"}
 
 

@@ -143,13 +143,16 @@ def test_doctor_is_content_with_a_sound_configuration(tmp_path: Path) -> None:
 
 def test_keys_are_shown_once_listed_without_secrets_and_revoked(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"})
-    made = moongate("keys", "add", "laptop", "--json", cwd=tmp_path).data
+    first = moongate("keys", "add", "laptop", "--json", cwd=tmp_path)
+    assert "every client over HTTP needs a key from now on" in first.err
+    made = first.data
     listed = moongate("keys", "list", "--json", cwd=tmp_path)
     assert [(key["id"], key["name"], key["expires"]) for key in listed.data["keys"]] == [(made["id"], "laptop", None)]
     assert made["key"] not in listed.out
     by_name = moongate("keys", "revoke", "laptop", "--json", cwd=tmp_path)
     assert (by_name.code, made["id"] in by_name.error["message"]) == (1, True)
-    assert moongate("keys", "revoke", made["id"], "--json", cwd=tmp_path).data == {"revoked": made["id"], "name": "laptop"}
+    revoked = moongate("keys", "revoke", made["id"], "--json", cwd=tmp_path)
+    assert (revoked.data, "No key is left" in revoked.err) == ({"revoked": made["id"], "name": "laptop"}, True)
     assert moongate("keys", "list", "--json", cwd=tmp_path).data == {"keys": []}
     assert moongate("keys", "add", " ", cwd=tmp_path).code == 1
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -14,6 +15,7 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.cli import endpoint
 from tests.cli.processes import moongate, moongate_process, write_gateway
 from tests.fakes.running import ROOT, child, free_port, upstream_stdio, wait_until_ready
 
@@ -228,3 +230,25 @@ def test_gateway_with_keys_is_known_without_one(gateway: Running, second: Path, 
     foreign = moongate("call", "mine__add", "a=1", "b=2", "--api-key", key, cwd=second)
     assert (foreign.code, foreign.out) == (0, "3\n")
     assert "with API keys, so its configuration is not shown" in foreign.err
+
+
+class _Slow(BaseHTTPRequestHandler):
+    """A gateway that is busy."""
+
+    def do_GET(self) -> None:
+        time.sleep(0.4)
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b'{"sources": []}')
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silent."""
+
+
+async def test_slow_status_page_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(endpoint, "PROBE_TIMEOUT_SECONDS", 0.1)
+    with HTTPServer(("127.0.0.1", 0), _Slow) as slow:
+        threading.Thread(target=slow.serve_forever, daemon=True).start()
+        status = await endpoint.read_status(f"http://127.0.0.1:{slow.server_port}/mcp", None)
+        slow.shutdown()
+    assert status.page == {"sources": []}

@@ -96,6 +96,24 @@ async def test_a_failed_task_is_shown_and_tried_again_after_the_steps_that_worke
         assert (code, refused["error"]["code"]) == (1, "not-found")
 
 
+async def test_steps_of_a_workflow_are_shown_by_round(terminal: Terminal, tmp_path: Path) -> None:
+    rounds = ["write@0.0", "read@1.0", "agree@2.0", "after@10.0"]
+
+    async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
+        async def work(key: str) -> JsonValue:
+            return key
+
+        assert ctx.durable is not None
+        for name in rounds:
+            await ctx.durable.step(name, work, repeatable=True)
+        return Complete.text("done")
+
+    async with running(tmp_path, call) as runner:
+        task = await over(runner, await runner.start("up__job", {}, ANN))
+        _, shown = await terminal.run("show", task.id)
+    assert [step["step"] for step in shown["steps"]] == [f"/{name}#1" for name in rounds]
+
+
 @pytest.mark.requirement(94)
 async def test_a_running_task_is_cancelled_from_a_terminal_and_can_go_on_later(terminal: Terminal, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
