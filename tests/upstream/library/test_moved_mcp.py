@@ -223,6 +223,7 @@ async def test_tool_execution_exception_catches_server_failures(url: str) -> Non
             await tool.get_prompt("nowhere")
 
 
+@pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning")
 @pytest.mark.requirement("TY3", "EX1", "HK9", "HK13")
 @pytest.mark.parametrize("parse", [False, True])
 async def test_failure_that_a_tool_reports_is_an_exception_inside_a_run(url: str, parse: bool) -> None:
