@@ -171,13 +171,13 @@ class AddressTaken(ConfigError):
 
 _LIVENESS = (
     (socket.SOL_SOCKET, "SO_KEEPALIVE", 1),
-    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 15),
-    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 5),
-    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 3),
-    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 30_000),
+    (socket.IPPROTO_TCP, "TCP_KEEPIDLE", 60),
+    (socket.IPPROTO_TCP, "TCP_KEEPINTVL", 15),
+    (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
+    (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 120_000),
 )
-"""Options by which a connection ends after 30 s (units: seconds, and milliseconds for the last) without a reaction of the client's machine.
-Accepted connections inherit them on Linux. Names that the system lacks are left out."""
+"""Options by which a connection ends after two minutes without a reaction of the client's machine, which may have slept meanwhile. They are
+in seconds, the last one in milliseconds. Accepted connections inherit them on Linux. Names that the system lacks are left out."""
 
 
 def bind(host: str, port: int) -> socket.socket:

@@ -111,7 +111,7 @@ async def test_a_person_signs_in_with_registration_pkce_and_consent_and_the_sign
         document = config(origin, SIGNED_IN)
         file = write_config(tmp_path, document)
         with signing_in(file, "--json") as (process, address, lines):
-            assert lines[0] == f"Signing in to 'docs' at {issuer}"
+            assert lines[0] == f"Signing in to 'docs' at {issuer!r}"
             assert "You can close this window" in click_through(address)
             code, out, err = ended(process)
         assert code == 0, err

@@ -254,12 +254,12 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux hands the options on to accepted connections")
-def test_connection_of_a_vanished_machine_ends_within_30_seconds() -> None:
+def test_connection_of_a_vanished_machine_ends_within_two_minutes() -> None:
     with bind("127.0.0.1", 0) as listener, socket.create_connection(listener.getsockname()):
         accepted, _ = listener.accept()
         with accepted:
             assert accepted.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
             times = (socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT)
             idle, interval, count = (accepted.getsockopt(socket.IPPROTO_TCP, option) for option in times)
-            assert idle + interval * count == 30
-            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 30_000
+            assert idle + interval * count == 120
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 120_000
