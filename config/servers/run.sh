@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Starts the bundled HTTP server `units`, waits until it listens, and becomes the gateway: `run.sh [ARGS of moongate run]`.
-# `units` ends with the gateway. It takes port 8766, or another one if that is taken. If UNITS_PORT is set and that port is taken,
-# `units` is not started, and the gateway uses what listens there.
+# If another program has the gateway's port or port 8766 of `units`, the next free one is used. `units` ends with the gateway. If UNITS_PORT
+# is set and that port is taken, `units` is not started, and the gateway uses what listens there.
 set -euo pipefail
 echo "Starting Moongate and the bundled servers" >&2
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
@@ -12,4 +12,4 @@ url=""
 read -r -t 15 url <&3 || true
 exec 3<&-
 if [[ "$url" =~ :([0-9]+)/ ]]; then export UNITS_PORT="${BASH_REMATCH[1]}"; fi
-exec moongate run "$@"
+exec moongate run --or-any-port "$@"

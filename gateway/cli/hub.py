@@ -166,13 +166,14 @@ async def open_running(loaded: LoadedConfig, target: Target, asker: Asker = NOBO
 
 async def _own_endpoint(loaded: LoadedConfig) -> str | None:
     """The URL of the running gateway of this configuration, or `None` if it does not run."""
-    from gateway.cli.endpoint import endpoint_of, find_listener
+    from gateway.cli.endpoint import endpoint_of
     from gateway.cli.output import say
+    from gateway.cli.running import find_running
 
     url = endpoint_of(loaded)
-    listener = await find_listener(url, loaded)
+    listener = await find_running(loaded)
     if listener is not None and listener.is_own:
-        return url
+        return listener.url
     own = loaded.path or "this command"
     if listener is None or not listener.is_gateway:
         say(f"gateway: none at {url}, so this command starts the sources of {own} itself")

@@ -38,6 +38,9 @@ MAX_WORKERS = 64
 ANNOUNCE_TIMEOUT_SECONDS = 10.0
 """Sources that need longer are announced as `starting`; they keep trying."""
 
+PORTS_TRIED = 64
+"""Ports that `--or-any-port` looks at."""
+
 GARBAGE_THRESHOLDS = (10_000, 20, 20)
 """When to look for garbage while serving. A call makes some hundred objects that go by themselves, so that looking after every 700, as
 Python does, takes a twentieth of the processor and finds nothing."""
@@ -46,10 +49,11 @@ Python does, takes a twentieth of the processor and finds nothing."""
 @click.command()
 @click.option("--stdio", is_flag=True, help="Serve one client over standard input and output, as IDEs start servers.")
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
+@click.option("--or-any-port", is_flag=True, help="If another program has the configured port, listen on the next free one.")
 @click.option("--workers", "count", metavar="N", type=click.IntRange(1, MAX_WORKERS), default=1, help="Serve HTTP with N processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print endpoint, sources, notes and snippet as one JSON line on stderr.")
 @config_option
-def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path: str | None) -> None:
+def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json: bool, config_path: str | None) -> None:
     """Start the gateway (over HTTP unless --stdio is given)."""
     if stdio and address is not None:
         raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
@@ -70,7 +74,7 @@ def run(stdio: bool, address: str | None, count: int, as_json: bool, config_path
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         mask = configure_log(loaded)
         if not stdio:
-            _check_free(loaded, host, port)
+            port = _free_port(loaded, host, port, searches=or_any_port and address is None)
         place = _divide(loaded, host, port, count) if count > 1 else None
         if place is not None and not place.is_first:
             from gateway.app.reload import with_fixed
@@ -102,26 +106,48 @@ def first_answers(config_path: str | None) -> FirstAnswers | None:
     return None
 
 
-def _check_free(loaded: LoadedConfig, host: str, port: int) -> None:
-    """Say before anything is started that the address is taken, and by which program. Raises `ConfigError`."""
+def _free_port(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> int:
+    """Return the port, or the next free one if another program has it and the search is wanted.
+
+    Said before anything is started, with the program that has the port. Raises `ConfigError`.
+    """
     from gateway.app.serving import AddressTaken, reserve
     from gateway.cli.common import run_async
 
     try:
         reserve(host, port).close()
+        return port
     except AddressTaken as taken:
         from gateway.cli.endpoint import endpoint_of, find_listener
+        from gateway.cli.output import say
+        from gateway.cli.running import find_running
         from gateway.server.origins import host_port
 
-        found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
+        look = (lambda: find_running(loaded)) if searches else (lambda: find_listener(endpoint_of(loaded, host, port), loaded))
+        found = run_async(look)
         holder = found.description() if found is not None else "another program"
-        if found is not None and found.is_own:
-            reason = f"{holder} already serves this configuration there. Use it, stop it"
+        is_own = found is not None and found.is_own
+        if searches and not is_own and (free := _next_free(host, port)) is not None:
+            say(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, free)}.")
+            return free
+        if is_own and found is not None:
+            there = "there" if found.url == endpoint_of(loaded, host, port) else f"at {found.url}"
+            reason = f"{holder} already serves this configuration {there}. Use it, stop it"
         else:
             reason = f"{holder} listens there. Stop it"
         at, other = host_port(host, port), host_port(host, "PORT")
         text = f"Cannot listen on {at}: {reason}, or choose another port with `--http {other}`."
         raise ConfigError(text, path=taken.path) from None
+
+
+def _next_free(host: str, port: int) -> int | None:
+    from gateway.app.serving import AddressTaken, reserve
+
+    for other in range(port + 1, min(port + PORTS_TRIED, 65_536)):
+        with contextlib.suppress(AddressTaken):
+            reserve(host, other).close()
+            return other
+    return None
 
 
 def _divide(loaded: LoadedConfig, host: str, port: int, count: int) -> Place:
@@ -213,6 +239,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
 
     from gateway.app.hop_id import STDIO
     from gateway.cli.common import running
+    from gateway.cli.running import findable_at
 
     with contextlib.ExitStack() as leaving:
         place, endpoint = follow.place, STDIO if address is None else str(address[1])
@@ -227,6 +254,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
                 if place is not None:
                     place.note_ready()
                 if place is None or (place.is_home and place.is_first):
+                    leaving.enter_context(findable_at(url, follow.loaded))
                     tasks.start_soon(announcer.announce, gateway, url)
 
             if address is None:

@@ -10,9 +10,11 @@ import signal
 import subprocess
 import sys
 import termios
+import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -195,3 +197,26 @@ def test_a_taken_port_ends_with_2_and_says_what_to_do(tmp_path: Path) -> None:
         done = moongate("run", "--http", f":{port}", cwd=tmp_path)
         assert done.code == 2
         assert "choose another port" in done.err
+
+
+def test_next_free_port_is_taken_if_another_program_has_the_port_and_commands_find_the_gateway(tmp_path: Path) -> None:
+    with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as stranger:
+        threading.Thread(target=stranger.serve_forever, daemon=True).start()
+        taken = stranger.server_port
+        config = write_gateway(tmp_path, storage={"dir": "state"}, mcpServers={"up": upstream_stdio()}, server={"http": {"port": taken}})
+        with running("--or-any-port", cwd=tmp_path) as process:
+            said = read_until(process, '"url"')
+            [note] = [line for line in said if line.startswith("note: ")]
+            assert note.startswith(f"note: a program that is not a Moongate gateway listens on 127.0.0.1:{taken}, so this gateway listens ")
+            url = f"http://{note.rstrip().rstrip('.').split()[-1]}/mcp"
+            assert json.dumps(url) in said[-1]
+            listed = moongate("list", cwd=tmp_path)
+            assert f"gateway: {url} (configuration: {config})" in listed.err
+            again = moongate("run", "--or-any-port", cwd=tmp_path)
+            assert again.code == 2 and f"of process {process.pid}" in again.err
+            assert f"already serves this configuration at {url}" in again.err
+            assert moongate("run", cwd=tmp_path).code == 2
+            process.terminate()
+            assert process.wait(TIMEOUT_SECONDS) == 0
+        stranger.shutdown()
+    assert list((tmp_path / "state" / "endpoints").iterdir()) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator
 from contextlib import asynccontextmanager
@@ -21,6 +22,7 @@ from gateway.errors import ModelError, ToolFailed, UpstreamError
 from gateway.tools.base import Complete
 from gateway.tools.context import ClientProfile, NoCaller
 from gateway.upstream.library.options import MCPToolOptions
+from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, free_port, raw_http, upstream_http, upstream_stdio
 from tests.house.documents import blocks
 
@@ -491,13 +493,29 @@ async def test_two_remote_names_that_become_one_function_are_an_error() -> None:
         tool._check_names(["a b", "a/b"])  # pyright: ignore[reportPrivateUsage]  # no server lists such names here
 
 
-async def test_the_example_in_the_documentation_does_what_it_says(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+FILES_SERVER = """\
+from pathlib import Path
+from mcp.server import MCPServer
+server = MCPServer("files")
+@server.tool()
+def list_directory(path: str) -> str:
+    return " ".join(sorted(file.name for file in Path(path).iterdir()))
+server.run()
+"""
+"""Stands in for the published server of the example; `make accept` runs the example with that one."""
+
+
+def test_the_example_in_the_documentation_does_what_it_says(tmp_path: Path) -> None:
     (code,) = blocks(ROOT / "docs/library.md", "python")
-    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}:{os.environ['PATH']}")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    names: dict[str, Any] = {}
-    exec(compile(code, "docs/library.md", "exec"), names)
-    await names["main"]()
-    assert "notes__list_notes" in capsys.readouterr().out
+    (tmp_path / "example.py").write_text(code)
+    (tmp_path / "files.py").write_text(FILES_SERVER)
+    npx = tmp_path / "npx"
+    npx.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{tmp_path / "files.py"}"\n')
+    npx.chmod(0o700)
+    with openai_server({"text": "High water is at noon."}) as model:
+        own = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "OPENAI_BASE_URL": model.base_url, "OPENAI_MODEL": "m", "OPENAI_API_KEY": "k"}
+        argv = [sys.executable, str(tmp_path / "example.py")]
+        done = subprocess.run(argv, cwd=tmp_path, env={**os.environ, **own}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("['list_directory']\n") and "example.py files.py npx" in done.stdout
+    assert done.stdout.endswith("High water is at noon.\n")
