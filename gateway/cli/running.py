@@ -1,4 +1,4 @@
-"""Finds the running gateway of a configuration, also on another port than the configured one. Used by `run`, `hub` and `checks`.
+"""Finds the running gateway of a configuration, also on another port than the configured one. Used by `run` and `hub`.
 
 A gateway on another port leaves its URL in the state folder. The URL is only where to look: what listens there has to prove that it
 serves the configuration, like a gateway on the configured port.
