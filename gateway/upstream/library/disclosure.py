@@ -7,6 +7,7 @@ too. The gateway's own form of this is `disclosure: on-demand`.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
+from typing import cast
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject, JsonValue
@@ -111,5 +112,10 @@ def _run_tools(ctx: CallContext) -> list[Tool]:
 
 
 def _names(arguments: JsonObject) -> list[str]:
+    """Return the names in `tool`. Raises `ToolFailed` if there are none."""
     value: JsonValue = arguments.get("tool")
-    return [value] if isinstance(value, str) else [str(name) for name in value or ()]
+    names = cast("list[JsonValue]", value) if isinstance(value, list) else [value]
+    found = [name for name in names if isinstance(name, str)]
+    if not found or len(found) < len(names):
+        raise ToolFailed("`tool` must be the name of a function or a list of names; list_mcp_tools shows them.")
+    return found

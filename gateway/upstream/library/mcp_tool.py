@@ -54,7 +54,7 @@ from gateway.upstream.inputs import Answered, Relayed, to_input_required
 from gateway.upstream.library.disclosure import Disclosure
 from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name
 from gateway.upstream.library.link import Link, Wire
-from gateway.upstream.library.options import MCPToolOptions, needs_approval, to_policy
+from gateway.upstream.library.options import MCPToolOptions, check_options, needs_approval, to_policy
 from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
 from gateway.upstream.library.sampling import SamplingDesk
 from gateway.upstream.link import Link as UpstreamLink
@@ -87,6 +87,7 @@ class MCPTool(ABC):
     def __init__(self, name: str, **options: Unpack[MCPToolOptions]) -> None:
         """No side effects: `connect` opens the connection. See `MCPToolOptions` for the settings."""
         self.name = name
+        check_options(options)
         self.description = options.get("description") or ""
         self.additional_properties = options.get("additional_properties")
         self._options = options

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal, TypedDict, cast
 
 from mcp_types import CallToolResult, CreateMessageRequestParams, GetPromptResult
 
 from gateway.config.policies import SamplingPolicy, SourcePolicy
+from gateway.config.suggest import did_you_mean
 from gateway.types.content import Content
 from gateway.upstream.tasks import MCPTaskOptions
 
@@ -77,6 +78,32 @@ class MCPToolOptions(TypedDict, total=False):
     """Names that progressive disclosure shows from the start."""
     additional_tool_argument_names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
     """Arguments sent although undeclared: for every tool, or by remote tool name with `*` for all."""
+
+
+_APPROVAL_WORDS = ("always_require", "never_require")
+_BY_TOOL = tuple(MCPSpecificApproval.__annotations__)
+
+
+def check_options(options: MCPToolOptions) -> None:
+    """Refuse settings that would be ignored: a misspelled guard must not let calls through.
+
+    Raises:
+        TypeError: A setting is unknown, or `task_options` has another type.
+        ValueError: `approval_mode` is none of its values.
+    """
+    for name in options:
+        if name not in MCPToolOptions.__annotations__:
+            raise TypeError(f"There is no setting {name!r}. {did_you_mean(name, MCPToolOptions.__annotations__)}".rstrip())
+    tasks = cast("object", options.get("task_options"))
+    if tasks is not None and not isinstance(tasks, MCPTaskOptions):
+        raise TypeError(f"task_options must be MCPTaskOptions, not {type(tasks).__name__}.")
+    mode = cast("object", options.get("approval_mode"))
+    if mode is None:
+        return
+    words, known = ([mode], _APPROVAL_WORDS) if not isinstance(mode, Mapping) else (list(cast("Mapping[str, object]", mode)), _BY_TOOL)
+    for word in words:
+        if word not in known:
+            raise ValueError(f"approval_mode: {word!r} is none of {', '.join(known)}. {did_you_mean(str(word), known)}".rstrip())
 
 
 def to_policy(options: MCPToolOptions) -> SourcePolicy:

@@ -411,7 +411,7 @@ async def test_a_model_loads_only_the_functions_it_asks_for(urls: dict[str, str]
     client = ScriptedChatClient(
         [
             [call("1", "list_mcp_tools", "{}")],
-            [call("2", "load_tool", '{"tool": ["add", "nothing"]}')],
+            [call("2", "load_tool", '{"tool": ["add", "nothing"]}'), call("5", "load_tool", "{}")],
             [call("3", "add", '{"a": 2, "b": 3}'), call("4", "unload_tool", '{"tool": "add"}')],
             "5",
         ]
@@ -425,7 +425,8 @@ async def test_a_model_loads_only_the_functions_it_asks_for(urls: dict[str, str]
     said = [str(c.result) for m in client.requests[-1][0] for c in m.contents if c.type == "function_result"]
     assert "add: Fake add" in said[0]
     assert "no function 'nothing'" in said[1]
-    assert said[2] == "5"
+    assert "`tool` must be the name of a function or a list of names" in said[2]
+    assert said[3] == "5"
 
 
 @pytest.mark.requirement("MC12")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
@@ -357,3 +358,17 @@ async def test_sampling_callback_applies_guardrails_when_called_directly() -> No
     spent = await tool.sampling_callback(None, params)
     assert isinstance(spent, ErrorData) and spent.code == -32600
     assert spent.message == "Refused by sampling.maxRequests: this connection's budget of 1 sampling requests is spent."
+
+
+@pytest.mark.parametrize(
+    ("setting", "problem"),
+    [
+        ({"approval_mode": "always_required"}, "approval_mode: 'always_required' is none of always_require, never_require"),
+        ({"approval_mode": {"always_require_aproval": ["add"]}}, "Did you mean 'always_require_approval'"),
+        ({"aproval_mode": "always_require"}, "There is no setting 'aproval_mode'. Did you mean 'approval_mode'"),
+        ({"task_options": "x"}, "task_options must be MCPTaskOptions, not str"),
+    ],
+)
+def test_setting_that_would_be_ignored_is_refused(setting: dict[str, Any], problem: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=re.escape(problem)):
+        MCPStreamableHTTPTool("fake", "http://127.0.0.1:9/mcp", **setting)
