@@ -65,6 +65,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json
         if first is not None:
             first.begin()  # what follows takes most of the time to the first answer
         from gateway.app.acceptance import Acceptance
+        from gateway.app.serving import AddressTaken
         from gateway.cli.common import configure_log, export_telemetry, run_async
 
         watch = watch_of(config_path)
@@ -87,7 +88,10 @@ def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance, place)
         announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
-        run_async(lambda: _serve(follow, announcer, None if stdio else (host, port), first), serves=not stdio)
+        try:
+            run_async(lambda: _serve(follow, announcer, None if stdio else (host, port), first), serves=not stdio)
+        except AddressTaken:  # by a program that began to listen after the look
+            raise _taken(loaded, host, port) from None
     finally:
         gc.enable()
 
@@ -107,37 +111,51 @@ def first_answers(config_path: str | None) -> FirstAnswers | None:
 
 
 def _free_port(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> int:
-    """Return the port, or the next free one if another program has it and the search is wanted.
+    """Return the port, or with `searches` the next free one if another program has it.
 
-    Said before anything is started, with the program that has the port. Raises `ConfigError`.
+    Said before anything is started, with the program that has the port. With `searches` there is one gateway of a configuration.
+
+    Raises:
+        ConfigError: The port is taken, or the gateway of this configuration runs already.
     """
     from gateway.app.serving import AddressTaken, reserve
     from gateway.cli.common import run_async
+    from gateway.cli.running import find_running
 
-    try:
+    is_free = False
+    with contextlib.suppress(AddressTaken):
         reserve(host, port).close()
+        is_free = True
+    running = run_async(lambda: find_running(loaded)) if searches else None
+    if running is not None and running.is_own:
+        text = f"{running.description()} already serves this configuration at {running.url}. Use it, or stop it first."
+        raise ConfigError(f"No second gateway was started: {text}")
+    if is_free:
         return port
-    except AddressTaken as taken:
-        from gateway.cli.endpoint import endpoint_of, find_listener
+    if searches and (free := _next_free(host, port)) is not None:
         from gateway.cli.output import say
-        from gateway.cli.running import find_running
         from gateway.server.origins import host_port
 
-        look = (lambda: find_running(loaded)) if searches else (lambda: find_listener(endpoint_of(loaded, host, port), loaded))
-        found = run_async(look)
-        holder = found.description() if found is not None else "another program"
-        is_own = found is not None and found.is_own
-        if searches and not is_own and (free := _next_free(host, port)) is not None:
-            say(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, free)}.")
-            return free
-        if is_own and found is not None:
-            there = "there" if found.url == endpoint_of(loaded, host, port) else f"at {found.url}"
-            reason = f"{holder} already serves this configuration {there}. Use it, stop it"
-        else:
-            reason = f"{holder} listens there. Stop it"
-        at, other = host_port(host, port), host_port(host, "PORT")
-        text = f"Cannot listen on {at}: {reason}, or choose another port with `--http {other}`."
-        raise ConfigError(text, path=taken.path) from None
+        holder = running.description() if running is not None else "another program"
+        say(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, free)}.")
+        return free
+    raise _taken(loaded, host, port)
+
+
+def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
+    """The error that names the program on a port."""
+    from gateway.cli.common import run_async
+    from gateway.cli.endpoint import endpoint_of, find_listener
+    from gateway.server.origins import host_port
+
+    found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
+    holder = found.description() if found is not None else "another program"
+    if found is not None and found.is_own:
+        reason = f"{holder} already serves this configuration there. Use it, stop it"
+    else:
+        reason = f"{holder} listens there. Stop it"
+    text = f"Cannot listen on {host_port(host, port)}: {reason}, or choose another port with `--http {host_port(host, 'PORT')}`."
+    return ConfigError(text, path="server.http.port")
 
 
 def _next_free(host: str, port: int) -> int | None:

@@ -25,6 +25,9 @@ FOLDER = "endpoints"
 
 MAX_BYTES = 2_048
 
+MAX_FILES = 8
+"""Notes looked at; a killed gateway leaves its own behind."""
+
 
 async def find_running(loaded: LoadedConfig) -> Listener | None:
     """Return the running gateway of this configuration, else what listens on the configured port, if anything.
@@ -35,16 +38,20 @@ async def find_running(loaded: LoadedConfig) -> Listener | None:
     configured = await find_listener(endpoint_of(loaded), loaded)
     if configured is not None and configured.is_own:
         return configured
-    elsewhere = _read(_file(loaded))
-    found = await find_listener(elsewhere, loaded) if elsewhere is not None else None
-    return found if found is not None and found.is_own else configured
+    for file in _files(loaded):
+        url = _read(file)
+        found = await find_listener(url, loaded) if url is not None else None
+        if found is not None and found.is_own:
+            return found
+    return configured
 
 
 @contextmanager
 def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, None]:
     """Have `find_running` find the gateway at `url` until the block ends. The configured port needs no note of it.
 
-    Of several gateways of one configuration the last one is found. Errors of the file system do not matter: commands take `--url` too.
+    Of several gateways of one configuration the one that was started last is found. Errors of the file system do not matter: commands take
+    `--url` too.
     """
     if url is None or url == endpoint_of(loaded):
         yield
@@ -52,7 +59,7 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
     from gateway.errors import StorageError
     from gateway.storage.files import make_private_folder, write_atomic
 
-    file = _file(loaded)
+    file = _base(loaded).with_suffix(f".{urlsplit(url).port}")
     with contextlib.suppress(OSError, StorageError):
         make_private_folder(file.parent)
         write_atomic(file, url.encode())
@@ -64,11 +71,22 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
                 file.unlink()
 
 
-def _file(loaded: LoadedConfig) -> Path:
+def _base(loaded: LoadedConfig) -> Path:
+    """The path of the notes of this configuration, without the port, which is their suffix."""
     from gateway.storage.state import state_dir
 
     name = hashlib.sha256(os.fsencode(os.path.normpath(loaded.path or loaded.base_dir))).hexdigest()[:32]
     return state_dir(loaded.config.storage.dir) / FOLDER / name
+
+
+def _files(loaded: LoadedConfig) -> list[Path]:
+    """The newest `MAX_FILES` notes of this configuration, the newest first."""
+    base = _base(loaded)
+    try:
+        found = [(file.stat().st_mtime_ns, file) for file in base.parent.glob(f"{base.name}.*")]
+    except OSError:
+        return []
+    return [file for _, file in sorted(found, reverse=True)[:MAX_FILES]]
 
 
 def _read(file: Path) -> str | None:

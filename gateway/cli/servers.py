@@ -167,7 +167,7 @@ def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str
     """The server entry as it is written to the file."""
     if not target:
         raise click.UsageError("Say what to add: a URL, or `--` and the command that starts the server.")
-    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", first := target[0])
+    scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", first := target[0])
     if scheme is not None:
         if scheme[1].lower() not in ("http", "https"):
             raise click.UsageError(f"{first!r} cannot be added: servers are reached by http:// or https://, or started by a command.")

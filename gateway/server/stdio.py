@@ -12,7 +12,7 @@ import os
 import select
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import cast
 
 import anyio
@@ -94,7 +94,8 @@ async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, No
     pending: list[bytes] = []
     while True:
         if not data:
-            await anyio.wait_readable(descriptor)
+            with suppress(PermissionError):  # of a file, which is always readable and cannot be waited for
+                await anyio.wait_readable(descriptor)
             data = os.read(descriptor, READ_SIZE)
         is_over = not data
         *complete, rest = data.split(b"\n")

@@ -215,8 +215,23 @@ def test_next_free_port_is_taken_if_another_program_has_the_port_and_commands_fi
             again = moongate("run", "--or-any-port", cwd=tmp_path)
             assert again.code == 2 and f"of process {process.pid}" in again.err
             assert f"already serves this configuration at {url}" in again.err
-            assert moongate("run", cwd=tmp_path).code == 2
+            with running("--http", ":0", cwd=tmp_path) as second:
+                read_until(second, '"url"')
+                assert f"gateway: {url}" not in moongate("list", cwd=tmp_path).err
+            stranger.shutdown()
+            stranger.server_close()
+            assert f"gateway: {url} (configuration: {config})" in moongate("list", cwd=tmp_path).err
+            freed = moongate("run", "--or-any-port", cwd=tmp_path)
+            assert freed.code == 2 and f"already serves this configuration at {url}" in freed.err
             process.terminate()
             assert process.wait(TIMEOUT_SECONDS) == 0
-        stranger.shutdown()
-    assert list((tmp_path / "state" / "endpoints").iterdir()) == []
+    assert not list((tmp_path / "state" / "endpoints").glob(f"*.{url.split(':')[2].partition('/')[0]}"))
+
+
+def test_input_that_is_a_file_is_read_to_its_end(tmp_path: Path) -> None:
+    write_gateway(tmp_path, storage={"dir": "state"})
+    (tmp_path / "input").write_text(json.dumps(HELLO) + "\n")
+    argv = [sys.executable, "-m", "gateway", "run", "--stdio"]
+    with (tmp_path / "input").open() as given:
+        done = subprocess.run(argv, cwd=tmp_path, env=environment(tmp_path), stdin=given, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, json.loads(done.stdout)["id"]) == (0, 1), done.stderr

@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_edited_stays_and_the_entry_is_shown(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    "target", ["ftp://files.example.com/mcp", "https:///mcp", "ws://a.example.com", "http://a.example:99999/mcp", "http://[::1/mcp"]
+    "target", ["ftp://files.example.com/mcp", "ftp:/files", "https:///mcp", "ws://a.example.com", "http://a.example:99999/mcp", "http://[::1/mcp"]
 )
 def test_add_refuses_urls_that_are_not_http(tmp_path: Path, target: str) -> None:
     done = moongate("add", "x", target, "--json", cwd=tmp_path)
