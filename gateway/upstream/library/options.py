@@ -89,11 +89,11 @@ def check_options(options: MCPToolOptions) -> None:
 
     Raises:
         TypeError: A setting is unknown, or `task_options` has another type.
-        ValueError: `approval_mode` is none of its values.
+        ValueError: `approval_mode` has an unknown value or key.
     """
     for name in options:
         if name not in MCPToolOptions.__annotations__:
-            raise TypeError(f"There is no setting {name!r}. {did_you_mean(name, MCPToolOptions.__annotations__)}".rstrip())
+            raise TypeError(f"Unknown setting {name!r}. {did_you_mean(name, MCPToolOptions.__annotations__)}".rstrip())
     tasks = cast("object", options.get("task_options"))
     if tasks is not None and not isinstance(tasks, MCPTaskOptions):
         raise TypeError(f"task_options must be MCPTaskOptions, not {type(tasks).__name__}.")
@@ -103,7 +103,7 @@ def check_options(options: MCPToolOptions) -> None:
     words, known = ([mode], _APPROVAL_WORDS) if not isinstance(mode, Mapping) else (list(cast("Mapping[str, object]", mode)), _BY_TOOL)
     for word in words:
         if word not in known:
-            raise ValueError(f"approval_mode: {word!r} is none of {', '.join(known)}. {did_you_mean(str(word), known)}".rstrip())
+            raise ValueError(f"approval_mode: {word!r} is unknown. Known: {', '.join(known)}. {did_you_mean(str(word), known)}".rstrip())
 
 
 def to_policy(options: MCPToolOptions) -> SourcePolicy:

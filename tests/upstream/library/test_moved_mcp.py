@@ -363,9 +363,9 @@ async def test_sampling_callback_applies_guardrails_when_called_directly() -> No
 @pytest.mark.parametrize(
     ("setting", "problem"),
     [
-        ({"approval_mode": "always_required"}, "approval_mode: 'always_required' is none of always_require, never_require"),
+        ({"approval_mode": "always_required"}, "approval_mode: 'always_required' is unknown. Known: always_require, never_require"),
         ({"approval_mode": {"always_require_aproval": ["add"]}}, "Did you mean 'always_require_approval'"),
-        ({"aproval_mode": "always_require"}, "There is no setting 'aproval_mode'. Did you mean 'approval_mode'"),
+        ({"aproval_mode": "always_require"}, "Unknown setting 'aproval_mode'. Did you mean 'approval_mode'"),
         ({"task_options": "x"}, "task_options must be MCPTaskOptions, not str"),
     ],
 )
