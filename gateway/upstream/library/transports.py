@@ -37,9 +37,12 @@ class MCPStdioTool(MCPTool):
         args: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         cwd: str | None = None,
+        encoding: str | None = None,
         **options: Unpack[MCPToolOptions],
     ) -> None:
-        """`env` is added to a minimal environment; no shell is involved."""
+        """`env` is added to a minimal environment; no shell is involved. The only `encoding` is UTF-8, as MCP demands."""
+        if encoding is not None and encoding.lower().replace("-", "") != "utf8":
+            raise ValueError(f"encoding={encoding!r}: messages of MCP are UTF-8.")
         super().__init__(name, **options)
         self.command = command
         self.args = list(args)
