@@ -103,7 +103,7 @@ async def test_a_path_that_is_not_plainly_relative_is_refused_by_every_operation
 async def test_a_pattern_that_backtracks_forever_is_stopped(make: Callable[..., AgentFileStore], tmp_path: Path) -> None:
     root = [tmp_path] if make is FileSystemAgentFileStore else []
     assert signature(make).parameters["search_timeout_seconds"].default == 10
-    store = make(*root, search_timeout_seconds=0.7)
+    store = make(*root, search_timeout_seconds=1.5)
     await store.write_file("trap.txt", "a" * 60 + "!")
     ticks = 0
     done = anyio.Event()
