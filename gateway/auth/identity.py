@@ -41,6 +41,6 @@ class Identity:
         return " ".join(hmac.digest(key, f"{challenge} {port}".encode(), "sha256").hex() for key in self._keys)
 
     def accepts(self, proof: str, challenge: str, port: int) -> bool:
-        """Whether a gateway that gave `proof` serves the configuration: one of its paths is one of ours."""
+        """Whether a gateway that gave `proof` serves the configuration: the two share a path of it."""
         own = self.prove(challenge, port).split()
         return any(hmac.compare_digest(one.encode(), theirs.encode()) for one in own for theirs in proof.split()[:MAX_PATHS])

@@ -112,14 +112,14 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
     """The lock file of a configuration.
 
     Raises:
-        ConfigError: The configuration is in no file, or the lock file would be written beside one that ships with Moongate.
+        ConfigError: There is no configuration file, or it ships with Moongate and the lock file would be written beside it.
     """
     from gateway.config.paths import is_bundled_config
     from gateway.upstream.pins import lock_path
 
     path = lock_path(loaded)
     if path is None:
-        raise ConfigError("There is no configuration file, so there is nothing to pin; `moongate add` makes one.", path="server.lockFile")
+        raise ConfigError("Nothing can be pinned without a configuration file; `moongate add` makes one.", path="server.lockFile")
     if is_written and loaded.path is not None and is_bundled_config(loaded.path):
         text = f"{loaded.path} ships with Moongate, so no lock file is written beside it; its tools are held to their first listings."
         raise ConfigError(f"{text} Name a file of your own with `--config FILE`.", path=str(loaded.path))

@@ -97,7 +97,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json
 
 
 def first_answers(config_path: str | None) -> FirstAnswers | None:
-    """Return what keeps and tells the first answers of a gateway over stdio; `None` where there can be none."""
+    """Return what keeps and tells the first answers of a gateway over stdio; `None` if it has no configuration file or cannot keep any."""
     from gateway.config.paths import find_config
     from gateway.server.first_answers import FirstAnswers
 

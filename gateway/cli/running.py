@@ -75,8 +75,10 @@ def _base(loaded: LoadedConfig) -> Path:
     """The path of the notes of this configuration, without the port, which is their suffix."""
     from gateway.storage.state import state_dir
 
-    name = hashlib.sha256(os.fsencode(os.path.normpath(loaded.path or loaded.base_dir))).hexdigest()[:32]
-    return state_dir(loaded.config.storage.dir) / FOLDER / name
+    # As in `auth.identity`: links of the folder lead to the same configuration, a link of the file does not.
+    folder, name = os.path.split(os.path.normpath(loaded.path or loaded.base_dir))
+    digest = hashlib.sha256(os.fsencode(os.path.join(os.path.realpath(folder), name))).hexdigest()[:32]
+    return state_dir(loaded.config.storage.dir) / FOLDER / digest
 
 
 def _files(loaded: LoadedConfig) -> list[Path]:
@@ -90,7 +92,7 @@ def _files(loaded: LoadedConfig) -> list[Path]:
 
 
 def _read(file: Path) -> str | None:
-    """Return the URL in a file; `None` if there is none."""
+    """Return the URL in a file; `None` if the file is missing or holds something else."""
     try:
         with file.open("rb") as opened:
             url = opened.read(MAX_BYTES).decode("ascii")

@@ -34,7 +34,7 @@ _FETCHED = ("file", "keyring", "cmd")
 _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "userHome", "pathSeparator", "extensionPath"})
 
 
-_OWN_KEYS = ("OPENAI_API_KEY", "MOONGATE_API_KEY")
+_OWN_KEYS = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY")
 
 MIN_OWN_KEY_CHARS = 16
 """Servers without keys get a word such as `ollama` for a key. Masking that word would blank out ordinary text."""

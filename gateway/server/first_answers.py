@@ -81,7 +81,7 @@ class FirstAnswers:
     """Of one run. `begin` starts answering and `take` ends it."""
 
     def __init__(self, configuration: Path, version: str) -> None:
-        """`configuration` is the file's absolute path, and `version` the gateway's. Raises `StorageError` if there is no home folder."""
+        """`configuration` is the file's absolute path, `version` the gateway's. Raises `StorageError` if the user has no home folder."""
         self.file = AnswersFile(configuration, version)
         self.since_ns = time.time_ns()
         """When this run began; files that change later may have been read before."""

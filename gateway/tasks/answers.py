@@ -41,7 +41,7 @@ def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, Js
     requests = task.asks
     usable = {key: value for key, value in answers.items() if key in requests}
     for key, value in usable.items():
-        # What a server asks is the server's to judge: it may take more than its form says.
+        # A server judges the answers to its own questions, because it may take more than its form says.
         is_own = bool(task.row.asked[key].get("own"))
         if (problem := judge_answer(requests[key], value, judges_fields=is_own)) is not None:
             raise AnswerRefused(f"{problem} The question {key!r} is still open.")

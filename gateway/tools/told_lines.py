@@ -39,7 +39,7 @@ class Sentences:
     def __init__(self) -> None:
         self._text = ""
         self._told_at = float("-inf")
-        self._last_line = ""
+        self._lines = NewLines()
 
     def add(self, text: str) -> str:
         """Collect a part; return the sentences that are complete, or nothing if the last were given less than `SAY_SECONDS` ago."""
@@ -58,13 +58,8 @@ class Sentences:
 
     def _without_repeats(self, text: str) -> str:
         """Return the text without lines that repeat the line before, in this report or the last."""
-        kept: list[str] = []
-        for line in text.strip().split("\n"):
-            if (words := line.strip()) and words == self._last_line:
-                continue
-            self._last_line = words or self._last_line
-            kept.append(line)
-        return "\n".join(kept).strip()
+        lines = text.strip().split("\n")
+        return "\n".join(line for line in lines if not line.strip() or self._lines.take(line.strip())).strip()
 
     def _take(self, end: int) -> str:
         """Return the text up to `end`, or of a longer text as many whole words as fit."""

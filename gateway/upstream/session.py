@@ -236,7 +236,7 @@ class Session:
                 del self._questions[scope]
 
     def lingers(self) -> float:
-        """Return the seconds until questions of ended calls are refused and the server has reacted; 0 if there are none."""
+        """Return the seconds until open questions of ended calls are refused and the server has reacted; 0 if no question is open."""
         return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
 
     async def _exchange(self, method: str, params: JsonMapping, meta: JsonObject | None, envelope: Envelope) -> JsonObject | None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from gateway.config.expand import own_keys
 from gateway.config.load import LoadedConfig, load_config
 from gateway.errors import ConfigError
 
@@ -229,3 +230,9 @@ def test_the_password_of_the_database_server_is_a_reference_and_never_shown(tmp_
     assert SECRET in loaded.secrets
     with pytest.raises(ConfigError, match="DB_PASSWORD"):
         load(tmp_path, document)
+
+
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY"])
+def test_keys_of_the_gateway_itself_are_masked_unless_they_are_words(name: str) -> None:
+    assert own_keys({name: "k" * 16, "OTHER": "v" * 16}) == ["k" * 16]
+    assert own_keys({name: "ollama"}) == []
