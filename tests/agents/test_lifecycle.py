@@ -27,7 +27,8 @@ from gateway import (
     tool,
 )
 from gateway import lifecycle as contexts
-from gateway.errors import AskExpired, AskUnavailable, ModelError, ToolFailed
+from gateway.agents.lifecycle.sealed import MAY_ASSIGN
+from gateway.errors import AskExpired, AskUnavailable, MiddlewareFailure, ModelError, ToolFailed
 from gateway.lifecycle import HookEvent, HookEvents
 from tests.house.documents import code_of, read, rows, section
 
@@ -229,7 +230,7 @@ async def test_every_hook_knows_the_agent_the_conversation_and_the_runs_options(
     def noted(name: str) -> Any:
         async def hook(self: LifecycleHooks, context: Any, handler: Any = None) -> Any:
             seen[name] = (context.agent_name, context.conversation_id, dict(context.run_options))
-            with pytest.raises(TypeError):
+            with pytest.raises(MiddlewareFailure, match="`run_options` cannot be changed here"):
                 context.run_options["temperature"] = 1
             return None if handler is None else await handler(context)
 
@@ -359,7 +360,7 @@ async def test_the_batch_hook_runs_once_for_several_calls_and_never_for_one_and_
 async def test_a_function_may_be_blocked_changed_or_answered_from_elsewhere() -> None:
     class Guard(LifecycleHooks):
         async def before_function(self, context: contexts.FunctionContext) -> None:
-            with pytest.raises(TypeError):
+            with pytest.raises(MiddlewareFailure, match=r"`arguments` cannot be changed here.*override\(arguments=…\)"):
                 context.arguments["a"] = 9  # pyright: ignore[reportIndexIssue]  # to read only
             if context.call_id == "1":
                 context.block_execution, context.override_result = True, "blocked"
@@ -464,12 +465,13 @@ async def test_state_is_typed_seen_at_once_by_the_next_hook_and_changed_together
             assert context.state.value.termination_reason == "counted"
             context.state.set(Count(context.state.get(Count).calls + 1))
 
-    client = ScriptedChatClient([call("add", a=1, b=2), call("add", a=1, b=2), "done", call("add", a=1, b=2), "done"])
+    two = [call("add", "1", a=1, b=2), call("add", "2", a=1, b=2)]
+    client = ScriptedChatClient([two, call("add", a=1, b=2), "never"])
     agent = agent_of(client, Counts(), Reads())
-    await agent.run("go")
+    assert (await agent.run("go")).text == "counted", "a terminated state ends the run before its next model call"
     assert seen == [1, 3]
     await agent.run("go")
-    assert seen == [1, 3, 1]  # each turn has its own
+    assert (seen, len(client.requests)) == ([1, 3, 1], 2)  # each turn has its own
 
 
 @pytest.mark.requirement("HK15")
@@ -520,6 +522,9 @@ def test_the_table_of_properties_is_what_the_contexts_have() -> None:
     assert {name: properties - shared for name, properties in named.items() if name in actual} == actual
     documented = set(code_of(" ".join(cells[1] for cells in rows(section(read("docs/middleware.md"), "### Properties")))))
     assert documented == {name for name in vars(LifecycleHooks) if not name.startswith("_")}
+    for cells in rows(section(read("docs/middleware.md"), "### Properties")):
+        assignable = {name for hook in code_of(cells[1]) for name in MAY_ASSIGN.get(hook, ())}
+        assert assignable == set(code_of(cells[3])) - {"override"}
 
 
 @pytest.mark.requirement("HK1")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import fields, replace
+from typing import Any, cast
 
 import anyio
 import pytest
@@ -16,6 +17,7 @@ from gateway import (
     LifecycleHooks,
     Message,
     MiddlewareException,
+    MiddlewareFailure,
     MiddlewareTermination,
     ScriptedChatClient,
     agent_middleware,
@@ -165,3 +167,170 @@ async def test_results_of_an_iteration_stand_in_the_order_of_its_calls() -> None
     client = ScriptedChatClient([[call("late", "1"), call("early", "2")], "done"])
     await Agent(client, tools=[late, early], middleware=lifecycle_middleware(Watch())).run("go")
     assert seen == [["1", "2"], []]
+
+
+_OWN: dict[str, dict[str, Any]] = {
+    "before_message_turn": {"user_message": "go", "history": list[Message]()},
+    "before_iteration": {"messages": [Message("user", ["go"])], "options": {}, "skip_llm_call": False, "override_response": None},
+    "before_tool_execution": {"skip_tool_execution": False},
+    "before_parallel_batch": {"blocked": {}},
+    "before_function": {"block_execution": False, "override_result": None},
+    "after_function": {},
+    "after_iteration": {},
+    "on_error": {"is_terminated": False, "termination_reason": ""},
+    "after_message_turn": {"turn_history": [Message("assistant", ["done"])]},
+    "wrap_model_call": {},
+    "wrap_function_call": {},
+}
+"""By hook, what it may assign, with values that leave the run as it is."""
+
+
+@pytest.mark.requirement("HK9", "HK16")
+@pytest.mark.parametrize("name", _OWN)
+async def test_hook_that_assigns_what_is_not_its_own_fails_at_once(name: str) -> None:
+    refused: dict[str, str] = {}
+    late: list[Any] = []
+
+    async def hook(self: LifecycleHooks, context: Any, handler: Any = None) -> Any:
+        late.append(context)
+        for own, value in _OWN[name].items():
+            setattr(context, own, value)
+        names = [field.name for field in fields(context)] + ["agent_name", "conversation_id", "run_options", "misspelled"]
+        for other in sorted(set(names) - _OWN[name].keys()):
+            try:
+                setattr(context, other, None)
+            except MiddlewareFailure as failure:
+                refused[other] = str(failure)
+        with pytest.raises(MiddlewareFailure, match="cannot be deleted"):
+            del context.state
+        return None if handler is None else await handler(context)
+
+    kind = type("Assigns", (LifecycleHooks,), {name: hook})
+    calls = [call("add", "1", a=1, b=2), call("fail", "2")]
+    assert (await agent_of(ScriptedChatClient([calls, "done"]), cast("LifecycleHooks", kind())).run("go")).text == "done"
+    expected = {field.name for field in fields(late[0])} | {"agent_name", "conversation_id", "run_options", "misspelled"}
+    assert refused.keys() == expected - _OWN[name].keys()
+    for other, reason in refused.items():
+        assert f".{other} cannot be assigned" in reason
+        assert all(own in reason for own in _OWN[name])
+        assert (f"override({other}=…)" in reason) == name.startswith("wrap_")
+    for own in _OWN[name]:
+        with pytest.raises(MiddlewareFailure, match="after the hook has returned"):
+            setattr(late[0], own, None)
+
+
+def _change_in_place(name: str, context: Any) -> None:
+    place, _, of = name.partition(" of ")
+    holder = getattr(context, place)
+    if isinstance(holder, dict):
+        if of:
+            cast("Any", holder["items"]).append(4)
+        else:
+            holder["new"] = 1
+    else:
+        holder.append(Message("user", ["new"]))
+
+
+@pytest.mark.requirement("HK2", "HK3", "HK9", "HK10", "HK16")
+@pytest.mark.parametrize(
+    ("hook_name", "change"),
+    [
+        ("before_message_turn", "turn_history"),
+        ("after_message_turn", "history"),
+        ("after_iteration", "messages"),
+        ("after_iteration", "options"),
+        ("wrap_model_call", "options"),
+        ("before_function", "arguments"),
+        ("before_function", "arguments of items"),
+        ("wrap_function_call", "arguments of items"),
+        ("on_error", "run_options"),
+    ],
+)
+async def test_change_in_place_that_would_be_lost_fails_the_run(hook_name: str, change: str) -> None:
+    called: list[list[int]] = []
+
+    @tool
+    async def total(items: list[int]) -> int:
+        called.append(items)
+        items.append(0)
+        raise ValueError("no")
+
+    async def hook(self: LifecycleHooks, context: Any, handler: Any = None) -> Any:
+        _change_in_place(change, context)
+
+    kind = type("Changes", (LifecycleHooks,), {hook_name: hook})
+    client = ScriptedChatClient([call("total", items=[1, 2]), "done"])
+    agent = Agent(client, tools=[total], middleware=lifecycle_middleware(cast("LifecycleHooks", kind())))
+    with pytest.raises(MiddlewareFailure, match=f"`{change.partition(' ')[0]}` cannot be changed here"):
+        await agent.run("go")
+    assert called == ([[1, 2, 0]] if hook_name.startswith(("after_", "on_")) else [])
+
+
+class _Half(LifecycleHooks):
+    """Assigns what has an effect only together with something else."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+
+    async def before_iteration(self, context: contexts.IterationContext) -> None:
+        if self._what == "override_response":
+            context.override_response = ChatResponse(messages=[])
+
+    async def before_parallel_batch(self, context: contexts.ParallelBatchContext) -> None:
+        if self._what == "blocked":
+            context.blocked["9"] = "no"
+
+    async def before_function(self, context: contexts.FunctionContext) -> None:
+        if self._what == "override_result":
+            context.override_result = "mine"
+        if self._what == "iteration":
+            context.state.update(lambda state: replace(state, iteration=7))
+
+    async def on_error(self, context: contexts.ErrorContext) -> None:
+        if self._what == "termination_reason":
+            context.termination_reason = "because"
+
+
+@pytest.mark.requirement("HK4", "HK8", "HK9", "HK13", "HK14")
+@pytest.mark.parametrize("what", ["override_response", "blocked", "override_result", "iteration", "termination_reason"])
+async def test_assignment_without_an_effect_fails_the_run(what: str) -> None:
+    client = ScriptedChatClient([[call("add", "1", a=1, b=2), call("fail", "2")], "done"])
+    with pytest.raises(MiddlewareFailure, match=what):
+        await agent_of(client, _Half(what)).run("go")
+
+
+@pytest.mark.requirement("HK5", "HK10")
+async def test_retried_call_without_changes_has_the_models_arguments() -> None:
+    class Twice(LifecycleHooks):
+        async def wrap_function_call(self, request: contexts.FunctionRequest, handler: contexts.FunctionHandler) -> Any:
+            await handler(request.override(arguments={**request.arguments, "a": 100}))
+            return await handler(request)
+
+    client = ScriptedChatClient([call("add", a=1, b=2), "done"])
+    await agent_of(client, Twice()).run("go")
+    assert [str(content.result) for content in client.requests[-1][0][-1].contents] == ["3"]
+
+
+@pytest.mark.requirement("HK3")
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("by", ["response", "turn_history"])
+@pytest.mark.parametrize("fails", [False, True])
+async def test_messages_that_a_hook_leaves_are_in_the_response(stream: bool, by: str, fails: bool) -> None:
+    class Ends(LifecycleHooks):
+        async def on_error(self, context: contexts.ErrorContext) -> None:
+            context.is_terminated = True
+
+        async def after_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            left = [Message("assistant", ["left"])]
+            if by == "response":
+                assert context.response is not None
+                context.response.messages = left
+            else:
+                context.turn_history = left
+
+        async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
+            if fails:
+                raise ValueError("broken")
+
+    response = await run(agent_of(ScriptedChatClient(["said"]), Ends()), stream=stream)
+    assert [message.text for message in response.messages] == ["left"]

@@ -1,6 +1,6 @@
 """`LifecycleHooks`: the twelve hooks, and what each is given. Subclass it and override what you need.
 
-The contexts' fields are what a hook may read; of those the docstrings name as yours to change, changes take effect.
+A hook may read every field of its context. Assignments that `MAY_ASSIGN` lists take effect; every other assignment fails the run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gateway.agents.lifecycle.sealed import MAY_ASSIGN, FixedList, Sealed, seal
 from gateway.agents.lifecycle.state import HookEvents, StateCell
 from gateway.errors import MiddlewareException
 from gateway.json_types import JsonMapping, JsonValue
@@ -34,7 +35,7 @@ class TurnFacts:
     """The run's own options, to read."""
 
 
-class _SeesTurn:
+class _SeesTurn(Sealed):
     """Shows the facts of the turn under their own names."""
 
     __slots__ = ()
@@ -66,6 +67,10 @@ class HookContext(_SeesTurn):
     events: HookEvents
     facts: TurnFacts = field(repr=False)
 
+    def __post_init__(self) -> None:
+        """Nothing can be assigned until a hook runs."""
+        seal(self)
+
 
 @dataclass(slots=True, kw_only=True)
 class MessageTurnContext(HookContext):
@@ -83,7 +88,7 @@ class MessageTurnContext(HookContext):
     """The newest message of the user with all its contents, to read."""
     response: AgentResponse | None = None
     """After the run; `None` where it failed."""
-    turn_history: list[Message] = field(default_factory=lambda: list[Message]())
+    turn_history: list[Message] = field(default_factory=lambda: FixedList[Message]((), "turn_history"))
     """After the run: the messages it added, yours to change in the response. Messages already streamed or stored stay as they are."""
     error: Exception | None = None
 
@@ -162,7 +167,7 @@ class ErrorContext(HookContext):
     termination_reason: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class ModelRequest(_SeesTurn):
     """One model call, as it is about to be made."""
 
@@ -172,6 +177,10 @@ class ModelRequest(_SeesTurn):
     state: StateCell
     iteration: int
     facts: TurnFacts = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Nothing can be assigned; `override` returns a changed copy."""
+        seal(self)
 
     def override(
         self, *, model: str | None = None, messages: Sequence[Message] | None = None, options: Mapping[str, JsonValue] | None = None
@@ -185,7 +194,7 @@ class ModelRequest(_SeesTurn):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class FunctionRequest(_SeesTurn):
     """One tool call, as it is about to be made."""
 
@@ -197,6 +206,10 @@ class FunctionRequest(_SeesTurn):
     iteration: int
     toolkit: str | None
     facts: TurnFacts = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Nothing can be assigned; `override` returns a changed copy."""
+        seal(self)
 
     def override(self, *, arguments: JsonMapping) -> FunctionRequest:
         """A copy with other arguments."""
@@ -270,5 +283,5 @@ def overrides(hook: LifecycleHooks, name: str) -> bool:
     return getattr(type(hook), name) is not getattr(LifecycleHooks, name)
 
 
-_AWAITED = tuple(name for name in vars(LifecycleHooks) if name.startswith(("before_", "after_", "on_")))
+_AWAITED = tuple(MAY_ASSIGN)
 """The hooks that are awaited for their effect alone."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from types import MappingProxyType
 from typing import TypeVar, cast
 
 import anyio
@@ -24,6 +23,7 @@ from gateway.agents.lifecycle.hooks import (
     check_hooks,
     overrides,
 )
+from gateway.agents.lifecycle.sealed import FixedDict, fixed, free, settle
 from gateway.agents.lifecycle.state import HookEvents
 from gateway.agents.lifecycle.turn import Turn, Turns
 from gateway.chat.middleware import ChatContext, ChatMiddleware
@@ -98,23 +98,18 @@ class _AgentLayer(AgentMiddleware):
             except MiddlewareTermination as stop:
                 stopped = stop
             except Exception as error:  # hooks hear of any error; it goes on from here unless one of them ends the run
-                told.error = error
+                settle(told, error=error)
                 reason = await turn.report("message_turn", error)
                 if reason is None:
                     raise
-                told.response = AgentResponse(messages=[Message("assistant", [reason])])
-                context.result = told.response
+                context.result = AgentResponse(messages=[Message("assistant", [reason])])
+                settle(told, response=context.result)
                 if context.stream:
-                    for update in told.response.to_updates():
+                    for update in context.result.to_updates():
                         yield update
-            if told.response is not None:
-                told.turn_history = told.response.messages
             ended = True
-            await turn.end(told)
-            if told.response is not None:
-                told.response.messages = told.turn_history
-                if told.error is None and turn.changes_response:
-                    changed.append(told.turn_history)
+            if (messages := await _ended(turn, told)) is not None:
+                changed.append(messages)
             if stopped is not None and not (context.stream and told.response is not None):
                 raise stopped
         finally:
@@ -122,6 +117,21 @@ class _AgentLayer(AgentMiddleware):
             if not ended:
                 with anyio.move_on_after(CLEAN_UP_SECONDS, shield=True):
                     await turn.end(told)
+
+
+async def _ended(turn: Turn, told: MessageTurnContext) -> list[Message] | None:
+    """End the turn, and return the messages of its response if hooks may have changed them."""
+    given = None if told.response is None else told.response.messages
+    before = [] if given is None else [*given]
+    if given is not None:
+        settle(told, turn_history=given)
+    await turn.end(told)
+    if told.response is None:
+        return None
+    if told.turn_history is not given:
+        told.response.messages = told.turn_history
+    left = told.response.messages
+    return left if turn.changes_response and (told.error is None or left != before) else None
 
 
 async def _answered(context: AgentContext, call_next: CallNext, told: MessageTurnContext) -> AsyncGenerator[AgentResponseUpdate, None]:
@@ -145,9 +155,9 @@ async def _answered(context: AgentContext, call_next: CallNext, told: MessageTur
         async with aclosing(answer) as inner:
             async for update in inner:
                 yield update
-        told.response = await answer.get_final_response()
+        settle(told, response=await answer.get_final_response())
     elif answer is not None:
-        told.response = answer
+        settle(told, response=answer)
         for update in answer.to_updates() if context.stream else ():
             yield update
     if stopped is not None:
@@ -254,7 +264,7 @@ class _FunctionLayer(FunctionMiddleware):
             function=context.function,
             function_name=context.function.definition.name,
             call_id=call_id,
-            arguments=MappingProxyType(context.arguments),
+            arguments=fixed(context.arguments, "arguments"),
             toolkit=_toolkit(context.function),
         )
         try:
@@ -262,19 +272,18 @@ class _FunctionLayer(FunctionMiddleware):
         except (MiddlewareTermination, MiddlewareFailure, UserInputRequired):
             raise
         except Exception as error:  # as in the agent layer
-            told.error = error
+            settle(told, error=error)
             reason = await turn.report("tool_call", error)
             if reason is None:
                 raise
             raise MiddlewareTermination(reason, result=reason) from error
         finally:
-            told.result = context.result
+            settle(told, result=context.result)
             text = None if told.error is None else str(told.error)
             await turn.end_function(told, Content.from_function_result(call_id, context.result, text))
 
     async def _call(self, turn: Turn, told: FunctionContext, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        for hook in turn.hooks:
-            await hook.before_function(told)
+        await turn.begin_function(told)
         if told.block_execution:
             context.result = told.override_result
             return
@@ -282,8 +291,10 @@ class _FunctionLayer(FunctionMiddleware):
             context.result = turn.blocked.pop(told.call_id)
             return
 
+        arguments = context.arguments
+
         async def send(request: FunctionRequest) -> JsonValue:
-            context.arguments = dict(request.arguments)
+            context.arguments = dict(arguments) if request.arguments is told.arguments else free(dict(request.arguments))
             await call_next()
             return context.result
 
@@ -309,7 +320,7 @@ class _FunctionLayer(FunctionMiddleware):
 def _facts(context: AgentContext) -> TurnFacts:
     agent, session = context.agent, context.session
     conversation = context.options.get("conversation_id") if session is None else session.session_id
-    return TurnFacts(agent_name=agent.name or agent.id, conversation_id=conversation, run_options=MappingProxyType(dict(context.options)))
+    return TurnFacts(agent_name=agent.name or agent.id, conversation_id=conversation, run_options=FixedDict(context.options, "run_options"))
 
 
 def _turn_context(context: AgentContext, turn: Turn) -> MessageTurnContext:
@@ -371,11 +382,13 @@ async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatRe
     request = ModelRequest(
         model=model,
         messages=tuple(told.messages),
-        options=dict(told.options),
+        options=FixedDict(told.options, "options"),
         state=turn.state,
         iteration=told.iteration,
         facts=turn.facts,
     )
+    if (reason := turn.ended_because) is not None:
+        return request, _said(reason)
     if not told.skip_llm_call:
         return request, None
     return request, told.override_response or ChatResponse(messages=[Message("assistant", [])])

@@ -11,7 +11,7 @@ from typing import TypeVar, cast
 
 import anyio
 
-from gateway.errors import AskExpired, AskUnavailable
+from gateway.errors import AskExpired, AskUnavailable, MiddlewareFailure
 from gateway.json_types import JsonMapping, JsonValue
 
 StateT = TypeVar("StateT")
@@ -64,9 +64,25 @@ class StateCell:
         return self._value.get(kind)
 
     def update(self, change: Callable[[TurnState], TurnState]) -> TurnState:
-        """Replace the state by what `change` makes of it, own and turn's parts at once; where it raises nothing changes."""
-        self._value = change(self._value)
-        return self._value
+        """Replace the state by what `change` makes of it, own and turn's parts at once; if `change` raises, nothing changes.
+
+        A state that is `terminated` ends the run before its next model call, with the reason as its answer.
+
+        Raises:
+            MiddlewareFailure: `change` returned another type, or another `iteration`, which only the run counts.
+        """
+        value = cast("object", change(self._value))
+        if not isinstance(value, TurnState):
+            raise MiddlewareFailure(f"state.update needs a function that returns a TurnState; it returned {type(value).__name__}.")
+        if value.iteration != self._value.iteration:
+            raise MiddlewareFailure("`iteration` of the state cannot be changed: only the run counts its iterations.")
+        self._value = value
+        return value
+
+    def begin_iteration(self) -> int:
+        """Count one more iteration and return its number. Called by the run, not by hooks."""
+        self._value = replace(self._value, iteration=self._value.iteration + 1)
+        return self._value.iteration
 
     def set(self, value: object) -> None:
         """Set a hook's own state, by its type."""

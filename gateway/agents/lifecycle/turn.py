@@ -9,6 +9,7 @@ from gateway.agents.lifecycle.hooks import (
     ErrorContext,
     ErrorSource,
     FunctionContext,
+    HookContext,
     IterationContext,
     LifecycleHooks,
     MessageTurnContext,
@@ -17,7 +18,9 @@ from gateway.agents.lifecycle.hooks import (
     TurnFacts,
     overrides,
 )
+from gateway.agents.lifecycle.sealed import FixedDict, FixedList, seal, settle
 from gateway.agents.lifecycle.state import HookEvents, StateCell
+from gateway.errors import MiddlewareFailure
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -62,26 +65,31 @@ class Turn:
 
     async def begin(self, context: MessageTurnContext) -> None:
         """The turn begins."""
-        for hook in self.hooks:
-            await hook.before_message_turn(context)
+        await self._call("before_message_turn", context)
 
     async def end(self, context: MessageTurnContext) -> None:
         """The turn has ended, well or not."""
         await self.end_iteration()
-        for hook in reversed(self.hooks):
-            await hook.after_message_turn(context)
+        settle(context, history=FixedList(context.history, "history"))
+        await self._call("after_message_turn", context)
+        if context.response is None and not isinstance(context.turn_history, FixedList):
+            raise MiddlewareFailure("after_message_turn assigned turn_history, but the run failed and has no response to change.")
 
     async def begin_iteration(self, messages: list[Message], options: ChatOptions) -> IterationContext:
         """A model call is about to be made; the iteration before it ends first."""
         await self.end_iteration()
-        number = self.iteration + 1
-        self.state.update(lambda state: type(state)(number, state.is_terminated, state.termination_reason, state.own))
         context = IterationContext(
-            state=self.state, events=self.events, facts=self.facts, iteration=number, messages=messages, options=options
+            state=self.state,
+            events=self.events,
+            facts=self.facts,
+            iteration=self.state.begin_iteration(),
+            messages=messages,
+            options=options,
         )
         self._iteration = context
-        for hook in self.hooks:
-            await hook.before_iteration(context)
+        await self._call("before_iteration", context)
+        if context.override_response is not None and not context.skip_llm_call:
+            raise _without("before_iteration", "override_response", "skip_llm_call")
         return context
 
     async def end_iteration(self) -> None:
@@ -90,35 +98,45 @@ class Turn:
         if context is None:
             return
         results, self._results = self._results, []
-        context.tool_results = tuple(sorted(results, key=lambda result: self._order.get(result.call_id or "", len(self._order))))
-        for hook in reversed(self.hooks):
-            await hook.after_iteration(context)
+        settle(
+            context,
+            tool_results=tuple(sorted(results, key=lambda result: self._order.get(result.call_id or "", len(self._order)))),
+            messages=FixedList(context.messages, "messages"),
+            options=FixedDict(context.options, "options"),
+        )
+        await self._call("after_iteration", context)
 
     async def lets_tools_run(self, response: ChatResponse) -> bool:
         """Before any tool of an answer; false where a hook drops them all."""
-        calls = [content for message in response.messages for content in message.contents if content.type == "function_call"]
+        calls = tuple(content for message in response.messages for content in message.contents if content.type == "function_call")
         self._order = {call.call_id or "": place for place, call in enumerate(calls)}
         if not calls:
             return True
         context = ToolExecutionContext(
             state=self.state, events=self.events, facts=self.facts, iteration=self.iteration, response=response, calls=calls
         )
-        for hook in self.hooks:
-            await hook.before_tool_execution(context)
+        await self._call("before_tool_execution", context)
         if context.skip_tool_execution:
             return False
         if len(calls) > 1:
             batch = ParallelBatchContext(state=self.state, events=self.events, facts=self.facts, iteration=self.iteration, calls=calls)
-            for hook in self.hooks:
-                await hook.before_parallel_batch(batch)
+            await self._call("before_parallel_batch", batch)
+            if unknown := batch.blocked.keys() - self._order.keys():
+                names = ", ".join(repr(name) for name in sorted(unknown))
+                raise MiddlewareFailure(f"before_parallel_batch blocked {names}: `blocked` takes call ids of the batch only.")
             self.blocked |= batch.blocked
         return True
+
+    async def begin_function(self, context: FunctionContext) -> None:
+        """A tool is about to be called."""
+        await self._call("before_function", context)
+        if context.override_result is not None and not context.block_execution:
+            raise _without("before_function", "override_result", "block_execution")
 
     async def end_function(self, context: FunctionContext, result: Content) -> None:
         """A tool call has ended, well or not."""
         self._results.append(result)
-        for hook in reversed(self.hooks):
-            await hook.after_function(context)
+        await self._call("after_function", context)
 
     async def report(self, source: ErrorSource, error: Exception) -> str | None:
         """Tell the hooks of an error, once and where it happened first; the reason, where one of them ends the run."""
@@ -126,13 +144,37 @@ class Turn:
             return None
         self._reported = error
         context = ErrorContext(state=self.state, events=self.events, facts=self.facts, source=source, error=error, iteration=self.iteration)
-        for hook in reversed(self.hooks):
-            await hook.on_error(context)
+        await self._call("on_error", context)
         if not context.is_terminated:
+            if context.termination_reason:
+                raise _without("on_error", "termination_reason", "is_terminated") from error
             return None
-        reason = context.termination_reason or "The run was ended by a hook."
+        reason = context.termination_reason or _ENDED
         self.state.update(lambda state: state.terminated(reason))
         return reason
+
+    @property
+    def ended_because(self) -> str | None:
+        """Why a hook ended the turn by its state; `None` while the turn goes on."""
+        state = self.state.value
+        return (state.termination_reason or _ENDED) if state.is_terminated else None
+
+    async def _call(self, name: str, context: HookContext) -> None:
+        """Call one hook of all, before hooks in order and the others in reverse; only while they run, they may assign."""
+        hooks = self.hooks if name.startswith("before_") else self.hooks[::-1]
+        seal(context, name)
+        try:
+            for hook in hooks:
+                await getattr(hook, name)(context)
+        finally:
+            seal(context)
+
+
+_ENDED = "The run was ended by a hook."
+
+
+def _without(hook: str, name: str, needed: str) -> MiddlewareFailure:
+    return MiddlewareFailure(f"{hook} assigned {name}, which has an effect only together with {needed} = True.")
 
 
 class Turns:
