@@ -97,13 +97,6 @@ class NotFound(GatewayError):
         self.name = name
 
 
-class ToolQuarantined(NotFound):
-    """A tool that is held back until a person accepts it. The text has the command that accepts it."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        super().__init__("tool", name, f"Tool {name!r} is quarantined: {reason}.")
-
-
 class Collision(GatewayError):
     """Two sources claim one exposed name."""
 

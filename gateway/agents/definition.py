@@ -11,12 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from gateway.config.agents import FileAccess as AgentFiles
 from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference, reference_of
+from gateway.config.base import FileModel
 from gateway.config.documents import DocumentError, load_mapping, read_document, split_frontmatter
 from gateway.config.executes import RunEntry, file_entry
+from gateway.config.problems import problems_of
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject, JsonValue
@@ -51,7 +53,7 @@ _ALIASES = {"max_turns": "max-turns", "maxTurns": "max-turns", "steps": "max-tur
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
 
 
-class _Part(BaseModel):
+class _Part(FileModel):
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
 
 
@@ -187,7 +189,7 @@ OPTION_PARAMETERS: dict[str, JsonObject] = {
 """Options of a model that an agent may let its callers set, as arguments of its tool."""
 
 
-class AgentFile(BaseModel):
+class AgentFile(FileModel):
     """The frontmatter of an agent file. The body below it is the agent's instructions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
@@ -326,8 +328,7 @@ def read_agent(path: Path) -> AgentDefinition:
     try:
         file = AgentFile.model_validate(values)
     except ValidationError as error:
-        lines = [f"{'.'.join(str(part) for part in e['loc'])}: {e['msg'].removeprefix('Value error, ')}" for e in error.errors()]
-        raise AgentError(f"{path}: {'; '.join(lines)}") from None
+        raise AgentError(f"{path}: {'; '.join(problem.line() for problem in problems_of(error, AgentFile))}") from None
     return AgentDefinition(file, parts.body.strip(), path, notes)
 
 

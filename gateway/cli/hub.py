@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
-from gateway.errors import NotFound, ToolFailed, ToolQuarantined, UpstreamError, UpstreamUnavailable
+from gateway.errors import NotFound, PolicyDenied, ToolFailed, UpstreamError, UpstreamUnavailable
 from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.pins import PINS_RULE
 from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
 
@@ -427,7 +428,7 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
     """The tool called `name`: by its exposed name, else by a native name that only one tool has.
 
     Raises:
-        ToolQuarantined: One of `sources` has the tool in quarantine.
+        PolicyDenied: One of `sources` has the tool in quarantine.
         NotFound: There is no such tool; the text has the closest name.
     """
     for tool in tools:
@@ -441,7 +442,7 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
     for source in sources:
         for held, why in cast("dict[str, str]", source.get("quarantined") or {}).items():
             if name in (held, f"{source['name']}__{held}", f"{source['name']}/{held}"):
-                raise ToolQuarantined(name, why)
+                raise PolicyDenied(f"Tool {name!r} is quarantined: {why}.", rule=PINS_RULE, subject=name)
     hint = missing_source(name, sources) or suggestion(name, tools) or "`moongate list tools` shows them."
     if any(name.startswith(f"{tool.source}__") for tool in tools):
         hint += f" `moongate policy explain {name}` says if a rule hides it."

@@ -81,12 +81,10 @@ def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig | Non
 
 def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig | None, others: Iterable[str]) -> JsonObject:
     from gateway.cli.hub import missing_source, pick_tool, suggestion
-    from gateway.errors import NotFound, ToolQuarantined
+    from gateway.errors import NotFound
 
     try:
         found = pick_tool(tools, name, sources)
-    except ToolQuarantined:
-        raise
     except NotFound:
         hint = missing_source(name, sources) or suggestion(name, tools, others)
         hint = hint or "`moongate list` and `moongate list tools` show what there is."

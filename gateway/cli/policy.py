@@ -128,6 +128,7 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
     from gateway.catalog.names import expose_name
     from gateway.errors import NotFound, UpstreamUnavailable
     from gateway.policy.explain import Explanation, hidden_by
+    from gateway.policy.pins import PINS_RULE
 
     withheld = own.gateway.catalog.withheld()
     for source, definitions in own.gateway.definitions().items():
@@ -138,7 +139,7 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
                 continue
             quarantined = next((s.quarantined.get(native) for s in own.gateway.sources() if s.name == source), None)
             reason = withheld.get(f"{source}/{native}") or quarantined or "The tool does not exist for anybody."
-            rule = hidden_by(native, rules) or ("pins" if quarantined else "hiddenText" if "hiddenText" in reason else "overrides")
+            rule = hidden_by(native, rules) or (PINS_RULE if quarantined else "hiddenText" if "hiddenText" in reason else "overrides")
             return _report(exposed, source, native, Explanation(False, rule, reason), loaded) | {"listed": False, "approval": False}
     for status in own.gateway.sources():
         if status.state in ("down", "starting") and status.name in loaded.config.mcp_servers:

@@ -133,7 +133,9 @@ def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) 
         elif key in TOOL_FILTERS:
             _take_filter(name, key, value, path, result)
         elif key == "enabled":
-            entry["disabled"] = entry.get("disabled") or value is False
+            if not isinstance(value, bool):
+                raise ConfigError("must be true or false, without quotes.", path=f"{path}.enabled")
+            entry["disabled"] = entry.get("disabled") or not value
         elif key == "disabled":
             entry["disabled"] = entry.get("disabled") or value
         elif key not in HEADER_VARIABLES:

@@ -118,8 +118,9 @@ def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
 
 
 def _shown(part: JsonObject) -> str:
-    words = [str(part.get("command")), *map(str, cast("list[JsonValue]", part.get("args") or []))]
-    text = shlex.join(words)
+    written: JsonValue = part.get("args", [])
+    args = cast("list[JsonValue]", written) if isinstance(written, list) else [written]  # a mistake, which disables the entry
+    text = shlex.join([str(part.get("command")), *map(str, args)])
     environment = cast("Mapping[str, JsonValue]", _object(part.get("env")))
     for name, value in environment.items():
         is_written_out = SENSITIVE_NAME.search(name) is not None and "${" not in str(value)

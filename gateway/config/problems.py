@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 import types
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.suggest import did_you_mean
 
-_SPECIAL = {"additionalArguments": "expected a list of argument names, or an object of such lists by tool"}
-"""Keys with two shapes: one sentence for both instead of one finding per shape."""
-
+MAX_KEYS_NAMED = 12
+"""Keys of an object that a finding lists; of a larger object only the one that was probably meant is named."""
 
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -40,28 +41,44 @@ class Problem:
 def problems_of(error: ValidationError, model: type[BaseModel], *, root: str = "") -> list[Problem]:
     """Every mistake once, in the order of the document; `root` is the path of what was validated."""
     found: dict[str, Problem] = {}
+    shapes: dict[str, Problem] = {}
     for detail in error.errors(include_url=False, include_input=True):
-        problem = _problem(detail, model, root)
-        found.setdefault(problem.path, problem)
-    return list(found.values())
+        problem, is_shape = _problem(detail, model, root)
+        (shapes if is_shape else found).setdefault(problem.path, problem)
+    # A value that has none of the shapes of its key is one mistake. If it has one of them, only the mistakes within that shape count.
+    mistaken = {path: problem for path, problem in shapes.items() if not any(_is_within(other, path) for other in found)}
+    return list({**mistaken, **found}.values())
 
 
-def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> Problem:
+def _is_within(path: str, outer: str) -> bool:
+    return path.startswith((f"{outer}.", f"{outer}["))
+
+
+def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[Problem, bool]:
+    """Return a finding, and whether it only says that a value does not have one of several allowed shapes."""
     path = root
-    here: Any = model
-    for index, part in enumerate(detail["loc"]):
+    here: list[Any] = [model]
+    rest = list(detail["loc"])
+    while rest:
+        part = rest.pop(0)
+        if len(here) > 1:  # pydantic puts the member of a union into the place
+            members, here = here, [_member_of(here, str(part))]
+            if not rest and detail["type"].endswith(("_type", "literal_error")):
+                return Problem(path, f"must be {_allowed(members, detail['input'])}"), True
+            continue
         if isinstance(part, int):
-            path += f"[{part}]"
-            here = _item_type(here)
+            path, here = f"{path}[{part}]", _item_types(here[0])
             continue
         path += f".{part}" if path else part
-        if part in _SPECIAL:
-            return Problem(path, _SPECIAL[part])
-        if index + 1 == len(detail["loc"]) and detail["type"] == "extra_forbidden":
-            hint = did_you_mean(part, keys_of(here))
-            return Problem(path, f"unknown key {part!r}. {hint}".rstrip())
-        here = _member_type(here, part)
-    return Problem(path, _sentence(detail))
+        if not rest and detail["type"] == "extra_forbidden":
+            return Problem(path, f"unknown key {part!r}. {_known_keys(part, here[0])}".rstrip()), False
+        here = _member_types(here[0], part)
+    if detail["type"] in ("union_tag_not_found", "union_tag_invalid"):
+        key = str((detail.get("ctx") or {})["discriminator"]).strip("'")
+        tags = _words([str(word) for member in here for word in get_args(member.model_fields[key].annotation)], "or")
+        text = f"must be {tags}" if detail["type"] == "union_tag_invalid" else f"is required: {tags}"
+        return Problem(f"{path}.{key}" if path else key, text), False
+    return Problem(path, _sentence(detail)), False
 
 
 def keys_of(model: object) -> list[str]:
@@ -71,54 +88,135 @@ def keys_of(model: object) -> list[str]:
     return []
 
 
-def _member_type(here: Any, part: str) -> Any:
+def _known_keys(key: str, model: object) -> str:
+    """The key that was probably meant, else all keys if they are few."""
+    known = keys_of(model)
+    if hint := did_you_mean(key, known):
+        return hint
+    return f"Its keys are {_words(known, 'and')}." if 0 < len(known) <= MAX_KEYS_NAMED else ""
+
+
+def _member_types(here: object, part: str) -> list[Any]:
     if isinstance(here, type) and issubclass(here, BaseModel):
-        for name, info in here.model_fields.items():
-            if part in (info.alias, name):
-                return _without_none(info.annotation)
-        return None
-    if get_origin(here) is dict:
-        return _without_none(get_args(here)[1])
+        return next((_types(info.annotation) for name, info in here.model_fields.items() if part in (info.alias, name)), [None])
+    return _types(get_args(here)[1]) if get_origin(here) is dict else [None]
+
+
+def _item_types(here: object) -> list[Any]:
+    return _types(get_args(here)[0]) if get_origin(here) in (list, tuple) else [None]
+
+
+def _types(annotation: object) -> list[Any]:
+    """The types a value may have, without `None`."""
+    return [one for one in _arms(annotation) if one is not types.NoneType] or [None]
+
+
+def _arms(annotation: object) -> Iterator[object]:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        yield from _arms(get_args(annotation)[0])
+    elif origin in (Union, types.UnionType):
+        for one in get_args(annotation):
+            yield from _arms(one)
+    else:
+        yield annotation
+
+
+def _member_of(members: Sequence[Any], label: str) -> object:
+    """The member of a union that pydantic means by `label`: its discriminator's value, or its name, perhaps within those of validators."""
+    for member in members:
+        origin, name = get_origin(member), getattr(member, "__name__", "")
+        if label in _literals(member) or label == name or label.endswith(f" {name}]"):
+            return member
+        if origin is not None and label.startswith(("literal" if origin is Literal else origin.__name__) + "["):
+            return member
     return None
 
 
-def _item_type(here: Any) -> Any:
-    return _without_none(get_args(here)[0]) if get_origin(here) is list else None
+def _literals(member: object) -> set[object]:
+    """The words of a model's fields that take fixed words only: one of them is its discriminator."""
+    if not (isinstance(member, type) and issubclass(member, BaseModel)):
+        return set()
+    fixed = [info.annotation for info in member.model_fields.values() if get_origin(info.annotation) is Literal]
+    return {word for annotation in fixed for word in get_args(annotation)}
 
 
-def _without_none(annotation: Any) -> Any:
-    if get_origin(annotation) in (Union, types.UnionType):
-        members = [member for member in get_args(annotation) if member is not type(None)]
-        return members[0] if len(members) == 1 else None
-    return annotation
+def _allowed(members: Sequence[Any], given: object) -> str:
+    """The shapes that a key takes, in words, and the shape of what was given unless it is a wrong word."""
+    shapes: list[str] = []
+    for member in members:
+        keys = keys_of(member)
+        if get_origin(member) is Literal:
+            shapes.append(_words([str(word) for word in get_args(member)], "or"))
+        elif 0 < len(keys) <= MAX_KEYS_NAMED:
+            shapes.append(f"an object with the keys {_words(keys, 'and')}")
+        elif member in _NAMES:
+            shapes.append(_NAMES[member])
+        else:
+            shapes.append("a list" if get_origin(member) in (list, tuple) else "an object")
+    is_word = isinstance(given, str) and any(get_origin(member) is Literal for member in members)
+    return ", or ".join(shapes) + ("" if is_word else f", not {_shape(given)}")
+
+
+def _words(words: Sequence[str], last: str) -> str:
+    *others, end = [repr(word) for word in words]
+    return f"{', '.join(others)} {last} {end}" if others else end
+
+
+_NAMES: dict[object, str] = {str: "text in quotes", bool: "true or false", int: "a whole number", float: "a number"}
+
+_KINDS = {
+    "string_type": "text in quotes",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+    "model_attributes_type": "an object",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+}
+"""pydantic's kind of finding → the wanted shape."""
 
 
 def _sentence(detail: ErrorDetails) -> str:
     context = detail.get("ctx") or {}
+    given = detail["input"]
     match detail["type"]:
         case "missing":
             return "is required"
         case "literal_error":
             return f"must be {context.get('expected')}"
-        case "string_type":
-            return f"must be text in quotes, not {_shape(detail['input'])}"
-        case "list_type":
-            return f"must be a list, not {_shape(detail['input'])}"
-        case "dict_type" | "model_type" | "model_attributes_type":
-            return f"must be an object, not {_shape(detail['input'])}"
-        case "int_type" | "int_parsing" | "int_from_float":
-            return f"must be a whole number, not {_shape(detail['input'])}"
-        case "float_type" | "float_parsing":
-            return f"must be a number, not {_shape(detail['input'])}"
-        case "bool_type" | "bool_parsing":
-            return f"must be true or false, not {_shape(detail['input'])}"
+        case kind if kind in _KINDS:
+            is_fraction = kind.startswith("int") and isinstance(given, float)
+            return f"must be {_KINDS[kind]}, not {given if is_fraction else _shape(given)}{_unquoted(kind, given)}"
         case bound if bound in _BOUNDS:
             words, key = _BOUNDS[bound]
-            return f"must be {words} {context.get(key)}"
+            limit = context.get(key)
+            return f"must be {words} {f'{limit:g}' if isinstance(limit, float) else limit}"
+        case "string_too_short" | "too_short":
+            return "must not be empty" if context.get("min_length") == 1 else f"must have at least {context.get('min_length')} entries"
+        case "string_too_long":
+            return f"must have at most {context.get('max_length')} characters"
+        case "string_pattern_mismatch":
+            return f"must match the pattern {context.get('pattern')}"
+        case "finite_number":
+            return "must be a finite number"
         case "value_error":
             return str(context.get("error", detail["msg"]))
         case _:
             return detail["msg"][0].lower() + detail["msg"][1:]
+
+
+_SWITCHES = {"true": "true", "yes": "true", "on": "true", "false": "false", "no": "false", "off": "false"}
+
+
+def _unquoted(kind: str, given: object) -> str:
+    """What to write instead of a text that means a number or a switch; empty for anything else."""
+    if not isinstance(given, str):
+        return ""
+    meant = _SWITCHES.get(given.lower()) if kind == "bool_type" else given if re.fullmatch(r"-?\d+(\.\d+)?", given) else None
+    return f". Write {meant} without quotes" if meant is not None and kind in ("bool_type", "int_type", "float_type") else ""
 
 
 def _shape(value: object) -> str:

@@ -14,6 +14,9 @@ from typing import Literal
 
 from gateway.json_types import JsonMapping, JsonObject
 
+PINS_RULE = "pins"
+"""The rule that refuses a quarantined tool."""
+
 PinMode = Literal["quarantine", "warn", "off"]
 PinChange = Literal["changed", "added", "removed"]
 

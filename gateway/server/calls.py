@@ -15,6 +15,7 @@ from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
+from gateway.policy.pins import PINS_RULE
 from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
 from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
 from gateway.server.errors import relays_code, to_rpc_error
@@ -25,6 +26,7 @@ from gateway.server.running import RunningCalls
 from gateway.server.tasks import TaskHandler, declares_tasks
 from gateway.server.underway import ClosingCaller, Underway
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
+from gateway.tools.call_record import refusal
 from gateway.tools.context import CallContext, Caller
 from gateway.tools.drive import drive, drive_on
 from gateway.tools.guard import GuardedTool
@@ -103,7 +105,7 @@ class CallHandler:
             tool = await self._catalog.seek(name)
         except NotFound as error:
             if (reason := self._catalog.quarantined(name, facts.principal)) is not None:
-                return Complete.text(reason, is_error=True)
+                return refusal(PINS_RULE, reason)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, facts, caller)

@@ -14,7 +14,7 @@ import anyio.to_thread
 
 from gateway.errors import PolicyDenied, StorageError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.pins import PinFinding, PinMode, judge_pins, pin_digest, pinned_form
+from gateway.policy.pins import PINS_RULE, PinFinding, PinMode, judge_pins, pin_digest, pinned_form
 from gateway.upstream.first_use import FirstUse, Forms
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class Pinning:
         if name in listed and finding is None:
             return
         reason = self._held(name, finding) if finding is not None and name in listed else "the server does not list it"
-        raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule="pins", subject=name)
+        raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule=PINS_RULE, subject=name)
 
     def quarantined(self) -> dict[str, str]:
         """The tools that are held back, each with what accepts it."""

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
+from gateway.config.base import FileModel
 from gateway.json_types import JsonObject
 
 
@@ -34,7 +35,7 @@ CHOOSER, CHOOSER_SCHEMA = _matching(
 )
 
 
-class Closed(BaseModel):
+class Closed(FileModel):
     """Base of the file's objects: unknown keys are mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)

@@ -78,8 +78,10 @@ def test_one_tool_is_accepted_and_the_rest_stays_quarantined(tmp_path: Path) -> 
     assert "1 quarantined (search)" in moongate("list", "servers", "--standalone", cwd=tmp_path).out
     for words in (("call", "docs__search", "q=x"), ("call", "search", "q=x"), ("inspect", "docs__search")):
         refused = moongate(*words, "--standalone", cwd=tmp_path)
-        assert (refused.code, refused.out) == (1, "")
+        assert (refused.code, refused.out) == (6, "")
         assert "is quarantined: changed against the lock file; `moongate lock --accept docs/search` accepts it" in refused.err
+    error = moongate("call", "search", "q=x", "--standalone", "--json", cwd=tmp_path).error
+    assert (error["code"], error["rule"]) == ("denied", "pins")
     assert moongate("lock", "--accept", "docs", cwd=tmp_path).code == 0
     assert listed(tmp_path) == ["docs__search", "docs__new"]
 
@@ -102,6 +104,7 @@ async def test_call_of_a_quarantined_tool_says_so_and_how_to_accept_it(tmp_path:
         with pytest.raises(MCPError, match="Unknown tool: docs__serch"):
             await client.call_tool("docs__serch", {})
     assert result.is_error
+    assert result.meta is not None and result.meta["dev.moongate/rule"] == "pins"
     [block] = result.content
     assert "'docs__search' is quarantined: changed against the lock file" in str(block)
     assert "`moongate lock --accept docs/search` accepts it" in str(block)

@@ -12,9 +12,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import ConfigDict, Field, ValidationError, field_validator
 
 from gateway.agents.evaluation.checks import EvalCheck, evaluator
+from gateway.config.base import FileModel
 from gateway.config.problems import problems_of
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
@@ -24,7 +25,7 @@ Judge = Callable[[str, str, Sequence[str]], Awaitable[tuple[bool, str]]]
 """Gets input, answer and criteria; whether the answer meets them all, and why not."""
 
 
-class Expectations(BaseModel):
+class Expectations(FileModel):
     """What an answer must satisfy."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
@@ -51,7 +52,7 @@ class Expectations(BaseModel):
         return value
 
 
-class Case(BaseModel):
+class Case(FileModel):
     """One question to an agent."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
