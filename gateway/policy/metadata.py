@@ -37,6 +37,12 @@ GATEWAY_KEY = "dev.moongate/gateway"
 ASK_KEY = "dev.moongate/askKey"
 """`_meta` of a request for input: the key under which its server sent it. A gateway in front shows it to 2026 clients under that key."""
 
+HELD_KEY = "dev.moongate/held"
+"""`_meta` of an `input_required` result that one gateway gives another: `true` if a call keeps running there until the retry."""
+
+WITHDRAWN_KEY = "dev.moongate/withdrawn"
+"""`_meta` of the retry of such a call: `true` if nobody will answer, so the gateway that keeps the call running ends it."""
+
 TASK_META_KEY = "dev.moongate/task"
 """Result `_meta` of a call that goes on in the background: its task."""
 
@@ -105,8 +111,8 @@ def gateway_ids(value: JsonValue) -> list[str]:
 def request_meta(meta: JsonMapping | None) -> JsonObject:
     """The part of a client's `_meta` that the gateway takes; always a new dict.
 
-    Keys of the connection are dropped, and of the gateway's own keys all but `via` and `idempotencyKey`: a client sets no fact that
-    the gateway decides by. Malformed values of these two count as absent.
+    Keys of the connection are dropped, and of the gateway's own keys all but `via`, `idempotencyKey` and `withdrawn`: a client sets no
+    fact that the gateway decides by. Malformed values of these three count as absent.
     """
     taken: JsonObject = {}
     if meta:
@@ -125,6 +131,8 @@ def _own_request_value(key: str, value: JsonValue) -> JsonValue:
     """The value of a `dev.moongate/` key of a request; empty or `None` if it is not taken."""
     if key == VIA_KEY:
         return gateway_ids(value)
+    if key == WITHDRAWN_KEY:
+        return value is True
     if key != IDEMPOTENCY_KEY or not isinstance(value, str):
         return None
     if len(value) <= MAX_IDEMPOTENCY_CHARS:
@@ -170,6 +178,10 @@ def _id(value: JsonValue) -> JsonValue:
     return value if isinstance(value, str) and 0 < len(value) <= MAX_PEER_ID_CHARS else None
 
 
+def _fact(value: JsonValue) -> JsonValue:
+    return value is True
+
+
 def _facts(value: JsonValue) -> JsonValue:
     return cast("JsonObject", value) if isinstance(value, dict) else None
 
@@ -183,6 +195,7 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     HOPS_KEY: gateway_ids,
     GATEWAY_KEY: _id,
     ASK_KEY: _id,
+    HELD_KEY: _fact,
     TASK_META_KEY: _task,
     AGENT_META_KEY: _facts,
     SESSION_META_KEY: _id,

@@ -122,7 +122,7 @@ class GatewayServer:
         tasks = await self._stack.enter_async_context(anyio.create_task_group())
         self._stack.callback(tasks.cancel_scope.cancel)
         self.clients.tasks = tasks
-        self._parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
+        self.parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
         handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"))
         runner: TaskRunner | None = None
         if self._kept_tasks is not None:
@@ -152,7 +152,7 @@ class GatewayServer:
             self.usages,
             self.lists,
             self._skills,
-            self._parked,
+            self.parked,
             handler,
             runner,
             self.calls,
@@ -213,7 +213,7 @@ class GatewayServer:
         while True:
             await anyio.sleep(REVOKED_SECONDS)
             try:
-                callers = self.calls.running.callers() | self._parked.callers()
+                callers = self.calls.running.callers() | self.parked.callers()
                 if runner is not None:
                     callers |= runner.callers()
                 if not callers:
@@ -221,7 +221,7 @@ class GatewayServer:
                 gone = await anyio.to_thread.run_sync(lambda: {caller for caller in callers if current(Principal(caller)) is None})  # noqa: B023
                 for caller in gone:
                     logger.warning("what runs for %s is ended: its API key is revoked or expired", caller)
-                self._parked.end(gone)
+                self.parked.end(gone)
                 self.calls.running.end(gone)
                 if runner is not None:
                     runner.end(gone)
@@ -239,7 +239,7 @@ class GatewayServer:
             """Brings the protocol's package along with the first request."""
             if not made:
                 agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui")
-                made.append(agui.AguiRoute(self.catalog, agents, self._parked, ask_timeout_seconds=self._ask_timeout_seconds))
+                made.append(agui.AguiRoute(self.catalog, agents, self.parked, ask_timeout_seconds=self._ask_timeout_seconds))
             return await made[0].serve(request)
 
         return Route(AGUI_PATH + "{agent}", Utf8Bodies(request_response(serve), max_request_bytes, is_rpc=False), methods=["POST"])

@@ -72,6 +72,8 @@ class CallHandler:
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
             with self.running.of(facts.principal.id):  # left early where the key is gone
                 outcome = await (self._leg(ctx, params.name, facts, caller) if running is None else running.outcome(caller))
+            if modern and scope_of_request(ctx) is None:
+                self._parked.note_behind(outcome, partial(self._again, ctx, params.name), facts)
         except UpstreamRefused as error:
             if relays_code(error.code, era):
                 raise to_rpc_error(error, era) from None
@@ -109,6 +111,10 @@ class CallHandler:
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
         return await (self.run if is_modern(ctx) else self.run_legacy)(tool, arguments, facts, caller)
+
+    async def _again(self, ctx: RequestContext, name: str, leg: CallContext) -> ToolOutcome:
+        arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})
+        return await (await self._catalog.seek(name)).call(arguments, leg)
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
         """One leg of a 2026 client's call, for this handler and for `direct`."""

@@ -14,18 +14,21 @@ from __future__ import annotations
 import dataclasses
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from functools import partial
+from typing import Any, TypeVar, cast
 
 import anyio
 import anyio.abc
 
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
+from gateway.policy.metadata import HELD_KEY, VIA_KEY, WITHDRAWN_KEY
 from gateway.server.caller import DetachedCaller
 from gateway.tasks.asks import OpenAsks
 from gateway.tools.base import InputRequired
 from gateway.tools.context import CallContext, Caller
+from gateway.tools.drive import withdraw
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +49,8 @@ STATE_PREFIX = "state:"
 
 GONE = "parked call"
 """`NotFound.kind` of a handle that is unknown, over, or somebody else's."""
+
+OVER = "This call is no longer waiting for input; make it again."
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -70,6 +75,8 @@ class _Parked:
     def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
         self.handle = secrets.token_urlsafe(24)
         self.principal = ctx.principal.id
+        self.meta: JsonObject = {HELD_KEY: True} if VIA_KEY in ctx.meta else {}
+        """`_meta` of its `input_required` results: a gateway in front tells this one when its client is lost."""
         self.caller = caller
         self.scope = anyio.CancelScope()
         """Has a deadline while no request attends to the call."""
@@ -105,6 +112,8 @@ class ParkedCalls:
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked] = {}
+        self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
+        """By request state: tells the gateway behind this one, which keeps a call running, that nobody will answer."""
 
     def __len__(self) -> int:
         """Calls going on or waiting."""
@@ -143,14 +152,34 @@ class ParkedCalls:
         self._tasks.start_soon(self._work, parked, work, inner)
         return cast("OutcomeT | InputRequired", await self._leg(parked, caller))
 
+    def note_behind(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
+        """Note the leg of a client over stdio that ended with `outcome`, for `end_behind`. `work` runs the next leg without a retry."""
+        self._behind.pop(ctx.request_state or "", None)
+        if not isinstance(outcome, InputRequired) or outcome.state is None or not outcome.state.startswith(STATE_PREFIX):
+            return
+        if HELD_KEY in outcome.meta:
+            asked = dataclasses.replace(outcome, state=open_upstream_state(outcome.state))
+            self._behind[outcome.state] = partial(withdraw, asked, work, ctx)
+            if len(self._behind) > MAX_PARKED_PER_PRINCIPAL:
+                del self._behind[next(iter(self._behind))]
+
+    async def end_behind(self) -> None:
+        """The client over stdio closed its pipe: end the calls that gateways behind this one keep running for its answers."""
+        async with anyio.create_task_group() as tasks:
+            while self._behind:
+                tasks.start_soon(self._behind.popitem()[1])
+
     async def _resume(self, handle: str, ctx: CallContext, caller: Caller) -> object:
         parked = self._calls.get(handle)
         if parked is None or parked.principal != ctx.principal.id or parked.attended:
-            raise NotFound(GONE, "", "This call is no longer waiting for input; make it again.")
+            raise NotFound(GONE, "", OVER)
         if not parked.done.is_set():
             parked.caller.moved = anyio.Event()
-            parked.caller.asks.answer(ctx.input_responses or {})
-            if parked.caller.asks.open:
+            if WITHDRAWN_KEY in ctx.meta:
+                parked.scope.cancel()
+            else:
+                parked.caller.asks.answer(ctx.input_responses or {})
+            if parked.caller.asks.open and not parked.scope.cancel_called:
                 return self._park(parked)
         return await self._leg(parked, caller)
 
@@ -179,7 +208,7 @@ class ParkedCalls:
     def _park(self, parked: _Parked) -> InputRequired:
         self._make_room(parked.principal)
         parked.scope.deadline = anyio.current_time() + self._ttl_seconds
-        return InputRequired(dict(parked.caller.asks.open), HANDLE_PREFIX + parked.handle)
+        return InputRequired(dict(parked.caller.asks.open), HANDLE_PREFIX + parked.handle, parked.meta)
 
     async def _work(
         self, parked: _Parked, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext
@@ -225,5 +254,11 @@ def seal_upstream_state(outcome: InputRequired) -> InputRequired:
 
 
 def open_upstream_state(state: str | None) -> str | None:
-    """The remote server's own state again, byte for byte."""
+    """The remote server's own state again, byte for byte.
+
+    Raises:
+        NotFound: It is a handle of ours (`kind` is `GONE`), and its tool does not ask any more. As a first leg it would run the call anew.
+    """
+    if state is not None and state.startswith(HANDLE_PREFIX):
+        raise NotFound(GONE, "", OVER)
     return state.removeprefix(STATE_PREFIX) if state is not None else None

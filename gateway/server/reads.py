@@ -23,7 +23,7 @@ from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS, RpcError
 from gateway.server.calls import input_required_to_wire
-from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern
+from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, scope_of_request
 from gateway.server.errors import to_rpc_error
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.wire_caller import WireCaller
@@ -132,6 +132,8 @@ class ReadHandler:
             else:
                 outcome = await work(dataclasses.replace(facts, request_state=open_upstream_state(facts.request_state)))
                 outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
+                if self._parked is not None and scope_of_request(ctx) is None:
+                    self._parked.note_behind(outcome, work, facts)
         except Exception as error:
             raise to_rpc_error(error, era) from None
         finally:

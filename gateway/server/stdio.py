@@ -27,6 +27,13 @@ from gateway.server.first_answers import READ_SIZE, SHORT_BYTES, FirstAnswers, L
 
 async def serve_stdio(server: GatewayServer, first: FirstAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one client until it closes the pipe; `first` answered it until now, and `listed` is as in `Conversation`."""
+    try:
+        await _serve(server, first, listed)
+    finally:
+        await server.parked.end_behind()
+
+
+async def _serve(server: GatewayServer, first: FirstAnswers | None, listed: Listed | None) -> None:
     if sys.platform == "win32" or not _is_pollable(0):
         await _serve_file(server)
         return

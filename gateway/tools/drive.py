@@ -9,17 +9,25 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from gateway.errors import ToolFailed
+import anyio
+
+from gateway.errors import GatewayError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.metadata import ASK_KEY
+from gateway.policy.metadata import ASK_KEY, HELD_KEY, WITHDRAWN_KEY
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, NoCaller
+
+logger = logging.getLogger(__name__)
 
 MAX_ROUNDS = 10
 """Input rounds per call; a server that asks more often than this is taken for stuck."""
+
+WITHDRAW_SECONDS = 5.0
+"""Seconds within which a gateway behind this one must end a call that nobody will answer. Later it ends the call by its own deadline."""
 
 OutcomeT = TypeVar("OutcomeT")
 
@@ -54,15 +62,38 @@ async def drive_on(
 ) -> OutcomeT:
     """`drive_rounds` from where the first round, with `ctx`, `asked`."""
     asking = asking_of(ctx, name, arguments)
-    for number in range(1, MAX_ROUNDS):
-        answers = await _answers(asked, asking, number)
+    for number in range(1, MAX_ROUNDS + 1):
+        try:
+            answers = await _answers(asked, asking, number)
+        except BaseException:
+            await withdraw(asked, work, ctx)
+            raise
+        if number == MAX_ROUNDS:
+            await withdraw(asked, work, ctx)
+            break
         ctx = dataclasses.replace(ctx, input_responses=answers, request_state=asked.state)
         outcome = await work(ctx)
         if not isinstance(outcome, InputRequired):
             return outcome
         asked = outcome
-    await _answers(asked, asking, MAX_ROUNDS)
     raise ToolFailed(f"{name!r} asked for input more than {MAX_ROUNDS} times; giving up.")
+
+
+async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
+    """End the call that a gateway keeps running for the answers to `asked`, if one does. `work` and `ctx` as for `drive_on`.
+
+    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it.
+    """
+    if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the next leg would be a new call
+        return
+    facts = dataclasses.replace(ctx, caller=NoCaller(), wants_progress=False, waits=(), durable=None)
+    leg = dataclasses.replace(facts, meta={**ctx.meta, WITHDRAWN_KEY: True}, input_responses={}, request_state=asked.state)
+    with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
+        try:
+            if ctx.durable is None or not await ctx.durable.goes_on():
+                await work(leg)
+        except GatewayError as error:
+            logger.debug("withdrawn call ended: %s", error)
 
 
 async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonObject:

@@ -19,6 +19,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.approvals import describe_sampling
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.inputs import judge_input
+from gateway.policy.metadata import HELD_KEY
 from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
 from gateway.storage.records import Records
 from gateway.telemetry.events import EventStream
@@ -247,7 +248,9 @@ def to_input_required(result: JsonMapping) -> InputRequired:
     """The outcome of a wire result with `resultType: input_required`."""
     requests = result.get("inputRequests")
     state = result.get("requestState")
+    meta = result.get("_meta")
     return InputRequired(
         cast("dict[str, JsonObject]", requests) if isinstance(requests, dict) else {},
         state if isinstance(state, str) else None,
+        {HELD_KEY: True} if isinstance(meta, dict) and HELD_KEY in meta else {},
     )

@@ -22,7 +22,7 @@ from gateway.app.serving import bind
 from tests.attacks.test_quotas import legacy, raw_post, reply, session_of
 from tests.cli.processes import moongate
 from tests.fakes.crowd import HELLO, META, PREFIX, Besieged, besieged, call, connections, until
-from tests.fakes.running import ROOT, upstream_stdio, write_config
+from tests.fakes.running import ROOT, gateway_command, upstream_stdio, write_config
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.fault(34)]
 
@@ -230,10 +230,32 @@ def test_lost_client_of_2026_ends_its_approval(folder: Path, at: Besieged) -> No
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 def test_lost_client_over_stdio_ends_its_question(tmp_path: Path, era: str) -> None:
-    path = write_config(tmp_path, config(tmp_path, ["elicit"]))
+    die_while_asked(write_config(tmp_path, config(tmp_path, ["elicit"])), era, "elicit__elicit")
+    assert heard(tmp_path, "elicit")[:2] == ["call elicit weak", "cancelled"]
+    assert "answered result" not in heard(tmp_path, "elicit")
+
+
+@pytest.mark.parametrize("era", ["legacy", "modern"])
+def test_lost_client_of_a_front_gateway_ends_its_question_behind(tmp_path: Path, folder: Path, at: Besieged, era: str) -> None:
+    """In front of the gateway that has the server: one gateway, or two for the client of 2026."""
+    before = len(heard(folder, "elicit"))
+    path = write_config(tmp_path, {"mcpServers": {"next": {"type": "http", "url": at.url, "headers": at.key_of("weak")}}}, "near")
+    tool = "next__elicit__elicit"
+    if era == "modern":
+        command, args = gateway_command(path)
+        path = write_config(tmp_path, {"mcpServers": {"next": {"command": command, "args": args, "cwd": str(ROOT)}}})
+        tool = f"next__{tool}"
+    die_while_asked(path, era, tool)
+    until(lambda: "elicit" not in questions(at, "boss"))
+    assert serves(at, "elicit")
+    assert heard(folder, "elicit")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"]
+
+
+def die_while_asked(path: Path, era: str, tool: str) -> None:
+    """Call a tool of a gateway over stdio, and end the client when the tool's question came. The gateway ends too."""
     meta: dict[str, Any] = {} if era == "legacy" else {"_meta": {**META, f"{PREFIX}/clientCapabilities": CAPABLE}}
     hello = [legacy("initialize", 0, **{**HELLO, "capabilities": CAPABLE})] if era == "legacy" else []
-    asking = legacy("tools/call", 1, name="elicit__elicit", arguments={"who": "weak"}, **meta)
+    asking = legacy("tools/call", 1, name=tool, arguments={"who": "weak"}, **meta)
     gateway = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(path)]
     argv = [sys.executable, "-S", "-c", CLIENT, json.dumps(gateway), json.dumps([*hello, asking])]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as client:
@@ -244,8 +266,6 @@ def test_lost_client_over_stdio_ends_its_question(tmp_path: Path, era: str) -> N
         finally:
             client.kill()
     until(lambda: not is_running(pid))
-    assert heard(tmp_path, "elicit")[:2] == ["call elicit weak", "cancelled"]
-    assert "answered result" not in heard(tmp_path, "elicit")
 
 
 def is_running(pid: int) -> bool:

@@ -63,7 +63,9 @@ def test_request_keeps_well_formed_hops_and_idempotency_keys_of_the_gateway() ->
     assert request_meta({f"{OWN}via": ["one", 5, "two"], f"{OWN}idempotencyKey": "k" * 1_000, "z": 0}) == {
         f"{OWN}via": ["one", "two"], f"{OWN}idempotencyKey": "k" * 1_000, "z": 0,
     }  # fmt: skip
-    rows: list[tuple[str, Any]] = [("via", []), ("via", "one"), ("idempotencyKey", ""), ("idempotencyKey", 5), ("idempotencyKey", ["a"])]
+    assert request_meta({f"{OWN}withdrawn": True}) == {f"{OWN}withdrawn": True}
+    rows: list[tuple[str, Any]] = [("withdrawn", "true"), ("withdrawn", 1)]
+    rows += [("via", []), ("via", "one"), ("idempotencyKey", ""), ("idempotencyKey", 5), ("idempotencyKey", ["a"])]
     for key, odd in rows:
         assert request_meta({f"{OWN}{key}": odd, "z": 0}) == {"z": 0}
 
