@@ -52,7 +52,7 @@ or a peer's raw body. `server.errors` is the only place that turns these into wi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import cast, overload
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
@@ -345,6 +345,17 @@ def said_by(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
+CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
+"""What calls of the operator's own code catch. In a task, `SystemExit` and `KeyboardInterrupt` would end the whole process. A Ctrl-C of the
+operator is not among them: the gateway's signal handlers take it in the event loop."""
+
+
+def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
+    """Return an error of `CODE_ERRORS`, or a group's one error; if it is not an `Exception`, what `wrap` makes of its text."""
+    cause = error if isinstance(error, Exception) else only_cause(error)
+    return cause if isinstance(cause, Exception) else wrap(said_by(cause))
+
+
 def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:
     """Take secrets out of what an error says: a server may repeat what it was given."""
     error.args = tuple(mask(part) if isinstance(part, str) else part for part in error.args)
@@ -363,11 +374,15 @@ def masked(value: JsonValue, mask: Callable[[str], str]) -> JsonValue:
     return value
 
 
-def only_cause(error: Exception) -> Exception:
+@overload
+def only_cause(error: Exception) -> Exception: ...
+@overload
+def only_cause(error: BaseException) -> BaseException: ...
+def only_cause(error: BaseException) -> BaseException:
     """The one exception inside nested groups of one, as task groups make them; else `error` itself."""
     cause = error
-    while isinstance(cause, ExceptionGroup):
-        group = cast("ExceptionGroup[Exception]", cause)
+    while isinstance(cause, BaseExceptionGroup):
+        group = cast("BaseExceptionGroup[BaseException]", cause)
         if len(group.exceptions) != 1:
             return group
         cause = group.exceptions[0]

@@ -20,7 +20,15 @@ import anyio
 
 from gateway.agents.tracing import Failed, traced_tool
 from gateway.chat.limits import LoopOptions
-from gateway.errors import GatewayError, MiddlewareFailure, MiddlewareTermination, PolicyDenied, UserInputRequired, text_for_caller
+from gateway.errors import (
+    CODE_ERRORS,
+    GatewayError,
+    MiddlewareFailure,
+    MiddlewareTermination,
+    PolicyDenied,
+    UserInputRequired,
+    text_for_caller,
+)
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.middleware import Middleware, compose
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
@@ -152,7 +160,7 @@ class Batch:
             return _asked(ask, call_id, outcome)
         except MiddlewareFailure:
             raise
-        except Exception as error:  # a tool or middleware that fails must not end the run (requirements TL7, C14)
+        except CODE_ERRORS as error:  # a tool or middleware that fails must not end the run
             outcome.failed = True
             failed(cause_of(error))
             return self._failure(tool, call_id, error)
@@ -230,7 +238,7 @@ class Batch:
             raise PolicyDenied(f"Tool {name!r} is denied by policy.", rule="tools.deny", subject=name)
         return behind[0]
 
-    def _failure(self, tool: Tool, call_id: str, error: Exception) -> Content:
+    def _failure(self, tool: Tool, call_id: str, error: BaseException) -> Content:
         """What the model reads of an error, and what only the caller sees."""
         detailed = self.options.include_detailed_errors
         cause = cause_of(error)

@@ -20,7 +20,7 @@ from typing import cast
 from pydantic_core import to_json
 
 from gateway.diagnostics import Diagnostic
-from gateway.errors import ConfigError, GatewayError, NotFound, SkillError, ToolFailed, said_by
+from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, NotFound, SkillError, ToolFailed, said_by
 from gateway.json_types import JsonValue
 from gateway.policy.skills import NAME, is_safe_name
 from gateway.skills.index import SOURCE_ID, own_uri, published
@@ -105,7 +105,7 @@ class CodeSkills:
                 given = await fetch(found, None) if isinstance(found, SkillsSource) else [found]
                 for skill in given:
                     self._take(reference, skill, objects, served, problems)
-            except Exception as error:  # the skill's own code, whatever it raises
+            except CODE_ERRORS as error:  # the skill's own code, whatever it raises
                 failure = _refused(reference, "code-failed", f"Reading it failed: {type(error).__name__}: {error}")
                 if failure not in self.problems:
                     logger.warning("skills of %s could not be read", reference, exc_info=error)
@@ -207,7 +207,7 @@ async def _of_skill(skill: Served, what: str, work: Callable[[], Awaitable[objec
         raise
     except ScriptRefused as error:
         raise SkillError(str(error), code="script-arguments") from None
-    except Exception as error:  # the skill's own code
+    except CODE_ERRORS as error:  # the skill's own code
         logger.exception("skill %s could not %s", skill.id, what)
         raise ToolFailed(f"Skill {skill.name!r} could not {what}: {said_by(error)}") from error
 
@@ -304,7 +304,7 @@ def _skills_in(value: object) -> list[Skill | SkillsSource]:
     if isclass(value) and issubclass(value, Skill) and not isabstract(value):
         try:
             return [value()]
-        except Exception as error:  # the operator's own class
+        except CODE_ERRORS as error:  # the operator's own class
             raise ConfigError(f"Making a {value.__name__} failed: {type(error).__name__}: {error}", path=value.__name__) from error
     if isinstance(value, list | tuple):
         return [skill for item in cast("Sequence[object]", value) for skill in _skills_in(item)]

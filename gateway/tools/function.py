@@ -23,7 +23,7 @@ import anyio
 import anyio.lowlevel
 import anyio.to_thread
 
-from gateway.errors import GatewayError, ToolFailed, said_by
+from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed, said_by
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import Complete, InputRequired, TaskStarted, TaskSupport, ToolDefinition, ToolOutcome
 from gateway.tools.contents import is_rich, to_block, to_contents
@@ -392,7 +392,7 @@ class FunctionTool(Generic[P, R]):
         except GatewayError:
             self.invocation_exception_count += 1
             raise
-        except (Exception, SystemExit) as error:
+        except CODE_ERRORS as error:
             self.invocation_exception_count += 1
             logger.warning("function %s failed: %s", self.name, type(error).__name__)
             logger.debug("function %s failed", self.name, exc_info=True)

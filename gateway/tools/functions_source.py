@@ -22,7 +22,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.config.suggest import did_you_mean
-from gateway.errors import ConfigError
+from gateway.errors import CODE_ERRORS, ConfigError
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function import FunctionTool
 from gateway.tools.function_rules import unwrapped
@@ -183,7 +183,7 @@ def _import(name: str, folder: str) -> ModuleType:
         with _first_on_path(folder):
             importlib.invalidate_caches()
             return importlib.import_module(name)
-    except (Exception, SystemExit) as error:
+    except CODE_ERRORS as error:
         failure = error
         raise ConfigError(_why_not_imported(name, folder, error), path=name) from error
     finally:

@@ -22,6 +22,7 @@ import anyio.to_thread
 from gateway.auth.principal import Principal
 from gateway.config.policies import ApprovalBy, SourcePolicy, ToolOverride
 from gateway.errors import (
+    CODE_ERRORS,
     AskExpired,
     AskUnavailable,
     GatewayError,
@@ -33,8 +34,8 @@ from gateway.errors import (
     mask_secrets,
     masked,
     only_cause,
-    said_by,
     text_for_caller,
+    without_exit,
 )
 from gateway.json_types import JsonObject
 from gateway.policy.approvals import RULE as APPROVAL_RULE
@@ -424,10 +425,8 @@ class GuardedTool:
         """The inner outcome, with failures turned into results. One of the four boundaries that catch everything."""
         try:
             outcome = await self._tool.call(arguments, ctx)
-        except (Exception, SystemExit) as raised:
-            if isinstance(raised, SystemExit):
-                raised = ToolFailed(f"Tool {self.exposed_name!r} failed: {said_by(raised)}")
-            error = only_cause(raised)
+        except (*CODE_ERRORS, BaseExceptionGroup) as raised:
+            error = only_cause(without_exit(raised, lambda text: ToolFailed(f"Tool {self.exposed_name!r} failed: {text}")))
             record.fail(error)
             self._mask(error)
             if self._policy.is_own:

@@ -17,7 +17,7 @@ from typing import Any, Literal, overload
 
 import anyio
 
-from gateway.errors import WorkflowFailed, said_by
+from gateway.errors import CODE_ERRORS, WorkflowFailed, without_exit
 from gateway.former import FormerMethods
 from gateway.sessions.context import ContextProvider
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
@@ -219,8 +219,8 @@ class FunctionalWorkflow(FormerMethods):
                 if OBSERVABILITY_SETTINGS.enable_instrumentation:
                     work = traced_run(self.name, self.description, None, work)
                 await work
-            except (Exception, SystemExit) as raised:  # the boundary to the function's code
-                error = _without_exit(raised)
+            except CODE_ERRORS as raised:  # the boundary to the function's code
+                error = without_exit(raised, lambda text: WorkflowFailed(f"The workflow failed: {text}", executor=""))
                 await note(WorkflowEvent[Any].failed(WorkflowErrorDetails.from_exception(error, executor_id=failed_executor(error))))
                 await status(WorkflowRunState.FAILED)
                 raise error from raised.__cause__
@@ -321,11 +321,6 @@ class FunctionalWorkflow(FormerMethods):
         await keep()
         if value is not None:
             await note(WorkflowEvent("output", value, self.name))
-
-
-def _without_exit(error: Exception | SystemExit) -> Exception:
-    """Return the error, or what stands for a `SystemExit`, which in a task would end the whole process."""
-    return error if isinstance(error, Exception) else WorkflowFailed(f"The workflow failed: {said_by(error)}", executor="")
 
 
 @overload

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Generic, TypeVar, cast, overload
 
-from gateway.errors import WorkflowCheckpointException
+from gateway.errors import CODE_ERRORS, WorkflowCheckpointException
 from gateway.tools.context import CallContext
 from gateway.tools.drive import digest_of
 from gateway.workflows.annotations import hints_of, name_of
@@ -204,7 +204,7 @@ class StepWrapper(Generic[ResultT]):
         token = _inside.set(ctx.within_step(key))
         try:
             result = await self._with_context(ctx, args, kwargs)
-        except (Exception, SystemExit) as error:  # the boundary to a step's code
+        except CODE_ERRORS as error:  # the boundary to a step's code
             details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
             await ctx.add_event(WorkflowEvent[Any].executor_failed(self.name, details))
             raise failing(error, self.name) from error.__cause__

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from gateway.errors import ConfigError, GatewayError, ToolFailed, WorkflowInvalid
+from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, ToolFailed, WorkflowInvalid
 from gateway.json_types import JsonMapping, JsonValue, as_text
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
@@ -144,7 +144,7 @@ async def made_by(code: Code, reference: str, call: CallContext | None = None) -
         made = await run_function(make, [], {})
     except GatewayError:
         raise
-    except Exception as error:  # the boundary to people's code: one broken workflow must not stop the others
+    except CODE_ERRORS as error:  # the boundary to people's code: one broken workflow must not stop the others
         raise WorkflowInvalid(f"python: {reference} failed: {type(error).__name__}: {error}") from error
     if isinstance(made, FunctionalWorkflow):
         return _fresh(made, reference)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gateway.errors import WorkflowConvergenceException, WorkflowFailed, only_cause, said_by
+from gateway.errors import CODE_ERRORS, WorkflowConvergenceException, WorkflowFailed, only_cause, without_exit
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.workflows.checkpoints import CheckpointID, CheckpointStorage
@@ -205,7 +205,7 @@ class Runner:
             return self._gather(index, group, message)
         try:
             edges = await group.select(message.data)
-        except (Exception, SystemExit) as error:  # a condition or selection is the user's code
+        except CODE_ERRORS as error:  # a condition or selection is the user's code
             raise failing(error, message.source_id) from error.__cause__
         found: list[tuple[str, Delivery]] = []
         for edge in edges:
@@ -285,7 +285,7 @@ class Runner:
                 if OBSERVABILITY_SETTINGS.enable_instrumentation:
                     step = traced_step(target.id, type(target).__name__, message, step)
                 await step
-            except (Exception, SystemExit) as error:  # the boundary to an executor's code
+            except CODE_ERRORS as error:  # the boundary to an executor's code
                 details = WorkflowErrorDetails.from_exception(error, executor_id=target.id)
                 await self._emit(WorkflowEvent[Any].executor_failed(target.id, details))
                 raise failing(error, target.id) from error.__cause__
@@ -320,13 +320,9 @@ class Runner:
 _EXECUTOR = "__workflow_executor__"
 
 
-def failing(error: Exception | SystemExit, executor_id: str) -> Exception:
-    """Return the error with the id of its executor. Its class stays, because callers of `run` catch it.
-
-    A `SystemExit` becomes a `WorkflowFailed`: in a task it would end the whole process.
-    """
-    if isinstance(error, SystemExit):
-        error = WorkflowFailed(said_by(error), executor=executor_id)
+def failing(raised: BaseException, executor_id: str) -> Exception:
+    """Return an error of `CODE_ERRORS` with the id of its executor. An `Exception` keeps its class, because callers of `run` catch it."""
+    error = without_exit(raised, lambda text: WorkflowFailed(text, executor=executor_id))
     if failed_executor(error) is None:
         try:
             setattr(error, _EXECUTOR, executor_id)

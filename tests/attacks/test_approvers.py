@@ -24,8 +24,11 @@ from tests.interaction.ways import MODERN
 from tests.interaction.wire import Era, HttpWire, over_http
 
 pytestmark = [pytest.mark.attack(40), pytest.mark.timeout(120)]
-PATIENT_SECONDS = 10.0
-"""Where somebody decides: longer than a command or a review takes on a busy machine."""
+PATIENT_SECONDS = 90.0
+"""Where somebody decides: longer than a test takes on a busy machine."""
+
+OPENING_SECONDS = 60.0
+"""For a call to wait for its approval."""
 
 
 def yes(request: dict[str, Any]) -> dict[str, Any]:
@@ -72,9 +75,15 @@ async def legacy_client(
 
 async def decide(house: House, *arguments: str) -> Ended:
     """Decide the one open question from the command line, as soon as it is there."""
-    while not (found := (await anyio.to_thread.run_sync(house.cli, "approvals", "list")).data["approvals"]):
-        await anyio.sleep(0.05)
-    return await anyio.to_thread.run_sync(house.cli, "approvals", arguments[0], found[0]["id"], *arguments[1:])
+    return await anyio.to_thread.run_sync(house.cli, "approvals", arguments[0], (await waiting(house))["id"], *arguments[1:])
+
+
+async def waiting(house: House) -> dict[str, Any]:
+    """Wait for an open question, and return the first one."""
+    with anyio.fail_after(OPENING_SECONDS):
+        while not (found := (await anyio.to_thread.run_sync(house.cli, "approvals", "list")).data["approvals"]):
+            await anyio.sleep(0.05)
+    return found[0]
 
 
 async def play(model: ScriptedServer, name: str, arguments: dict[str, Any] | None = None) -> None:
@@ -293,11 +302,6 @@ async def review(made: House, key: str, decision: str, *, era: Era = "modern") -
             sent = await wire.send("tools/call", name="review_approvals", arguments={}, inputResponses=answers, requestState=state)
             result = sent["result"]
         return result["content"][0]["text"], texts, choices
-
-
-async def waiting(made: House) -> None:
-    while not (await anyio.to_thread.run_sync(made.cli, "approvals", "list")).data["approvals"]:
-        await anyio.sleep(0.05)
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])

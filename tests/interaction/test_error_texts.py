@@ -19,13 +19,19 @@ OWN_KEY = "sk-own-key-of-the-gateway"
 
 MODULE = f'''
 import os
-import sys
 
-from gateway import Executor, InlineSkill, SkillFrontmatter, WorkflowBuilder, WorkflowContext, handler, step, tool, workflow
+from gateway import (
+    Executor, InlineSkill, SkillFrontmatter, WorkflowBuilder, WorkflowContext, agent_middleware, function_middleware, handler, step,
+    tool, workflow,
+)
 
 from gateway.tools.base import Complete
 
 SAID = "no rows for 2024 with key {SECRET}"
+
+
+def leave(how):
+    raise {{"SystemExit": SystemExit, "KeyboardInterrupt": KeyboardInterrupt}}[how](SAID)
 
 
 @tool
@@ -72,7 +78,7 @@ class Splitter(Executor):
 class Leaver(Executor):
     @handler
     async def leave(self, text: str, ctx: WorkflowContext[str, str]) -> None:
-        sys.exit(SAID)
+        leave(text)
 
 
 def leaving():
@@ -82,7 +88,32 @@ def leaving():
 
 @workflow
 async def leaving_function(text: str) -> str:
-    sys.exit(SAID)
+    leave(text)
+
+
+@tool
+def leave_thread(text: str) -> str:
+    """Leave in a thread."""
+    leave(text)
+
+
+@tool
+async def leave_loop(text: str) -> str:
+    """Leave in the event loop."""
+    leave(text)
+
+
+@function_middleware
+async def around_function(context, call_next):
+    leave("KeyboardInterrupt")
+
+
+@agent_middleware
+async def around_agent(context, call_next):
+    await call_next()
+    if context.session.state.setdefault("turns", 0):
+        leave("KeyboardInterrupt")
+    context.session.state["turns"] = 1
 
 
 @tool
@@ -101,6 +132,11 @@ skill = InlineSkill(frontmatter=SkillFrontmatter(name="counting", description="C
 @skill.script
 def count() -> str:
     raise ValueError(SAID)
+
+
+@skill.script
+def interrupt() -> str:
+    raise KeyboardInterrupt(SAID)
 '''
 FILE = "name: file\ndescription: d\nexecutors:\n  load: {python: failing_code:load}\nstart: load\n"
 AGENT = "---\nname: {name}\ndescription: d\ntools: [function/rows]\n{more}---\nCount.\n"
@@ -118,6 +154,10 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         (folder / "agents" / f"{name}.workflow.yaml").write_text(f"name: {name}\ndescription: d\npython: failing_code:{name}\n")
     (folder / "agents" / "quiet.agent.md").write_text(AGENT.format(name="quiet", more=""))
     (folder / "agents" / "open.agent.md").write_text(AGENT.format(name="open", more="loop: {include-detailed-errors: true}\n"))
+    leaving = AGENT.format(name="leaving", more="middleware: [failing_code:around_function]\n")
+    (folder / "agents" / "leaving.agent.md").write_text(leaving)
+    leaving = AGENT.format(name="leaving_session", more="middleware: [failing_code:around_agent]\n").replace("[function/rows]", "[]")
+    (folder / "agents" / "leaving_session.agent.md").write_text(leaving)
     config = {
         "mcpServers": {"away": {"url": "http://127.0.0.1:9/mcp", "headers": {"X-Api-Key": SECRET}}},
         "expose": {"agents": ["agents"], "functions": ["failing_code"]},
@@ -125,6 +165,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
     }
     turns: list[dict[str, Any]] = [
         {"when": {"last_role": "tool"}, "text": "It said: {last_tool}", "repeat": True},
+        {"when": {"contains": "twice"}, "tool_calls": CALL["tool_calls"] * 2, "repeat": True},
+        {"when": {"contains": "Begin."}, "text": "Begun.", "repeat": True},
+        {"when": {"contains": "Go on."}, "text": "Gone on.", "repeat": True},
         {"when": {"contains": "aloud"}, "text": "".join(SENTENCES), **CALL, "repeat": True},
         {**CALL, "repeat": True},
     ]
@@ -157,16 +200,43 @@ async def test_texts_of_failing_code_reach_the_caller_without_secrets(served: st
     assert said == {name: f"{before}ValueError: no rows for 2024 with key [secret]" for name, (_, before) in calls.items()}
 
 
-async def test_code_that_exits_fails_its_call_only(served: str) -> None:
+@pytest.mark.parametrize("how", ["SystemExit", "KeyboardInterrupt"])
+async def test_code_that_exits_fails_its_call_only(served: str, how: str) -> None:
+    said: dict[str, str] = {}
+    async with connected(ERAS[0], served) as (client, _):
+        for name in ("workflow__leaving", "workflow__leaving_function", "function__leave_thread", "function__leave_loop"):
+            argument = "input" if name.startswith("workflow") else "text"
+            result = await client.call_tool(name, {argument: how})
+            assert result.is_error
+            said[name] = getattr(result.content[0], "text", "")
+    text = f"{how}: no rows for 2024 with key [secret]"
+    assert said.pop("workflow__leaving") in {f"Executor {name!r} failed: {text}" for name in ("left", "right")}
+    assert said == {
+        "workflow__leaving_function": f"The workflow failed: {text}",
+        "function__leave_thread": f"Function 'leave_thread' failed: {text}",
+        "function__leave_loop": f"Function 'leave_loop' failed: {text}",
+    }
+
+
+async def test_agents_and_skills_code_that_exits_fails_its_call_only(served: str) -> None:
     said: list[str] = []
     async with connected(ERAS[0], served) as (client, _):
-        for name in ("leaving", "leaving_function"):
-            result = await client.call_tool(f"workflow__{name}", {"input": "x"})
+
+        async def call(name: str, **arguments: Any) -> Any:
+            result = await client.call_tool(name, arguments)
             said.append(getattr(result.content[0], "text", ""))
-        own = await client.call_tool("function__key", {})
-    assert said[0] in {f"Executor {name!r} failed: SystemExit: no rows for 2024 with key [secret]" for name in ("left", "right")}
-    assert said[1] == "The workflow failed: SystemExit: no rows for 2024 with key [secret]"
-    assert getattr(own.content[0], "text", "") == "Function 'key' failed: ValueError: [secret]", "the gateway's own key is masked"
+            return result.meta
+
+        await call("run_skill_script", skill_name="counting", script_name="interrupt")
+        await call("agent__leaving", task="twice")
+        begun = await call("agent__leaving_session", task="Begin.", session_id="new")
+        await call("agent__leaving_session", task="Go on.", session_id=begun["dev.moongate/sessionId"])
+        await call("function__key")
+    text = "KeyboardInterrupt: no rows for 2024 with key [secret]"
+    assert said[0] == f"Skill 'counting' could not run 'interrupt': {text}"
+    assert said[1] == "It said: Error: Function failed."
+    assert said[3] == f"Tool 'agent__leaving_session' failed: {text}"
+    assert said[4] == "Function 'key' failed: ValueError: [secret]", "the gateway's own key is masked"
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)

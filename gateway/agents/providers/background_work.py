@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection
 
-from gateway.errors import GatewayError
+from gateway.errors import CODE_ERRORS, AgentError, GatewayError, without_exit
 from gateway.types.responses import AgentResponse
 
 logger = logging.getLogger(__name__)
@@ -75,4 +75,7 @@ class BackgroundWork:
 
 
 async def _made_and_awaited(run: Callable[[], Awaitable[AgentResponse]]) -> AgentResponse:
-    return await run()
+    try:
+        return await run()
+    except CODE_ERRORS as error:
+        raise without_exit(error, lambda text: AgentError(f"The agent failed: {text}")) from error.__cause__

@@ -13,7 +13,7 @@ from typing import Annotated, Any, ClassVar, TypeVar
 from pydantic import Field
 
 from gateway.config.templates import fill_template
-from gateway.errors import GatewayError, ToolFailed
+from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.policy.skill_tools import narrow_tools
 from gateway.sessions.context import ContextProvider, SessionContext
@@ -246,7 +246,7 @@ class _SkillCalls:
             content = await skill.get_content()
         except GatewayError:
             raise
-        except Exception as error:  # the skill's own code; the model learns that it failed, the log why
+        except CODE_ERRORS as error:  # the skill's own code; the model learns that it failed, the log why
             raise _failed(f"load skill {skill_name!r}", error) from error
         if self._narrows and ctx.tools is not None:
             self._wishes[skill.frontmatter.name] = skill.frontmatter.allowed_tools
@@ -278,7 +278,7 @@ class _SkillCalls:
             return _readable(await resource.read(**ctx.kwargs))
         except GatewayError:
             raise
-        except Exception as error:  # the skill's own code
+        except CODE_ERRORS as error:  # the skill's own code
             raise _failed(f"read resource {resource_name!r} of skill {skill_name!r}", error) from error
 
     async def run_skill_script(
@@ -300,7 +300,7 @@ class _SkillCalls:
             return _readable(await script.run(skill, args, **ctx.kwargs))
         except GatewayError:
             raise
-        except Exception as error:  # the script's own code, or the program's runner
+        except CODE_ERRORS as error:  # the script's own code, or the program's runner
             raise _failed(f"run script {script_name!r} of skill {skill_name!r}", error) from error
 
 
@@ -308,7 +308,7 @@ def _missing_skill(name: str) -> str:
     return f"Error: Skill {name!r} not found." if name.strip() else "Error: The skill name is empty."
 
 
-def _failed(what: str, error: Exception) -> ToolFailed:
+def _failed(what: str, error: BaseException) -> ToolFailed:
     logger.error("could not %s", what, exc_info=error)
     reason = f": {error}" if isinstance(error, ScriptRefused) else "."
     return ToolFailed(f"Error: Failed to {what}{reason}")
