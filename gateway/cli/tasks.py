@@ -138,7 +138,7 @@ async def _answer(records: Records, words: _Words) -> TaskRow:
     from gateway.cli.arguments import build_answer
     from gateway.cli.failures import CommandFailed
     from gateway.errors import AnswerRefused
-    from gateway.tasks.answers import usable_answers
+    from gateway.tasks.answers import await_verdicts, usable_answers
     from gateway.tasks.task import Task
 
     seen = await _seen(records, await _matching(records, words.task_id))
@@ -157,12 +157,14 @@ async def _answer(records: Records, words: _Words) -> TaskRow:
     answer: JsonObject = {"action": "decline"}
     if not words.declines:
         answer = {"action": "accept", "content": build_answer(params.get("requestedSchema") or {}, words.pairs, words.args_json)}
+    rows = await records.tasks()
     try:
         usable = usable_answers(task, {keys[0]: answer})
+        row = await rows.answer(task.id, usable)
+        await await_verdicts(rows, row, usable)
     except AnswerRefused as error:
         raise click.UsageError(str(error)) from None
-    rows = await records.tasks()
-    return await rows.answer(task.id, usable) or seen.row
+    return row or seen.row
 
 
 @tasks.command("cancel")

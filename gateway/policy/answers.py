@@ -11,12 +11,20 @@ from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.checking import SchemaCheck, measure
-from gateway.policy.framing import shown
+from gateway.policy.framing import BAR, shown
 
 _ARGUMENT = re.compile(r"(^|; )argument(?= ')")
 """What a schema's check calls a field of the value."""
 
 _ACTIONS = ("accept", "decline", "cancel")
+
+JSON_FOR = "JSON for "
+"""Begins the description of a text field that takes JSON: forms have no fields for objects, nor for lists of anything but choices."""
+
+_CANNOT = " cannot be used: "
+
+_AGAIN = f"Your last answer{_CANNOT}"
+"""Begins the line of a repeated question that says why the last answer was refused."""
 
 
 def answer_problem(method: str, answer: JsonMapping) -> str | None:
@@ -49,6 +57,9 @@ def _are_objects(value: JsonValue, key: str) -> bool:
     items = cast("list[JsonValue]", value) if isinstance(value, list) else [None]
     return all(isinstance(item, dict) and isinstance(cast("JsonMapping", item).get(key), str) for item in items)
 
+
+MAX_REASON = 600
+"""Characters of a refusal in the question that is asked again."""
 
 MAX_QUESTION = 200
 """Characters of a question in the refusal of its answer."""
@@ -90,8 +101,16 @@ def fields_of(request: JsonMapping) -> str:
 
 
 def question_text(request: JsonMapping) -> str:
-    """A question on one line."""
-    return shown(str(_params(request).get("message") or request.get("method")), MAX_QUESTION)
+    """A question on one line, without the refusal of an earlier answer (`again`)."""
+    text = str(_params(request).get("message") or request.get("method"))
+    return shown(text.partition(_AGAIN)[0].rstrip(f"{BAR}\n"), MAX_QUESTION)
+
+
+def again(request: JsonObject, refusal: str) -> JsonObject:
+    """Return a question that is asked again: its text, then why the last answer was refused. `refusal` is a text of `judge_answer`."""
+    params: JsonObject = dict(_params(request))
+    reason = shown(refusal.partition(_CANNOT)[2] or refusal, MAX_REASON)
+    return {**request, "params": {**params, "message": f"{params.get('message', '')}\n{_AGAIN}{reason}"}}
 
 
 def _kind(kind: JsonValue) -> str:
@@ -99,6 +118,8 @@ def _kind(kind: JsonValue) -> str:
     choices: JsonValue = written.get("enum")
     if isinstance(choices, list) and choices:
         return shown("one of " + ", ".join(json.dumps(choice, ensure_ascii=False) for choice in cast("list[JsonValue]", choices)), 200)
+    if str(written.get("description")).startswith(JSON_FOR):
+        return shown(str(written["description"]), 120)
     return shown(", ".join([str(written.get("type") or "any value"), *_limits(written)]), 120)
 
 
@@ -120,4 +141,4 @@ def _params(request: JsonMapping) -> JsonMapping:
 
 def _refused(request: JsonMapping, problem: str) -> str:
     takes = f" It takes {fields}." if (fields := fields_of(request)) else ""
-    return f"The answer to {question_text(request)!r} cannot be used: {problem.rstrip('.')}.{takes}"
+    return f"The answer to {question_text(request)!r}{_CANNOT}{problem.rstrip('.')}.{takes}"

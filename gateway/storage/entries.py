@@ -142,6 +142,11 @@ def is_open(item: JsonObject) -> bool:
     return "answer" not in item and not item.get("withdrawn")
 
 
+def is_answer_to(stored: JsonObject, item: JsonObject) -> bool:
+    """Whether the stored question has an answer to `item`, the question as its task knows it: not one that the task's work refused."""
+    return "answer" in stored and stored.get("refusals", 0) == item.get("refusals", 0)
+
+
 def forget(item: JsonObject) -> None:
     """Withdraw a question in `TaskRow.asked` for good. Its name stays taken, so that a late answer cannot reach another question."""
     item.clear()
@@ -164,7 +169,8 @@ class TaskRow:
     """`result` or `error`, when it is over."""
     asked: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """Questions by the name that clients know them by: `request`, `at` (when it was asked), `step` (its durable key, empty for a question
-    that ends with its attempt), `answer` once there is one, and `withdrawn` if nobody waits for an answer any more."""
+    that ends with its attempt), `answer` once there is one, and `withdrawn` if nobody waits for an answer any more. Of a question whose
+    answers the task's work judges (`judged`): `refusals` (how many answers it refused), `problem` (why the last), and `used`."""
     created_at: float = field(default_factory=time.time)
     updated_at: float = field(default_factory=time.time)
     gone_at: float = 0.0

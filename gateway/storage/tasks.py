@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.engine import Database
-from gateway.storage.entries import KEPT, Choose, Steps, TaskRow, forget, is_open
+from gateway.storage.entries import KEPT, Choose, Steps, TaskRow, forget, is_answer_to, is_open
 from gateway.storage.tables import task_owners, task_steps, tasks
 from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, of_gateway, sweep, to_row
 
@@ -152,7 +152,7 @@ class TaskRows:
             if found is None or found.owner != owner or found.gone_at:
                 return False
             for key, stored in found.asked.items():
-                if "answer" in stored and key in row.asked:
+                if key in row.asked and is_answer_to(stored, row.asked[key]):
                     row.asked[key].setdefault("answer", stored["answer"])
             if row.status == "input_required" and not any(map(is_open, row.asked.values())):
                 row.status = "working"  # it was answered while this was on its way

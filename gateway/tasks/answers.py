@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+
+import anyio
 
 from gateway.errors import AnswerRefused
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.answers import fields_of, judge_answer, question_text
-from gateway.storage.entries import PendingAsk
+from gateway.storage.entries import PendingAsk, TaskRow
 from gateway.storage.records import Records
+from gateway.storage.tasks import TaskRows
 from gateway.tasks.task import Task
 
 SHORT_ID = 12
@@ -46,6 +49,35 @@ def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, Js
         if (problem := judge_answer(requests[key], value, judges_fields=is_own)) is not None:
             raise AnswerRefused(f"{problem} The question {key!r} is still open.")
     return usable
+
+
+VERDICT_SECONDS = 3.0
+"""Longest wait for the work of a task to judge an answer. After it, a refusal shows in the task's status message only."""
+
+_LOOK_SECONDS = 0.02
+
+
+async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[str]) -> None:
+    """Wait until the work of a task used or refused the answers that `row` has under `keys`, if the work judges them.
+
+    Raises:
+        AnswerRefused: It refused one. Its question is open again under the same key.
+        StorageError: The task cannot be read.
+    """
+    if row is None or not row.owner:  # the next process that runs the task judges them
+        return
+    waits = {key: row.asked[key].get("refusals", 0) for key in keys if row.asked[key].get("judged")}
+    with anyio.move_on_after(VERDICT_SECONDS):
+        while waits and row is not None and not row.gone_at:
+            for key, refusals in list(waits.items()):
+                item = row.asked[key]
+                if item.get("refusals", 0) > refusals:
+                    raise AnswerRefused(f"{item['problem']} The question {key!r} is still open.")
+                if item.get("used") or item.get("withdrawn"):
+                    del waits[key]
+            if waits:
+                await anyio.sleep(_LOOK_SECONDS)
+                row = await tasks.get(row.id)
 
 
 def asked_by(task: Task) -> list[OpenQuestion]:

@@ -14,6 +14,7 @@ import anyio
 
 from gateway.errors import AskExpired
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.answers import again
 from gateway.policy.framing import quote
 from gateway.storage.entries import forget, is_open
 from gateway.tasks.asks import KEY, shown_ask
@@ -62,6 +63,8 @@ class TaskCaller:
         self._live = live
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
+        self._judges: set[str] = set()
+        """Durable keys of the questions whose answers the work judges."""
         self._unclaimed: set[str] = set()
         """Names of the open questions that version 1 left."""
         self._told_at = float("-inf")
@@ -109,6 +112,25 @@ class TaskCaller:
         """For the live client; a task has no channel for logs."""
         if self._live is not None:
             await self._live.log(level, data, logger)
+
+    def judges(self, key: str) -> None:
+        """See `DurablePort.judges`."""
+        self._judges.add(key)
+
+    async def judged(self, key: str, problem: str) -> bool:
+        """See `DurablePort.judged`. The question is shown again when the work asks it again, which stores the refusal too."""
+        found = ((name, item) for name, item in self._task.row.asked.items() if item.get("step") == key and "answer" in item)
+        if (asked := next(found, None)) is None:
+            return False
+        name, item = asked
+        if problem:
+            del item["answer"]
+            item |= {"refusals": item.get("refusals", 0) + 1, "problem": problem}
+            self._task.unsaved.add(name)
+        elif not item.get("used"):
+            item["used"] = True
+            await self._save(self._task)
+        return True
 
     def resume(self, version: int) -> bool:
         """Withdraw the questions of earlier attempts that nobody waits for any more; whether there were any.
@@ -160,7 +182,7 @@ class TaskCaller:
         self.asking += 1
         try:
             with anyio.move_on_after(self._live_timeout):
-                answer = await live.ask(request)
+                answer = await live.ask(again(request, item["problem"]) if item.get("problem") else request)
         finally:
             self.asking -= 1
             self.answered_at = anyio.current_time()
@@ -179,7 +201,7 @@ class TaskCaller:
         wanted, shown = shown_ask(request)
         asked = self._task.row.asked
         if (known := self._known(key, shown) or self._claim(shown)) is not None:
-            asked[known] |= {"step": key}
+            asked[known] |= {"step": key, "judged": key in self._judges}
             asked[known].pop("withdrawn", None)
             return known
         for item in asked.values():
@@ -189,7 +211,8 @@ class TaskCaller:
         name = wanted if KEY.fullmatch(wanted) else f"ask-{self._asked}"
         while name in asked:
             name = f"{name}-{self._asked}"
-        asked[name] = {"request": shown, "at": time.time(), "step": key, "own": bool(key) and not wanted}
+        is_own = bool(key) and not wanted
+        asked[name] = {"request": shown, "at": time.time(), "step": key, "own": is_own, "judged": key in self._judges}
         self._task.unsaved.add(name)
         return name
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
-from typing import cast
+from typing import Protocol, cast
 
 import anyio
 import anyio.lowlevel
@@ -27,6 +27,18 @@ In version 1 the steps of a functional workflow shared one scope, and the first 
 
 _IDLE = "idle"
 """Key in the value of a step that failed after a retry: the number of retries. The next doubt about the step is another question."""
+
+
+class Judging(Protocol):
+    """Keeps what the work finds of the answers to its questions (`DurablePort.judged`)."""
+
+    def judges(self, key: str) -> None:
+        """See `DurablePort.judges`."""
+        ...
+
+    async def judged(self, key: str, problem: str) -> bool:
+        """See `DurablePort.judged`."""
+        ...
 
 
 class StepLog:
@@ -54,6 +66,8 @@ class StepLog:
 
         It has no port of this log. Otherwise each would refer to the other, and both would stay in memory with every result on record.
         """
+        self.judging: Judging | None = None
+        """Keeps the questions of the task."""
         self.begins_none = False
         """Whether no step begins any more, because the process stops."""
         self.before_step: Callable[[], Awaitable[None]] | None = None
@@ -270,6 +284,15 @@ class StepPort:
     def question(self, name: str) -> str:
         """The key of the next question of this name."""
         return self._log.number(f"{self._scope}/?{self._asking}{name}")
+
+    def judges(self, key: str) -> None:
+        """Note it with the question."""
+        if self._log.judging is not None:
+            self._log.judging.judges(key)
+
+    async def judged(self, key: str, problem: str = "") -> bool:
+        """Note it with the question."""
+        return self._log.judging is not None and await self._log.judging.judged(key, problem)
 
     async def step(
         self,

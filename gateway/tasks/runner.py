@@ -23,10 +23,10 @@ from gateway.config.models import TaskSettings
 from gateway.errors import GatewayError, NotFound, PolicyDenied, StorageError, TaskError, UpstreamRefused, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.turns import choose_next
-from gateway.storage.entries import Choose, Steps, TaskRow
+from gateway.storage.entries import Choose, Steps, TaskRow, is_answer_to
 from gateway.storage.records import Records
 from gateway.storage.retry import RETRY_SECONDS, until_stored
-from gateway.tasks.answers import OpenQuestion, open_questions, usable_answers
+from gateway.tasks.answers import OpenQuestion, await_verdicts, open_questions, usable_answers
 from gateway.tasks.attending import Attended, Work
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.port import STEPS_VERSION, StepLog
@@ -152,7 +152,8 @@ class TaskRunner:
         inner = dataclasses.replace(
             ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=self.settings.ask_timeout_seconds
         )
-        log.ask, log.before_step = dataclasses.replace(inner, durable=None), partial(self._admit_step, task, ctx.principal)
+        log.ask, log.judging = dataclasses.replace(inner, durable=None), caller
+        log.before_step = partial(self._admit_step, task, ctx.principal)
         call = Attended(task, log, caller)
         self._group.start_soon(self._run_attended, call, work, inner)
         seconds = self.settings.inline_seconds
@@ -171,8 +172,7 @@ class TaskRunner:
         """
         task = self._here.get(task_id)
         if task is None or task.is_lost:  # another process runs it now
-            row = await (await self._records.tasks()).get(task_id)
-            task = Task(row) if row is not None else None
+            task = Task(row) if (row := await (await self._records.tasks()).get(task_id)) is not None else None
         if task is None or task.principal != principal:
             raise NotFound("task", "")
         return task
@@ -205,6 +205,7 @@ class TaskRunner:
         row = await rows.answer(task.id, usable) if usable else None
         if task.is_here and row is not None:
             self._hear(task, row)
+        await await_verdicts(rows, row, usable)
 
     async def questions(self, task: Task) -> list[OpenQuestion]:
         """What the task waits for, in its client and on the list of approvals. Raises `StorageError`."""
@@ -432,7 +433,7 @@ class TaskRunner:
         if row.attempts > 1 and caller.resume(log.version):
             await self._save(task)
         inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, ask_timeout_seconds=seconds, **settled)
-        log.ask = dataclasses.replace(inner, durable=None)
+        log.ask, log.judging = dataclasses.replace(inner, durable=None), caller
         deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
         while True:
             try:
@@ -516,8 +517,8 @@ class TaskRunner:
         if changed:
             task.row.admitted_at, task.row.message = row.admitted_at, ""
         for key, item in row.asked.items():
-            if "answer" in item and key in task.row.asked and "answer" not in task.row.asked[key]:
-                task.row.asked[key]["answer"] = item["answer"]
+            if (mine := task.row.asked.get(key)) is not None and "answer" not in mine and is_answer_to(item, mine):
+                mine["answer"] = item["answer"]
                 changed = True
         if row.is_cancelled and not task.is_over:
             task.row.is_cancelled = True

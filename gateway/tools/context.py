@@ -180,6 +180,18 @@ class DurablePort(Protocol):
         """
         ...
 
+    def judges(self, key: str) -> None:
+        """Note that the work judges the answers to the question `key`: it calls `judged` for each."""
+        ...
+
+    async def judged(self, key: str, problem: str = "") -> bool:
+        """Note that the work used the answer to the question `key`, or cannot use it because of `problem`.
+
+        An answer that cannot be used is removed, and whoever gave it gets the problem as an error. Returns whether the task keeps the
+        question; asked again with the same request and key, it is open again under the name that clients know it by.
+        """
+        ...
+
     async def step(
         self,
         name: str,

@@ -7,6 +7,7 @@ from typing import TypeVar
 
 from gateway.errors import AnswerRefused
 from gateway.json_types import JsonObject
+from gateway.policy.answers import again
 from gateway.tools.context import CallContext
 
 T = TypeVar("T")
@@ -19,23 +20,32 @@ MAX_WRONG_TASK_ANSWERS = 100
 
 
 async def ask_until_usable(
-    ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = ""
+    ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = "", *, judges: bool = False
 ) -> T:
     """Ask, and give the answer to `use`. If `use` refuses the answer to a form or link, ask again and say what is wrong.
 
-    Each repetition has its own durable key, so that a task that is taken up again finds the same answers.
+    `judges` says that `use` may refuse an answer that fits the request's schema: a task then asks again under the same durable key.
+    Otherwise, and on the list of approvals, each repetition has its own key, so that a task that is taken up again finds the same answers.
 
     Raises:
         AnswerRefused: Too many answers were refused, or the answer to a request that no person reads.
         AskUnavailable: As `CallContext.ask`, like its other errors.
     """
-    asked, most = request, MAX_WRONG_ANSWERS if ctx.durable is None else MAX_WRONG_TASK_ANSWERS
+    durable = ctx.durable if key and judges else None
+    asked, place, most = request, key, MAX_WRONG_ANSWERS if ctx.durable is None else MAX_WRONG_TASK_ANSWERS
     for number in range(1, most + 1):
+        if durable is not None:
+            durable.judges(place)
         try:
-            return await use(await ctx.ask(asked, f"{key}~{number}" if key and number > 1 else key))
+            used = await use(await ctx.ask(asked, place))
         except AnswerRefused as refused:
             if number == most or request.get("method") != "elicitation/create":
                 raise
-            params: JsonObject = request.get("params") or {}
-            asked = {**request, "params": {**params, "message": f"{refused}\n{params.get('message', '')}"}}
+            if durable is not None and await durable.judged(place, str(refused)):
+                continue
+            asked, place = again(request, str(refused)), key and f"{key}~{number + 1}"
+        else:
+            if durable is not None:
+                await durable.judged(place)
+            return used
     raise AssertionError("the loop returns or raises")

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from gateway.errors import AnswerRefused, GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.answers import judge_answer, refused_answer
+from gateway.policy.answers import JSON_FOR, judge_answer, refused_answer
 from gateway.policy.approvals import describe_call
 from gateway.tools.context import CallContext
 from gateway.tools.questions import ask_until_usable
@@ -129,11 +129,13 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
     def read(content: JsonObject) -> Any:
         return _read(event.response_type, content if is_whole else content.get(_ANSWER))
 
-    return await _put(question, form, ctx, key, read)
+    return await _put(question, form, ctx, key, read, judges=event.response_type not in _KINDS)
 
 
-async def _put(question: str, form: JsonObject, ctx: CallContext, key: str, read: Callable[[JsonObject], Any]) -> Any:
-    """Ask until `read` takes the content of an accepted answer, and return what it gives.
+async def _put(
+    question: str, form: JsonObject, ctx: CallContext, key: str, read: Callable[[JsonObject], Any], *, judges: bool = False
+) -> Any:
+    """Ask until `read` takes the content of an accepted answer, and return what it gives; `judges` as for `ask_until_usable`.
 
     Raises:
         ToolFailed: It was declined.
@@ -152,8 +154,10 @@ async def _put(question: str, form: JsonObject, ctx: CallContext, key: str, read
         except ValidationError as error:
             found = [": ".join([*map(str, item["loc"]), item["msg"]]) for item in error.errors()[:3]]
             raise AnswerRefused(refused_answer(request, "; ".join(found))) from None
+        except Exception as error:  # a validator may raise anything about the answer
+            raise AnswerRefused(refused_answer(request, said_by(error))) from error
 
-    return await ask_until_usable(ctx, request, use, key)
+    return await ask_until_usable(ctx, request, use, key, judges=judges)
 
 
 def _read(kind: Any, value: Any) -> Any:
@@ -318,5 +322,6 @@ def _property(kind: Any) -> JsonObject:
         return {"type": "string", "enum": [str(item.value) for item in kind]}
     made = cast("Any", get_origin(kind) or kind)
     if isinstance(made, type) and (dataclasses.is_dataclass(made) or issubclass(made, BaseModel | list | dict | tuple | set)):
-        return {"type": "string", "description": f"JSON for {name_of(kind)}"}
+        shape = "[…]" if issubclass(made, list | tuple | set) else "{…}"
+        return {"type": "string", "description": f"{JSON_FOR}{name_of(kind)}: {shape}"}
     return {"type": "string"}

@@ -22,13 +22,22 @@ ERAS = get_args(Era)
 
 MODULE = '''
 from typing import Annotated
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, field_validator
 from gateway import RunContext, workflow
 
 
 class Amount(BaseModel):
     count: Annotated[int, Field(gt=0, le=9)]
     colours: list[str] = []
+
+    @field_validator("count")
+    @classmethod
+    def check(cls, count: int) -> int:
+        if count == 7:
+            raise LookupError("no luck with seven")
+        if count == 5:
+            raise ValueError("five is taken")
+        return count
 
 
 @workflow
@@ -108,23 +117,31 @@ async def test_wrong_answer_to_a_task_is_an_error_and_the_question_stays_open(se
     assert done["result"]["content"][0]["text"] == "44"
 
 
-async def test_answer_that_only_the_workflow_can_judge_is_asked_again(served: Served) -> None:
+async def test_answer_that_only_the_workflow_can_judge_is_an_error_and_the_question_stays_open(served: Served) -> None:
     async with over_http(served.url, "modern") as wire:
         task = await begin(wire, "modern", "amount")
-        [key] = task["inputRequests"]
-        refused = (await wire.send("tasks/update", taskId=task["taskId"], inputResponses={key: accept(count=10)}))["error"]["message"]
-        assert "field 'count' is greater than the maximum of 9. It takes count (integer, at most 9), colours" in refused
-        other = key
-        for _ in range(MAX_WRONG_ANSWERS + 1):  # a task does not end by wrong answers, as a call does
-            answered = other
-            await wire.send("tasks/update", taskId=task["taskId"], inputResponses={answered: accept(count=0)})
-            with anyio.fail_after(20):
-                while (again := (await until(wire, task["taskId"], "input_required")).get("inputRequests", {})).keys() <= {answered}:
-                    await anyio.sleep(0.05)
-            [(other, request)] = again.items()
-            assert "count: Input should be greater than 0." in plain(request["params"]["message"])
-        await wire.send("tasks/update", taskId=task["taskId"], inputResponses={other: accept(count=2, colours='["red", "blue"]')})
-        done = await until(wire, task["taskId"], "completed", "failed")
+        [(key, shown)] = task["inputRequests"].items()
+        takes = "It takes count (integer, at most 9), colours (JSON for list[str]: […])."
+        wrong = [
+            (accept(count=10), "field 'count' is greater than the maximum of 9"),
+            (accept(count=3, colours=["red"]), 'field \'colours\' is not of type "string" but an array'),
+            (accept(count=0), "count: Input should be greater than 0"),
+            (accept(count=3, colours="red"), "colours: Input should be a valid list"),
+            (accept(count=5), "count: Value error, five is taken"),
+            (accept(count=7), "LookupError: no luck with seven"),
+        ] + [(accept(count=0), "count: Input should be greater than 0")] * MAX_WRONG_ANSWERS  # a task does not end by wrong answers
+        for answer, said in wrong:
+            refused = (await wire.send("tasks/update", taskId=task["taskId"], inputResponses={key: answer}))["error"]
+            before, _, reason = refused["message"].partition("How many?")
+            assert (refused["code"], before.count("answer")) == (-32602, 1), refused
+            assert reason[1:] == f" cannot be used: {said}. {takes} The question {key!r} is still open."
+            again = await until(wire, task["taskId"], "input_required", "completed", "failed")
+            assert (again["status"], again.get("inputRequests")) == ("input_required", {key: shown})
+        cli = await command(served, "tasks", "answer", task["taskId"][:12], "count=0", code=1)
+        assert "count: Input should be greater than 0" in cli["error"]["message"]
+        right = accept(count=2, colours='["red", "blue"]')
+        assert "result" in await wire.send("tasks/update", taskId=task["taskId"], inputResponses={key: right})
+        done = await until(wire, task["taskId"], "completed", "failed", "input_required")
     assert done["result"]["content"][0]["text"] == "2 red,blue"
 
 
@@ -140,7 +157,8 @@ async def test_client_that_answers_wrongly_is_asked_again_with_the_reason(served
         result = await client.call_tool("workflow__number", {"input": "x"})
     assert getattr(result.content[0], "text", "") == "44"
     again = plain(person.asked[1].message)
-    assert "cannot be used: field 'answer'" in again and again.endswith("How old?")
+    refusal = """Your last answer cannot be used: field 'answer' is not of type "integer" but a string. It takes answer (integer)."""
+    assert again == f"Workflow 'number' asks: How old? {refusal}"
 
 
 async def test_task_result_asks_again_after_a_wrong_answer(served: Served) -> None:
