@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.errors import ModelError
+from gateway.errors import (
+    ChatClientInvalidAuthException,
+    ChatClientInvalidRequestException,
+    ChatClientInvalidResponseException,
+    ModelError,
+)
 from gateway.tools.context import CallContext
 
 if TYPE_CHECKING:  # the clients are imported with the first one that is made, because a gateway starts sooner without them
     from gateway.chat.base import BaseChatClient
     from gateway.chat.embeddings import OpenAIEmbeddingClient
     from gateway.chat.openai_base import OpenAIClientBase
+    from gateway.chat.openai_connection import OpenAIConnection
 
 DEFAULT_MODEL = "gpt-5-mini"
 """Model at OpenAI's own endpoint where neither the agent, nor `OPENAI_MODEL`, nor `defaults.model` names one."""
@@ -26,8 +32,11 @@ DEFAULT_MODEL = "gpt-5-mini"
 CHECK_SECONDS = 10.0
 """How long `check` waits for an endpoint."""
 
-_NO_LIST = (404, 405, 501)
-"""Statuses of an endpoint that does not offer `GET /models`."""
+_ROUTES = {"openai": ("/responses", "input"), "openai-chat": ("/chat/completions", "messages")}
+"""Path of an API's requests, and the field that `check` fills wrongly, so that no model runs."""
+
+_JUDGED = (400, 413, 415, 422, 429, 500)
+"""Statuses of an endpoint that has the path and does not take the wrong field; some crash on it."""
 
 HOW_TO_SET = (
     "Set OPENAI_API_KEY (for OpenAI), or OPENAI_BASE_URL and OPENAI_MODEL (for any OpenAI-compatible server), in the "
@@ -101,7 +110,8 @@ class ModelResolver:
     async def check(self, spec: str) -> ModelCheck | None:
         """Ask the endpoint of a model spec for its models, for at most `CHECK_SECONDS`.
 
-        `None`: the spec is the connected client's own model.
+        An endpoint that lists none gets a request with a field of the wrong type: the answer shows whether it is a model API, and costs
+        no tokens. `None`: the spec is the connected client's own model.
 
         Raises:
             ModelError: The spec is unknown, something is not configured, or the endpoint cannot be reached, refuses the key or does not
@@ -110,22 +120,18 @@ class ModelResolver:
         named = self.named(spec)
         if named is None:
             return None
-        from gateway.chat.openai_connection import list_of
         from gateway.chat.openai_errors import shown_url
 
-        connection, name = self._client(*named).connection, named[1]
+        connection = self._client(*named).connection
+        shown = shown_url(connection.endpoint.base_url)
         try:
             with anyio.fail_after(CHECK_SECONDS):
-                answer = await connection.answer(name, "/models", None, subject="the list of its models")
+                listed = await _listed(connection, named[1])
+                if not listed:
+                    await _try_route(connection, *named)
         except TimeoutError:
-            shown = shown_url(connection.endpoint.base_url)
             raise ModelError(f"The model endpoint {shown} did not answer within {CHECK_SECONDS:g} s.", retryable=True) from None
-        except ModelError as error:
-            if error.status not in _NO_LIST:
-                raise
-            return ModelCheck(name, shown_url(connection.endpoint.base_url), None)
-        listed = {str(item.get("id")) for item in list_of(answer.get("data"))}
-        return ModelCheck(name, shown_url(connection.endpoint.base_url), frozenset(listed) or None)
+        return ModelCheck(named[1], shown, listed or None)
 
     def embeddings(self, spec: str) -> OpenAIEmbeddingClient:
         """The embedding client for `openai:NAME`; the resolver closes it.
@@ -179,3 +185,44 @@ class ModelResolver:
         self._clients, self._embedders = {}, {}
         for client in clients:
             await client.aclose()
+
+
+async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
+    """Return the ids of an endpoint's models; nothing if it has no such list. Raises `ModelError`."""
+    from gateway.chat.openai_connection import list_of
+
+    try:
+        answer = await connection.answer(model, "/models", None, subject="the list of its models")
+    except ChatClientInvalidAuthException:
+        raise
+    except (ChatClientInvalidRequestException, ChatClientInvalidResponseException):
+        return frozenset()
+    except ModelError as error:
+        if error.status not in (405, 501):
+            raise
+        return frozenset()
+    return frozenset(str(item["id"]) for item in list_of(answer.get("data")) if item.get("id"))
+
+
+async def _try_route(connection: OpenAIConnection, kind: str, model: str) -> None:
+    """Raise `ModelError` unless an endpoint answers the path of its API as a model API does."""
+    from gateway.chat.openai_errors import shown_url
+
+    path, field = _ROUTES[kind]
+    shown = shown_url(connection.endpoint.base_url)
+    fix = "Set OPENAI_BASE_URL to the API's base address, which often ends in /v1"
+    try:
+        answer = await connection.answer(model, path, {"model": model, field: 0})
+    except ChatClientInvalidResponseException as error:
+        if "HTML page" in str(error):
+            raise
+        raise ModelError(f"The model endpoint {shown} does not answer {path} with a JSON object. {fix}.") from None
+    except ModelError as error:
+        if error.status in _JUDGED:
+            return
+        if error.status in (404, 405, 410, 501):
+            text = f"The model endpoint {shown} lists no models and answers {error.status} to {path}"
+            raise ModelError(f"{text}, so calls fail. {fix}, and check the model's name, {model!r}.") from None
+        raise
+    if not {"choices", "output", "error"} & answer.keys():
+        raise ModelError(f"The model endpoint {shown} answers {path} with JSON that is not a model's answer. {fix}.")

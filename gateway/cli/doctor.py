@@ -236,8 +236,8 @@ async def _model_checks(own: OwnHub) -> list[Check]:
             text = f"{found.endpoint} answers, but does not list model {found.model!r} ({used})"
             checks.append(Check("warn", subject, text, f"Check OPENAI_MODEL, defaults.model or the agent's `model`. {known}".rstrip()))
         elif found.is_listed is None:
-            text = f"{found.endpoint} lists no models, so nothing shows that it is a model API and has {found.model!r} ({used})"
-            fix = "If calls fail, check OPENAI_BASE_URL, which often ends in /v1, and the model's name."
+            text = f"{found.endpoint} is a model API but lists no models, so nothing shows that it has {found.model!r} ({used})"
+            fix = "If calls fail, check the model's name."
             checks.append(Check("warn", subject, text, fix))
         else:
             checks.append(Check("ok", subject, f"{found.endpoint} answers and lists {found.model!r}", ""))

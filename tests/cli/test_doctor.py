@@ -14,6 +14,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from gateway.chat.resolve import ModelResolver
+from gateway.errors import ModelError
 from gateway.protocol import METHOD_NOT_FOUND
 from tests.cli.processes import Ended, moongate, write_gateway
 from tests.fakes.openai_server import ScriptedServer, openai_server
@@ -141,12 +143,42 @@ def test_model_endpoint_that_answers_is_ok_and_one_that_does_not_fails(tmp_path:
     assert (down.code, "cannot be reached" in about(down, "model auto")[0][1]) == (4, True)
 
 
-def test_endpoint_that_lists_no_models_is_not_called_ok(tmp_path: Path, endpoint: ScriptedServer) -> None:
-    play(endpoint)
-    env = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_MODEL": "small"}
-    done = checked(tmp_path, env, agents={"clerk.agent.md": CLERK.format(more="")})
-    [(status, text)] = about(done, "model auto")
-    assert (done.code, status, f"{endpoint.base_url} lists no models" in text) == (0, "warn", True)
+REFUSAL = '{"error": {"message": "messages must be a list"}}'
+OK = (200, "application/json", '{"ok": true}')
+NO_ROUTE = (404, "application/json", '{"detail": "Not Found"}')
+WITHOUT_LIST: dict[str, tuple[dict[str, tuple[int, str, str]], str]] = {
+    "chat-only": ({"/chat/completions": (400, "application/json", REFUSAL)}, ""),
+    "list-of-texts": ({"/models": (200, "application/json", "[]"), "/chat/completions": (422, "text/plain", "bad")}, ""),
+    "without-routes": ({"/models": NO_ROUTE, "/chat/completions": NO_ROUTE}, "answers 404 to /chat/completions"),
+    "other-api": ({"/models": OK, "/chat/completions": OK}, "answers /chat/completions with JSON that is not a model's answer"),
+    "text": ({"/models": NO_ROUTE, "/chat/completions": (200, "text/plain", "ok")}, "does not answer /chat/completions with a JSON"),
+    "key": ({"/chat/completions": (401, "application/json", REFUSAL)}, "refused the API key (401); check OPENAI_API_KEY"),
+    "moved": ({"/models": (302, "", "/login"), "/chat/completions": (302, "", "/login")}, "answered 302, a redirect"),
+}
+
+
+async def test_endpoint_without_list_of_models_is_tried_with_request_that_no_model_runs() -> None:
+    with pages({f"/{name}{path}": answer for name, (answers, _) in WITHOUT_LIST.items() for path, answer in answers.items()}) as base:
+        for name, (_, problem) in WITHOUT_LIST.items():
+            resolver = ModelResolver({"OPENAI_BASE_URL": f"{base}/{name}", "OPENAI_MODEL": "small"}, None)
+            try:
+                found = await resolver.check("auto")
+            except ModelError as error:
+                assert problem and problem in str(error) and f"{base}/{name}" in str(error), (name, str(error))
+                assert not error.retryable, "doctor calls it unreachable"
+            else:
+                assert (found and found.is_listed, problem) == (None, ""), name
+            finally:
+                await resolver.aclose()
+
+
+def test_endpoint_that_cannot_be_a_model_api_fails_and_one_without_a_list_is_a_remark(tmp_path: Path) -> None:
+    clerk = {"clerk.agent.md": CLERK.format(more="")}
+    with pages({"/v1/chat/completions": WITHOUT_LIST["chat-only"][0]["/chat/completions"], "/models": OK, "/chat/completions": OK}) as base:
+        for url, status, text in ((f"{base}/v1", "warn", "lists no models"), (base, "fail", "often ends in /v1")):
+            done = checked(tmp_path, {"OPENAI_BASE_URL": url, "OPENAI_MODEL": "small"}, agents=clerk)
+            [(found, said)] = about(done, "model auto")
+            assert (done.code, found, text in said) == (0 if status == "warn" else 2, status, True), said
 
 
 def test_html_page_of_a_model_endpoint_is_called_that_in_doctor_and_in_a_call(tmp_path: Path, endpoint: ScriptedServer) -> None:
