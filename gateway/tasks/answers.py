@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import anyio
 
@@ -12,8 +13,10 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.answers import fields_of, judge_answer, question_text
 from gateway.storage.entries import PendingAsk, TaskRow
 from gateway.storage.records import Records
-from gateway.storage.tasks import TaskRows
 from gateway.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gateway.storage.tasks import TaskRows
 
 SHORT_ID = 12
 """Characters of a task's id that commands show; they take any unambiguous beginning."""
