@@ -263,8 +263,6 @@ class _Seen:
         return "waiting" if not row.admitted_at else self.status
 
     def message(self) -> str:
-        if self.standing() == "completed":
-            return ""  # the last progress says nothing any more
         return "; ".join(question.line() for question in self.questions) or self.row.message
 
     def to_json(self) -> JsonObject:

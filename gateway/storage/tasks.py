@@ -91,7 +91,10 @@ class TaskRows:
         async with self._database.begin() as connection:
             await sweep(connection)
             unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
-            ended: JsonObject = {"status": "failed", "outcome": json.dumps(UNCLAIMED), "gone_at": time.time() + FORGET_OWNER_SECONDS}
+            ended: JsonObject = {
+                "status": "failed", "outcome": json.dumps(UNCLAIMED), "message": UNCLAIMED["error"]["message"],
+                "gone_at": time.time() + FORGET_OWNER_SECONDS,
+            }  # fmt: skip
             await connection.execute(sa.update(tasks).where(unclaimed & ~of_gateway(self._gateway)).values(ended))
             old = task_owners.c.until < _now(connection) - FORGET_OWNER_SECONDS
             await connection.execute(sa.delete(task_owners).where(old))
@@ -191,7 +194,7 @@ class TaskRows:
             values: JsonObject = {"is_cancelled": 1, "updated_at": now}
             await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
             left = (tasks.c.id == task_id) & ~_has_owner(connection)
-            values = {"status": "cancelled", "gone_at": now + found.ttl_seconds}
+            values = {"status": "cancelled", "message": "Cancelled", "gone_at": now + found.ttl_seconds}
             await connection.execute(sa.update(tasks).where(left).values(values))
 
     async def renew(

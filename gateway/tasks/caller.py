@@ -8,7 +8,8 @@ a durable key is asked again. While a client still waits for the call (`attendin
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from contextlib import contextmanager
 
 import anyio
 
@@ -63,6 +64,8 @@ class TaskCaller:
         self._live = live
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
+        self._shown: list[str] = []
+        """Messages that stand whatever progress is reported (`shows`)."""
         self._judges: set[str] = set()
         """Durable keys of the questions whose answers the work judges."""
         self._unclaimed: set[str] = set()
@@ -101,7 +104,7 @@ class TaskCaller:
             await self._live.progress(self._progress, total, message)
             return
         now = anyio.current_time()
-        message = fit_message(message or "")
+        message = fit_message("; ".join(self._shown) or message or "")
         is_urgent = INPUT_REQUIRED in (self._task.message[: len(INPUT_REQUIRED)], message[: len(INPUT_REQUIRED)])
         if message and message != self._task.message and (is_urgent or now - self._told_at >= MESSAGE_SECONDS):
             self._told_at = now
@@ -112,6 +115,15 @@ class TaskCaller:
         """For the live client; a task has no channel for logs."""
         if self._live is not None:
             await self._live.log(level, data, logger)
+
+    @contextmanager
+    def shows(self, message: str) -> Generator[None]:
+        """See `DurablePort.shows`. The next progress sets the status message."""
+        self._shown.append(message)
+        try:
+            yield
+        finally:
+            self._shown.remove(message)
 
     def judges(self, key: str) -> None:
         """See `DurablePort.judges`."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol, cast
 
 import anyio
@@ -29,8 +30,8 @@ _IDLE = "idle"
 """Key in the value of a step that failed after a retry: the number of retries. The next doubt about the step is another question."""
 
 
-class Judging(Protocol):
-    """Keeps what the work finds of the answers to its questions (`DurablePort.judged`)."""
+class Standing(Protocol):
+    """Keeps what the work says of the questions of its task."""
 
     def judges(self, key: str) -> None:
         """See `DurablePort.judges`."""
@@ -38,6 +39,10 @@ class Judging(Protocol):
 
     async def judged(self, key: str, problem: str) -> bool:
         """See `DurablePort.judged`."""
+        ...
+
+    def shows(self, message: str) -> AbstractContextManager[None]:
+        """See `DurablePort.shows`."""
         ...
 
 
@@ -66,8 +71,8 @@ class StepLog:
 
         It has no port of this log. Otherwise each would refer to the other, and both would stay in memory with every result on record.
         """
-        self.judging: Judging | None = None
-        """Keeps the questions of the task."""
+        self.standing: Standing | None = None
+        """Keeps the questions and the status message of the task."""
         self.begins_none = False
         """Whether no step begins any more, because the process stops."""
         self.before_step: Callable[[], Awaitable[None]] | None = None
@@ -287,12 +292,16 @@ class StepPort:
 
     def judges(self, key: str) -> None:
         """Note it with the question."""
-        if self._log.judging is not None:
-            self._log.judging.judges(key)
+        if self._log.standing is not None:
+            self._log.standing.judges(key)
 
     async def judged(self, key: str, problem: str = "") -> bool:
         """Note it with the question."""
-        return self._log.judging is not None and await self._log.judging.judged(key, problem)
+        return self._log.standing is not None and await self._log.standing.judged(key, problem)
+
+    def shows(self, message: str) -> AbstractContextManager[None]:
+        """Show it with the task."""
+        return self._log.standing.shows(message) if self._log.standing is not None else nullcontext()
 
     async def step(
         self,

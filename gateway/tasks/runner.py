@@ -152,7 +152,7 @@ class TaskRunner:
         inner = dataclasses.replace(
             ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=self.settings.ask_timeout_seconds
         )
-        log.ask, log.judging = dataclasses.replace(inner, durable=None), caller
+        log.ask, log.standing = dataclasses.replace(inner, durable=None), caller
         log.before_step = partial(self._admit_step, task, ctx.principal)
         call = Attended(task, log, caller)
         self._group.start_soon(self._run_attended, call, work, inner)
@@ -433,7 +433,7 @@ class TaskRunner:
         if row.attempts > 1 and caller.resume(log.version):
             await self._save(task)
         inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, ask_timeout_seconds=seconds, **settled)
-        log.ask, log.judging = dataclasses.replace(inner, durable=None), caller
+        log.ask, log.standing = dataclasses.replace(inner, durable=None), caller
         deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
         while True:
             try:

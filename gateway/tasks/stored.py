@@ -17,6 +17,8 @@ from gateway.tools.context import CallContext, ClientProfile
 INTERNAL = -32603
 """JSON-RPC's code for what went wrong inside."""
 
+_FAILED = "The tool failed without a text"
+
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
     """What a later process needs to make the call again; `resumes` is whether it may."""
@@ -59,12 +61,12 @@ def request_key(ctx: CallContext) -> str:
 
 
 def ended(row: TaskRow, outcome: JsonObject, status: str) -> dict[str, Any]:
-    """Return the fields of a task that ended now. An error's text becomes its message, in place of the last progress."""
+    """Return the fields of a task that ended now. Its message says how it ended, in place of the last progress."""
     result: JsonObject = outcome.get("result") or {}
     error: JsonObject = outcome.get("error") or {}
     contents: list[JsonObject] = result.get("content") or [] if result.get("isError") else []
     texts: list[str] = [str(part["text"]) for part in contents if part.get("text")]
-    message = str(error.get("message") or "") or "".join(texts[:1]) or row.message
+    message = str(error.get("message") or "") or "".join(texts[:1]) or (_FAILED if result.get("isError") else status.capitalize())
     now = time.time()
     return {"outcome": outcome, "status": status, "message": fit_message(message), "updated_at": now, "gone_at": now + row.ttl_seconds}
 

@@ -15,6 +15,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -317,15 +318,19 @@ class Approvals:
             await asks.add(entry)
         fields: JsonObject = {"id": entry.id, "by": entry.by}
         self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
-        told = hint.format(id=entry.id)
-        logger.warning("%s of %s waits for a person: `%s`", question.name, question.source, told)
+        command = hint.format(id=entry.id)
+        logger.warning("%s of %s waits for a person: `%s`", question.name, question.source, command)
+        text = _waiting_text(question, ctx, by, command)
+        message = f"{INPUT_REQUIRED}: {shown(question.shown, MAX_TOLD)} {text}"
         try:
-            async with ctx.waiting():
-                await _tell_caller(question, ctx, by, told)
-                ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
-                while ended is not None and ended.state == "open":  # another process answers; it can only be looked for
-                    await anyio.sleep(POLL_SECONDS)
+            with ctx.durable.shows(message) if ctx.durable is not None else nullcontext():
+                async with ctx.waiting():
+                    await ctx.progress(0.0, None, message)
+                    await ctx.log("warning", text, "moongate")
                     ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
+                    while ended is not None and ended.state == "open":  # another process answers; it can only be looked for
+                        await anyio.sleep(POLL_SECONDS)
+                        ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
             if ended is None:
                 return dataclasses.replace(entry, state="withdrawn")
             decided = ended.state
@@ -381,12 +386,10 @@ class Approvals:
         return is_new
 
 
-async def _tell_caller(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> None:
-    """Tell the waiting caller what it waits for, how long, for whom, and the command that answers: in a task as its status message."""
+def _waiting_text(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> str:
+    """What a call waits for, how long, for whom, and the command that answers."""
     waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.ask_timeout_seconds)} for a decision"
-    text = f"{waits}: {waits_for(by)} must decide (`{command}`)."
-    await ctx.progress(0.0, None, f"{INPUT_REQUIRED}: {shown(question.shown, MAX_TOLD)} {text}")
-    await ctx.log("warning", text, "moongate")
+    return f"{waits}: {waits_for(by)} must decide (`{command}`)."
 
 
 def _span(seconds: float) -> str:

@@ -215,6 +215,10 @@ class DurablePort(Protocol):
         """Begin a step whose result comes in parts; whoever does it calls `finish`. `ctx` and `Raises` as for `step`."""
         ...
 
+    def shows(self, message: str) -> contextlib.AbstractContextManager[None]:
+        """Show `message` as the task's status message meanwhile, whatever progress other parts of the work report."""
+        ...
+
     async def keep(self, name: str, value: JsonValue) -> None:
         """Keep the latest value under a name (a checkpoint)."""
         ...

@@ -130,7 +130,7 @@ async def test_a_handle_can_be_cancelled_and_is_nothing_to_others(front: str) ->
         handle = structured(await wire.send("tools/call", name="workflow__flow", arguments={"name": "never"}))
         for _ in range(2):
             ended = structured(await wire.send("tools/call", name="task_cancel", arguments={"task_id": handle["taskId"]}))
-            assert ended["status"] == "cancelled"
+            assert (ended["status"], ended["statusMessage"]) == ("cancelled", "Cancelled")
         gone = await wire.send("tools/call", name="task_result", arguments={"task_id": handle["taskId"]})
         unknown = [await wire.send("tools/call", name=name, arguments={"task_id": "x" * 32}) for name in ("task_status", "task_cancel")]
     assert gone["result"]["content"][0]["text"] == "The task was cancelled."

@@ -486,11 +486,17 @@ class Live(Answers):
         raise AssertionError
 
 
-def test_error_becomes_the_message_of_a_task_that_ended() -> None:
+def test_message_of_a_task_that_ended_says_how_it_ended() -> None:
     row = replace(TaskRow("t", "local", "tool", {}, 60), message="one started")
     failed: JsonObject = {"content": [{"type": "image"}, {"type": "text", "text": "no rows"}], "isError": True}
-    outcomes: list[JsonObject] = [{"result": failed}, {"error": {"code": 1, "message": "gone"}}, {"result": {**failed, "isError": False}}]
-    assert [ended(row, outcome, "completed")["message"] for outcome in outcomes] == ["no rows", "gone", "one started"]
+    ends: list[tuple[JsonObject, str, str]] = [
+        ({"result": failed}, "completed", "no rows"),
+        ({"result": {"content": [], "isError": True}}, "completed", "The tool failed without a text"),
+        ({"error": {"code": 1, "message": "gone"}}, "failed", "gone"),
+        ({"result": {**failed, "isError": False}}, "completed", "Completed"),
+        ({}, "cancelled", "Cancelled"),
+    ]
+    assert [ended(row, outcome, status)["message"] for outcome, status, _ in ends] == [message for _, _, message in ends]
 
 
 async def test_wait_for_a_person_is_told_at_once() -> None:
@@ -501,6 +507,21 @@ async def test_wait_for_a_person_is_told_at_once() -> None:
         await caller.progress(1, None, message)
         told.append(task.message)
     assert told == ["one started", "one started", "input_required: approve?", "one has its answer", "one has its answer"]
+
+
+async def test_progress_of_other_parts_leaves_the_wait_for_a_person_in_the_message() -> None:
+    task = Task(TaskRow("t", "local", "tool", {}, 60))
+    caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60)
+    with caller.shows("input_required: one?"):
+        await caller.progress(0, None, "input_required: one?")
+        with caller.shows("input_required: two?"):
+            await caller.progress(0, None, "input_required: two?")
+            await caller.progress(1, None, "three started")
+            assert task.message == "input_required: one?; input_required: two?"
+        await caller.progress(2, None, "two has its answer")
+        assert task.message == "input_required: one?"
+    await caller.progress(3, None, "one has its answer")
+    assert task.message == "one has its answer"
 
 
 async def test_progress_of_a_client_that_waits_always_grows() -> None:
