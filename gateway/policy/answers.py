@@ -16,6 +16,9 @@ from gateway.policy.framing import BAR, shown
 _ARGUMENT = re.compile(r"(^|; )argument(?= ')")
 """What a schema's check calls a field of the value."""
 
+_UNKNOWN = re.compile(r"the content: Additional properties are not allowed \((.+) (?:was|were) unexpected\)")
+"""What a schema's check says of fields that the form does not have."""
+
 _ACTIONS = ("accept", "decline", "cancel")
 
 JSON_FOR = "JSON for "
@@ -68,7 +71,8 @@ MAX_QUESTION = 200
 def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool = True) -> str | None:
     """Return why an answer to `request` cannot be used, or `None`. The text names the question, what it takes, and the problem.
 
-    With `judges_fields` the fields of a form are judged too; a schema that cannot be used judges nothing.
+    With `judges_fields` the fields of a form are judged too, with their formats: for the gateway's own questions. Fields that the form
+    does not have are refused. A schema that cannot be used judges nothing.
     """
     method = str(request.get("method"))
     if not isinstance(answer, dict):
@@ -79,11 +83,15 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
     schema: JsonValue = _params(request).get("requestedSchema")
     if not judges_fields or method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
         return None
-    check = SchemaCheck(cast("JsonObject", schema))
+    closed: JsonObject = {"additionalProperties": False, **schema}
+    check = SchemaCheck(closed, is_rule=True)
+    if check.problem is not None:  # a format that is not known
+        check = SchemaCheck(closed)
     content: JsonObject = given.get("content") or {}
     if check.problem is not None or (problem := check.find(content, measure(content))) is None:
         return None
-    return _refused(request, _ARGUMENT.sub(r"\1field", problem).replace("the arguments", "the content"))
+    problem = _UNKNOWN.sub(r"there is no field \1", _ARGUMENT.sub(r"\1field", problem).replace("the arguments", "the content"))
+    return _refused(request, problem)
 
 
 def refused_answer(request: JsonMapping, problem: str) -> str:

@@ -125,6 +125,7 @@ async def test_answer_that_only_the_workflow_can_judge_is_an_error_and_the_quest
         wrong = [
             (accept(count=10), "field 'count' is greater than the maximum of 9"),
             (accept(count=3, colours=["red"]), 'field \'colours\' is not of type "string" but an array'),
+            (accept(count=3, color="red"), "there is no field 'color'"),
             (accept(count=0), "count: Input should be greater than 0"),
             (accept(count=3, colours="red"), "colours: Input should be a valid list"),
             (accept(count=5), "count: Value error, five is taken"),
