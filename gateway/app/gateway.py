@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING
 
 import anyio
@@ -551,10 +552,10 @@ class Gateway:
         """Keep what a client over stdio is answered first for the next start, once every source is ready or has failed."""
         await keep_answers(self, self._server, self._local.module_files, first)
 
-    async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None]) -> None:
+    async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None], listener: socket | None = None) -> None:
         """Serve over HTTP until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint URL once it listens.
 
-        A worker serves where its place listens, whatever `port` is.
+        A `listener` of that address is used, and closed at the end. A worker serves where its place listens, whatever `port` is.
         After the first signal calls may finish for `server.http.drain_seconds`; the second ends them.
 
         Raises:
@@ -571,7 +572,7 @@ class Gateway:
             check_bind(host, self.keys)
         raise_open_files(server.http)
         self._server.usages.bound_by(caller_quotas(server.limits, connection_limit(server.http), server.http.max_request_bytes))
-        endpoint = Endpoint.bind(host, port, server) if place is None else Endpoint.at_place(host, place, server)
+        endpoint = Endpoint.bind(host, port, server, listener) if place is None else Endpoint.at_place(host, place, server)
         away = None
         if place is not None and self._spread is not None and not place.is_home:
             away = Away(place.home_path, place.board, self._spread.takes)
@@ -587,8 +588,7 @@ class Gateway:
             self._server,
             server.http,
             self.keys,
-            host=host,
-            port=endpoint.port,
+            host=host, port=endpoint.port,
             probes=Probes(self._settled.is_set, await anyio.to_thread.run_sync(prover_of, self.loaded, endpoint.port)),
             routes=routes,
             worker=AsWorker(place.requires_key, away) if place is not None else None,

@@ -61,13 +61,13 @@ class Endpoint:
     """Of the MCP endpoint."""
 
     @classmethod
-    def bind(cls, host: str, port: int, settings: ServerSettings) -> Endpoint:
-        """Listen; clients may connect from here on and wait until they are served. `serve_http` closes it.
+    def bind(cls, host: str, port: int, settings: ServerSettings, listener: socket.socket | None = None) -> Endpoint:
+        """Listen, unless `listener` does; clients may connect from here on and wait until they are served. `serve_http` closes it.
 
         Raises:
             ConfigError: The address is taken or may not be used.
         """
-        listener = bind(host, port)
+        listener = listener or bind(host, port)
         return cls([listener], settings, *_reached_at(host, listener, settings))
 
     @classmethod
@@ -187,31 +187,21 @@ def bind(host: str, port: int) -> socket.socket:
         AddressTaken: Another program listens there.
         ConfigError: The address may not be used.
     """
-    listener = reserve(host, port)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
+    listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for level, name, value in _LIVENESS:
+        if (option := getattr(socket, name, None)) is not None:
+            listener.setsockopt(level, option, value)
     try:
+        listener.bind((host, port))
         listener.listen(2048)
     except OSError as error:
         listener.close()
         raise _not_bound(error, host, port) from None
     listener.set_inheritable(False)
     return listener
-
-
-def reserve(host: str, port: int) -> socket.socket:
-    """A socket bound to an address that accepts no connections yet. Raises as `bind`."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
-    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    for level, name, value in _LIVENESS:
-        if (option := getattr(socket, name, None)) is not None:
-            bound.setsockopt(level, option, value)
-    try:
-        bound.bind((host, port))
-    except OSError as error:
-        bound.close()
-        raise _not_bound(error, host, port) from None
-    return bound
 
 
 def _not_bound(error: OSError, host: str, port: int) -> ConfigError:

@@ -24,6 +24,9 @@ STATUS_TIMEOUT_SECONDS = 15.0
 PROBE_TIMEOUT_SECONDS = 2.0
 """Seconds for each request that looks for a running gateway."""
 
+NO_ANSWER = 0
+"""In place of the HTTP status of an answer that did not come in time."""
+
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
 
@@ -37,11 +40,16 @@ class Listener:
     """Whether it proved to serve the caller's configuration with the caller's state folder."""
     about: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """Its status page without an API key; empty if it shows none."""
+    is_silent: bool = False
+    """Whether it did not answer in time, or as a gateway did not show its status in time, such as one that is starting."""
 
     def description(self) -> str:
         """Name the program as far as it is known: `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
         if not self.is_gateway:
-            return "a program that is not a Moongate gateway"
+            silent = f"a program that did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
+            return silent if self.is_silent else "a program that is not a Moongate gateway"
+        if self.is_silent:
+            return f"a Moongate gateway (which did not show its status within {STATUS_TIMEOUT_SECONDS:g} s)"
         if not self.about:
             return "a Moongate gateway (with API keys, so its configuration is not shown)"
         name, pid, configuration = (self.about.get(key) for key in ("name", "pid", "configuration"))
@@ -85,11 +93,12 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
         return None
     proof = health.page.get("proof") if health is not None and health.page is not None else None
     if not isinstance(proof, str):
-        return Listener(url, is_gateway=False, is_own=False)
+        return Listener(url, is_gateway=False, is_own=False, is_silent=health is not None and health.code == NO_ANSWER)
     is_own = identity.accepts(proof, challenge, parts.port or DEFAULT_PORTS[parts.scheme])
-    status = await _read(parts, "/status.json")
-    about = status.page if status is not None and status.code == 200 else None
-    return Listener(url, is_gateway=True, is_own=is_own, about=about or {})
+    status = await _read(parts, "/status.json", timeout_seconds=STATUS_TIMEOUT_SECONDS)
+    code = status.code if status is not None else NO_ANSWER
+    about = status.page if status is not None and code == 200 else None
+    return Listener(url, is_gateway=True, is_own=is_own, about=about or {}, is_silent=code == NO_ANSWER)
 
 
 async def read_status(url: str, api_key: str | None) -> Status:
@@ -150,7 +159,7 @@ class _Answer:
 
 
 async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
-    """Return the answer to a GET request, or `None` if the listener does not answer with HTTP.
+    """Return the answer to a GET request, with the status `NO_ANSWER` if it is late, or `None` if the listener does not answer with HTTP.
 
     Raises:
         httpx2.ConnectError: Nothing listens there.
@@ -165,6 +174,8 @@ async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeo
             answer = await client.get(f"{origin}{path}", headers=key_headers(api_key))
     except httpx2.ConnectError:
         raise
+    except httpx2.TimeoutException:
+        return _Answer(NO_ANSWER, None)
     except httpx2.HTTPError:
         return None
     try:

@@ -24,9 +24,12 @@ from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
+    import socket
+
     from gateway.app import Gateway
     from gateway.app.acceptance import Acceptance
     from gateway.app.workers import Place
+    from gateway.cli.endpoint import Listener
     from gateway.config.load import LoadedConfig
     from gateway.config.watch import FileWatch
     from gateway.server.first_answers import FirstAnswers
@@ -65,7 +68,6 @@ def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json
         if first is not None:
             first.begin()  # what follows takes most of the time to the first answer
         from gateway.app.acceptance import Acceptance
-        from gateway.app.serving import AddressTaken
         from gateway.cli.common import configure_log, export_telemetry, run_async
 
         watch = watch_of(config_path)
@@ -74,9 +76,9 @@ def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json
         http = loaded.config.server.http
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         mask = configure_log(loaded)
-        if not stdio:
-            port = _free_port(loaded, host, port, searches=or_any_port and address is None)
-        place = _divide(loaded, host, port, count) if count > 1 else None
+        requires_key = not stdio and _check_bind(loaded, host)
+        listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
+        place = _divide(loaded, listener, count, requires_key=requires_key) if listener is not None and count > 1 else None
         if place is not None and not place.is_first:
             from gateway.app.reload import with_fixed
 
@@ -88,10 +90,7 @@ def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json
         export_telemetry(mask)
         follow = _Follow(loaded, watch, mask, acceptance, place)
         announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
-        try:
-            run_async(lambda: _serve(follow, announcer, None if stdio else (host, port), first), serves=not stdio)
-        except AddressTaken:  # by a program that began to listen after the look
-            raise _taken(loaded, host, port) from None
+        run_async(lambda: _serve(follow, announcer, (host, port, listener) if listener is not None else None, first), serves=not stdio)
     finally:
         gc.enable()
 
@@ -110,36 +109,46 @@ def first_answers(config_path: str | None) -> FirstAnswers | None:
     return None
 
 
-def _free_port(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> int:
-    """Return the port, or with `searches` the next free one if another program has it.
+def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> socket.socket:
+    """Return a socket that listens on the port, or with `searches` on the next free one if another program has it.
 
-    Said before anything is started, with the program that has the port. With `searches` there is one gateway of a configuration.
+    The socket listens before anything is started: of two gateways that start at once, one learns here that the other has the port.
+    With `searches` there is one gateway of a configuration.
 
     Raises:
         ConfigError: The port is taken, or the gateway of this configuration runs already.
     """
-    from gateway.app.serving import AddressTaken, reserve
+    from gateway.app.serving import AddressTaken, bind
     from gateway.cli.common import run_async
-    from gateway.cli.running import find_running
+    from gateway.cli.endpoint import endpoint_of, find_listener
+    from gateway.cli.running import sole_start
 
-    is_free = False
-    with contextlib.suppress(AddressTaken):
-        reserve(host, port).close()
-        is_free = True
-    running = run_async(lambda: find_running(loaded)) if searches else None
-    if running is not None and running.is_own:
-        text = f"{running.description()} already serves this configuration at {running.url}. Use it, or stop it first."
+    found = run_async(lambda: sole_start(loaded)) if searches else None
+    if found is None or not found.is_own:
+        try:
+            return bind(host, port)
+        except AddressTaken:
+            if not searches:
+                raise _taken(loaded, host, port) from None
+    if found is None:  # the program began to listen after the look
+        found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
+    if found is not None and found.is_own:
+        text = f"{found.description()} already serves this configuration at {found.url}. Use it, or stop it first."
         raise ConfigError(f"No second gateway was started: {text}")
-    if is_free:
-        return port
-    if searches and (free := _next_free(host, port)) is not None:
-        from gateway.cli.output import say
-        from gateway.server.origins import host_port
-
-        holder = running.description() if running is not None else "another program"
-        say(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, free)}.")
-        return free
+    for other in range(port + 1, min(port + PORTS_TRIED, 65_536)):
+        with contextlib.suppress(AddressTaken):
+            listener = bind(host, other)
+            _say_moved(found, host, port, other)
+            return listener
     raise _taken(loaded, host, port)
+
+
+def _say_moved(found: Listener | None, host: str, port: int, other: int) -> None:
+    from gateway.cli.output import say
+    from gateway.server.origins import host_port
+
+    holder = found.description() if found is not None else "another program"
+    say(f"note: {holder} listens on {host_port(host, port)}, so this gateway listens on {host_port(host, other)}.")
 
 
 def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
@@ -158,29 +167,23 @@ def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
     return ConfigError(text, path="server.http.port")
 
 
-def _next_free(host: str, port: int) -> int | None:
-    from gateway.app.serving import AddressTaken, reserve
-
-    for other in range(port + 1, min(port + PORTS_TRIED, 65_536)):
-        with contextlib.suppress(AddressTaken):
-            reserve(host, other).close()
-            return other
-    return None
-
-
-def _divide(loaded: LoadedConfig, host: str, port: int, count: int) -> Place:
-    """Become one of `count` processes; the one that watches over them ends here when all is over. Raises `ConfigError`."""
-    from importlib import import_module
-
-    from gateway.app.serving import bind
-    from gateway.app.workers import Supervisor
+def _check_bind(loaded: LoadedConfig, host: str) -> bool:
+    """Return whether callers need an API key. Raises `ConfigError` if there is none and other machines could connect."""
     from gateway.auth.keys import KeyStore
     from gateway.server.http import check_bind
     from gateway.storage.state import state_dir
 
+    return check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
+
+
+def _divide(loaded: LoadedConfig, listener: socket.socket, count: int, *, requires_key: bool) -> Place:
+    """Become one of `count` processes; the one that watches over them ends here when all is over. Raises `ConfigError`."""
+    from importlib import import_module
+
+    from gateway.app.workers import Supervisor
+
     import_module("gateway.app.http1")  # and all behind it, before the workers part, so that they share its memory
-    requires_key = check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
-    place = Supervisor(count, bind(host, port), loaded.config.server.http.drain_seconds, requires_key).run()
+    place = Supervisor(count, listener, loaded.config.server.http.drain_seconds, requires_key).run()
     if isinstance(place, int):
         sys.exit(place)
     return place
@@ -251,7 +254,11 @@ class _Follow:
         return self._own_part(loaded)
 
 
-async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int] | None, first: FirstAnswers | None) -> None:
+_Address = tuple[str, int, "socket.socket"]
+"""Host and port as configured, and the socket that listens."""
+
+
+async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | None, first: FirstAnswers | None) -> None:
     """Serve until the client leaves or a signal comes; every resource is released on the way out."""
     import anyio
 
@@ -279,7 +286,7 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: tuple[str, int
                 announce(None)
                 await gateway.serve_stdio(first)
             else:
-                await gateway.serve_http(*address, on_ready=announce)
+                await gateway.serve_http(*address[:2], on_ready=announce, listener=address[2])
             # Serving heard the signals; a second one must not cut off the end of the child processes.
             leaving.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
             tasks.cancel_scope.cancel()

@@ -25,6 +25,9 @@ FOLDER = "endpoints"
 
 MAX_BYTES = 2_048
 
+START_SECONDS = 60.0
+"""How long a start waits for another start of the same configuration."""
+
 MAX_FILES = 8
 """Notes looked at; a killed gateway leaves its own behind."""
 
@@ -44,6 +47,41 @@ async def find_running(loaded: LoadedConfig) -> Listener | None:
         if found is not None and found.is_own:
             return found
     return configured
+
+
+async def sole_start(loaded: LoadedConfig) -> Listener | None:
+    """Return what `find_running` finds once no other process is starting the gateway of this configuration.
+
+    From then on other calls of this function wait until they find this process's gateway, or it ends.
+
+    Raises:
+        ConfigError: Another process does not get to serving.
+        StorageError: The state folder cannot be used.
+    """
+    import anyio
+
+    from gateway.errors import ConfigError
+    from gateway.storage.files import lock_file_of, make_private_folder, try_lock
+
+    file = _base(loaded)
+    make_private_folder(file.parent)
+    descriptor = lock_file_of(file.with_name(f"start-{file.name}"))
+    deadline = anyio.current_time() + START_SECONDS
+    while not try_lock(descriptor):
+        found = await find_running(loaded)
+        is_late = anyio.current_time() > deadline
+        if is_late or (found is not None and found.is_own):
+            holder = os.pread(descriptor, 20, 0).decode("ascii", "replace") or "another process"
+            os.close(descriptor)
+            if not is_late:
+                return found
+            text = f"{holder} started the gateway of this configuration, which does not answer. Wait for it or stop it, then start again."
+            raise ConfigError(f"No second gateway was started: {text}")
+        await anyio.sleep(0.1)
+    # Left open: the lock is held until the process ends.
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, f"process {os.getpid()}".encode("ascii"), 0)
+    return await find_running(loaded)
 
 
 @contextmanager

@@ -228,6 +228,39 @@ def test_next_free_port_is_taken_if_another_program_has_the_port_and_commands_fi
     assert not list((tmp_path / "state" / "endpoints").glob(f"*.{url.split(':')[2].partition('/')[0]}"))
 
 
+def test_gateways_that_start_at_once_share_no_port_and_serve_each_configuration_once(tmp_path: Path) -> None:
+    port = free_port()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        write_gateway(tmp_path / name, storage={"dir": "state"}, server={"name": name, "http": {"port": port}})
+    with (
+        running("--or-any-port", cwd=tmp_path / "a") as first,
+        running("--or-any-port", cwd=tmp_path / "a") as second,
+        running("--or-any-port", cwd=tmp_path / "b") as other,
+    ):
+        said = {process: start_of(process) for process in (first, second, other)}
+        urls = {process: line.split()[2] for process, lines in said.items() for line in lines if " serves http://" in line}
+        assert other in urls and len(set(urls.values())) == len(urls) == 2, said
+        [winner] = urls.keys() - {other}
+        loser = first if winner is second else second
+        assert loser.wait(TIMEOUT_SECONDS) == 2
+        assert f" of process {winner.pid} (" in said[loser][-1] and f" serves this configuration at {urls[winner]}." in said[loser][-1]
+        [note] = [line for process in urls for line in said[process] if line.startswith("note: ")]
+        holder = next(process for process, url in urls.items() if f":{port}/" in url)
+        assert f" of process {holder.pid} (" in note or "did not" in note
+
+
+def start_of(process: subprocess.Popen[str]) -> list[str]:
+    """Lines of stderr up to the one that names the endpoint, or all of them."""
+    assert process.stderr is not None
+    lines: list[str] = []
+    for line in process.stderr:
+        lines.append(line.rstrip("\n"))
+        if " serves http://" in line:
+            break
+    return lines
+
+
 def test_input_that_is_a_file_is_read_to_its_end(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"})
     (tmp_path / "input").write_text(json.dumps(HELLO) + "\n")

@@ -157,7 +157,7 @@ def test_second_run_names_the_process_on_the_port(gateway: Running, second: Path
 def test_second_run_says_that_the_port_has_no_gateway(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = moongate("run", "--http", f":{silent.getsockname()[1]}", "--json", cwd=tmp_path)
-    assert "a program that is not a Moongate gateway listens there. Stop it, or choose another port" in done.error["message"]
+    assert "a program that did not answer within 2 s listens there. Stop it, or choose another port" in done.error["message"]
 
 
 class _Impostor(BaseHTTPRequestHandler):
