@@ -109,9 +109,14 @@ _RULES_OF_GATEWAYS = """
 ALTER TABLE approval_rules ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
 """
 
+_STATE_OF_GATEWAYS = """
+ALTER TABLE sessions ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
+ALTER TABLE sampling_use ADD COLUMN gateway TEXT NOT NULL DEFAULT '';
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
-    _RULES_OF_GATEWAYS,
+    _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS,
 )  # fmt: skip
 """Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
 

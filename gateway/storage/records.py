@@ -68,8 +68,8 @@ class Records:
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
         """No side effects. With a `url` the database is on a server instead of in the state folder.
 
-        `gateway` says whose tasks this process runs, for gateways of different configurations that share a state folder. Gateways that
-        share a server are equals.
+        `gateway` says whose tasks, sessions, budgets and standing approvals these are, for gateways of different configurations that
+        share a state folder. Gateways that share a server are equals.
         """
         self._gateway = gateway if url is None else ""
         self._state = state
@@ -171,7 +171,8 @@ class Records:
         database = open_url(self._url) if self._url is not None else open_database(folder)
         audit = AuditLog(database, self._state.key("audit"))
         rules = ApprovalRules(database, self._gateway)
-        rows = Asks(database), SamplingUse(database), Sessions(database), TaskRows(database, self._gateway), rules
+        own = self._gateway
+        rows = Asks(database), SamplingUse(database, own), Sessions(database, own), TaskRows(database, own), rules
         return _Opened(database, audit, *rows)
 
     # -- the audit log's writing side --------------------------------------------------------------------------

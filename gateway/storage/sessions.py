@@ -22,7 +22,7 @@ from gateway.json_types import JsonObject
 from gateway.storage.engine import Database
 from gateway.storage.entries import StoredSession
 from gateway.storage.history import add_messages, load_messages, to_text
-from gateway.storage.tables import history, sessions
+from gateway.storage.tables import history, of_gateway, sessions
 
 HOLD_SECONDS = 6.0
 """How long a run holds a session without renewing: after a crash it is free again within this time."""
@@ -48,8 +48,11 @@ class HeldSession:
 class Sessions:
     """The repository."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, gateway: str = "") -> None:
+        """`gateway` names the gateway whose sessions these are; empty: all that share the database."""
         self._database = database
+        self._gateway = gateway
+        self._ours = of_gateway(sessions, gateway)
 
     async def begin(self, principal: str, agent: str, *, most: int) -> HeldSession:
         """A new conversation; nothing of it is stored before its first turn.
@@ -58,7 +61,7 @@ class Sessions:
             PolicyDenied: The caller has `most` already.
             StorageError: See `Database.begin`.
         """
-        mine = sessions.c.principal == principal
+        mine = (sessions.c.principal == principal) & self._ours
         async with self._database.begin() as connection:
             await _sweep(connection)
             count = (await connection.execute(sa.select(sa.func.count()).select_from(sessions).where(mine))).scalar_one()
@@ -71,16 +74,21 @@ class Sessions:
     async def claim(self, session_id: str, principal: str) -> HeldSession | None:
         """Hold a session of this caller; `None` while somebody else does.
 
+        A session of a version before sessions named their gateway becomes this gateway's.
+
         Raises:
             NotFound: It is unknown, over, or another caller's.
             StorageError: See `Database.begin`; or what is stored of it is damaged or too large.
         """
         now, holder = time.time(), secrets.token_hex(8)
-        mine = _mine(session_id, principal, now)
+        mine = self._mine(session_id, principal, now)
         # A clock that was set back must not keep a session held for ever.
         free = (sessions.c.held_until <= now) | (sessions.c.held_until > now + 2 * HOLD_SECONDS)
         async with self._database.begin() as connection:
-            taken = await connection.execute(sa.update(sessions).where(mine & free).values(holder=holder, held_until=now + HOLD_SECONDS))
+            values: dict[str, Any] = {"holder": holder, "held_until": now + HOLD_SECONDS}
+            if self._gateway:
+                values["gateway"] = self._gateway
+            taken = await connection.execute(sa.update(sessions).where(mine & free).values(values))
             row = (await connection.execute(sa.select(sessions).where(mine))).mappings().one_or_none()
             if row is None:
                 raise unknown_session(session_id)
@@ -115,7 +123,8 @@ class Sessions:
             values: dict[str, Any] = {"state": text, "used_at": now, "expires_at": now + ttl_seconds}
             if held.is_new:
                 fixed = {"id": held.id, "principal": held.principal, "agent": held.agent, "created_at": now, "turns": 0, "bytes": 0}
-                await connection.execute(sa.insert(sessions), {**fixed, **values, "holder": held.holder, "held_until": 0.0})
+                first = {**fixed, **values, "holder": held.holder, "held_until": 0.0, "gateway": self._gateway}
+                await connection.execute(sa.insert(sessions), first)
             here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
             done = await connection.execute(sa.update(sessions).where(here).values(**values, turns=sessions.c.turns + 1))
             if not done.rowcount:
@@ -126,7 +135,7 @@ class Sessions:
 
     async def list(self, principal: str | None = None) -> list[StoredSession]:
         """A caller's sessions, or everybody's; the one used last comes first. Raises `StorageError`."""
-        query = sa.select(sessions).order_by(sessions.c.used_at.desc(), sessions.c.id)
+        query = sa.select(sessions).where(self._ours).order_by(sessions.c.used_at.desc(), sessions.c.id)
         if principal is not None:
             query = query.where(sessions.c.principal == principal)
         async with self._database.begin() as connection:
@@ -142,7 +151,7 @@ class Sessions:
             StorageError: See `Database.begin`; or what is stored of it is damaged or too large.
         """
         async with self._database.begin() as connection:
-            query = sa.select(sessions).where(_mine(session_id, principal, time.time()))
+            query = sa.select(sessions).where(self._mine(session_id, principal, time.time()))
             row = (await connection.execute(query)).mappings().one_or_none()
             if row is None:
                 raise unknown_session(session_id)
@@ -156,20 +165,20 @@ class Sessions:
             StorageError: See `Database.begin`.
         """
         async with self._database.begin() as connection:
-            gone = await connection.execute(sa.delete(sessions).where(_mine(session_id, principal, time.time())))
+            gone = await connection.execute(sa.delete(sessions).where(self._mine(session_id, principal, time.time())))
             if not gone.rowcount:
                 raise unknown_session(session_id)
             await _forget(connection, principal, session_id)
+
+    def _mine(self, session_id: str, principal: str, now: float) -> sa.ColumnElement[bool]:
+        one = (sessions.c.id == _storable(session_id)) & (sessions.c.principal == principal)
+        return one & (sessions.c.expires_at > now) & self._ours
 
 
 def unknown_session(session_id: str) -> NotFound:
     """One error for what never was, is over, and is another caller's."""
     shown = session_id[:100]
     return NotFound("session", shown, f"Unknown session: {shown!r}. It may be over; `session_list` shows yours, `new` begins one.")
-
-
-def _mine(session_id: str, principal: str, now: float) -> sa.ColumnElement[bool]:
-    return (sessions.c.id == _storable(session_id)) & (sessions.c.principal == principal) & (sessions.c.expires_at > now)
 
 
 def _storable(text: str) -> str:

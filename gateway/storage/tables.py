@@ -43,9 +43,10 @@ sampling_use = sa.Table(
     sa.Column("server", sa.Text, nullable=False),
     sa.Column("principal", sa.Text, nullable=False),
     sa.Column("at", sa.Float, nullable=False),
+    sa.Column("gateway", sa.Text, nullable=False, server_default=""),
     sa.Index("sampling_use_key", "server", "principal", "at"),
 )
-"""One row per sampling request that a budget counts."""
+"""One row per sampling request that a budget counts. A budget counts the requests of its own `gateway` (`of_gateway`)."""
 
 asks = sa.Table(
     "asks",
@@ -107,10 +108,12 @@ sessions = sa.Table(
     sa.Column("expires_at", sa.Float, nullable=False),
     sa.Column("holder", sa.Text, nullable=False),
     sa.Column("held_until", sa.Float, nullable=False),
+    sa.Column("gateway", sa.Text, nullable=False, server_default=""),
     sa.Index("sessions_principal", "principal", "used_at"),
     sa.Index("sessions_expiry", "expires_at"),
 )
-"""Conversations that callers have with agents. `state` is JSON; whoever runs one holds it until `held_until`, and renews that."""
+"""Conversations that callers have with agents. `state` is JSON; whoever runs one holds it until `held_until`, and renews that.
+Only processes of the same `gateway` know a session (`of_gateway`)."""
 
 history = sa.Table(
     "history",
@@ -170,7 +173,7 @@ task_starts = sa.Table(
     sa.Column("at", sa.Float, nullable=False),
     sa.Index("task_starts_at", "at"),
 )
-"""A row per task that began in a scope whose beginnings are limited; those of the last minute."""
+"""A row per task that began in a scope whose beginnings are limited; those of the last minute. `scope` begins with the gateway's id."""
 
 task_steps = sa.Table(
     "task_steps",
@@ -211,3 +214,11 @@ memories = sa.Table(
     sa.Index("memories_owner", "owner", "collection", "id"),
 )
 """Texts with their embeddings: 32-bit floats, little-endian, of length 1."""
+
+
+def of_gateway(table: sa.Table, gateway: str) -> sa.ColumnElement[bool]:
+    """Whether a row is of `gateway`, or of a version before rows named their gateway. All rows are, if `gateway` is empty.
+
+    A gateway is a configuration here: its processes and ports share their rows, and gateways of other configurations have their own.
+    """
+    return table.c.gateway.in_((gateway, "")) if gateway else sa.true()

@@ -19,8 +19,8 @@ import sqlalchemy as sa
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.engine import Database
 from gateway.storage.entries import KEPT, Choose, Steps, TaskRow, forget, is_answer_to, is_open
-from gateway.storage.tables import task_owners, task_steps, tasks
-from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, of_gateway, sweep, to_row
+from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
+from gateway.storage.turns import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
 """Ends the durable key of the question what is to become of a step in doubt."""
@@ -70,7 +70,7 @@ class TaskRows:
     async def made_by(self, principal: str, request_key: str) -> str:
         """The id of the task that a request with this key made; empty where there is none."""
         there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
-        there &= of_gateway(self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
+        there &= of_gateway(tasks, self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
         async with self._database.begin() as connection:
             return (await connection.execute(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at))).scalars().first() or ""
 
@@ -95,7 +95,7 @@ class TaskRows:
                 "status": "failed", "outcome": json.dumps(UNCLAIMED), "message": UNCLAIMED["error"]["message"],
                 "gone_at": time.time() + FORGET_OWNER_SECONDS,
             }  # fmt: skip
-            await connection.execute(sa.update(tasks).where(unclaimed & ~of_gateway(self._gateway)).values(ended))
+            await connection.execute(sa.update(tasks).where(unclaimed & ~of_gateway(tasks, self._gateway)).values(ended))
             old = task_owners.c.until < _now(connection) - FORGET_OWNER_SECONDS
             await connection.execute(sa.delete(task_owners).where(old))
 
@@ -249,7 +249,7 @@ class TaskRows:
             return found
 
     def _orphaned(self, owner: str, connection: Any) -> sa.ColumnElement[bool]:
-        return of_gateway(self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
+        return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
     async def release(self, *, owner: str) -> None:
         """Let go of everything: the process ends, and others may take over at once."""

@@ -19,7 +19,7 @@ from gateway.errors import StorageError, StorageUnusable, TaskError
 from gateway.json_types import JsonObject
 from gateway.storage.engine import Database
 from gateway.storage.entries import Choose, Steps, TaskRow, WaitingTask
-from gateway.storage.tables import locks, task_starts, task_steps, tasks
+from gateway.storage.tables import locks, of_gateway, task_starts, task_steps, tasks
 
 RATE_SECONDS = 60.0
 """How long a beginning counts."""
@@ -97,7 +97,7 @@ class NewTasks:
         batch = await self._unknown(connection, batch)
         callers = sorted({new.row.principal for new in batch})
         is_open = sa.func.count().filter(tasks.c.gone_at == 0)
-        mine = tasks.c.principal.in_(callers) & of_gateway(self._gateway)
+        mine = tasks.c.principal.in_(callers) & of_gateway(tasks, self._gateway)
         counts = sa.select(tasks.c.principal, sa.func.count(), is_open).where(mine).group_by(tasks.c.principal)
         kept, opened = Counter[str](), Counter[str]()
         for principal, stored, unfinished in await connection.execute(counts):
@@ -114,7 +114,7 @@ class NewTasks:
         for principal in {new.row.principal for new in taken if kept[new.row.principal] >= new.max_kept}:
             most = min(new.max_kept for new in taken if new.row.principal == principal)
             await sweep(connection)
-            over = sa.select(tasks.c.id).where((tasks.c.principal == principal) & (tasks.c.gone_at > 0) & of_gateway(self._gateway))
+            over = sa.select(tasks.c.id).where((tasks.c.principal == principal) & (tasks.c.gone_at > 0) & of_gateway(tasks, self._gateway))
             over = over.order_by(tasks.c.gone_at.desc()).offset(most - 1)
             await delete(connection, [found for (found,) in await connection.execute(over)])
         return taken
@@ -124,7 +124,8 @@ class NewTasks:
         keys = sorted({new.row.request_key for new in batch if new.row.request_key})
         made: dict[tuple[str, str], str] = {}
         if keys:
-            there = of_gateway(self._gateway) & tasks.c.request_key.in_(keys) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
+            is_there = (tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time())
+            there = of_gateway(tasks, self._gateway) & tasks.c.request_key.in_(keys) & is_there
             stored = sa.select(tasks.c.principal, tasks.c.request_key, tasks.c.id).where(there).order_by(tasks.c.created_at.desc())
             made = {(principal, key): id_ for principal, key, id_ in await connection.execute(stored)}
         unknown: list[NewTask] = []
@@ -154,11 +155,6 @@ class NewTasks:
             await connection.execute(sa.insert(task_steps), steps)
 
 
-def of_gateway(gateway: str) -> sa.ColumnElement[bool]:
-    """Whether a task is one of `gateway`'s, or of a time before tasks named their gateway. All are, if `gateway` is empty."""
-    return tasks.c.gateway.in_((gateway, "")) if gateway else sa.true()
-
-
 async def lock(connection: Any) -> None:
     """Be the only one who counts, until the end of the transaction."""
     query = sa.select(locks.c.name).where(locks.c.name == "tasks").with_for_update()
@@ -175,12 +171,13 @@ async def admit(
     running = list(begun)
     columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits, tasks.c.admitted_at)
     counted = (tasks.c.gone_at == 0) & (tasks.c.status == "working") & ((tasks.c.admitted_at > 0) | (tasks.c.is_cancelled == 0))
-    found = await connection.execute(columns.where(counted & of_gateway(gateway)).order_by(tasks.c.created_at, tasks.c.id))
+    found = await connection.execute(columns.where(counted & of_gateway(tasks, gateway)).order_by(tasks.c.created_at, tasks.c.id))
     for id_, principal, limits, admitted_at in found:
         (running if admitted_at else waiting).append(WaitingTask(id_, principal, json.loads(limits)))
     waiting = [*waiting[:MAX_WAITING], *new]
     if not waiting:
         return []
+    own = f"{gateway}/" if gateway else ""
     paced = {str(limit["scope"]) for claim in waiting for limit in claim.limits if limit.get("perMinute") is not None}
     started: dict[str, int] = {}
     now = time.time()
@@ -189,7 +186,8 @@ async def admit(
         outside = (task_starts.c.at <= now - RATE_SECONDS) | (task_starts.c.at > now + RATE_SECONDS)
         await connection.execute(sa.delete(task_starts).where(outside))
         counts = sa.select(task_starts.c.scope, sa.func.count()).group_by(task_starts.c.scope)
-        started = {str(scope): int(count) for scope, count in await connection.execute(counts)}
+        counted_starts = await connection.execute(counts)
+        started = {scope.removeprefix(own): int(count) for scope, count in counted_starts if scope.startswith(own)}
     chosen = choose(waiting, running, started)
     fresh = {claim.id for claim in new}
     if stored := [id_ for id_ in chosen if id_ not in fresh]:
@@ -200,7 +198,11 @@ async def admit(
         await connection.execute(sa.update(tasks).where(tasks.c.id.in_(stored)).values(values))
     picked = set(chosen)
     beginnings: list[JsonObject] = [
-        {"scope": limit["scope"], "at": now} for claim in waiting if claim.id in picked for limit in claim.limits if limit["scope"] in paced
+        {"scope": f"{own}{limit['scope']}", "at": now}
+        for claim in waiting
+        if claim.id in picked
+        for limit in claim.limits
+        if limit["scope"] in paced
     ]
     if beginnings:
         await connection.execute(sa.insert(task_starts), beginnings)

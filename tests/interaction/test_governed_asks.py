@@ -140,13 +140,16 @@ async def test_sampling_of_client_without_forms_is_refused_unless_an_operator_de
 @pytest.mark.requirement(36, 38)
 @pytest.mark.attack(16)
 async def test_the_budget_holds_over_a_restart_of_the_gateway(tmp_path: Path, model: ScriptedServer) -> None:
+    """And only for its configuration: the third gateway has another file and the same state folder."""
     outcomes: list[bool] = []
+    state = {"storage": {"dir": str(tmp_path / "state")}}
     with upstream_http() as url:
-        for _ in range(2):
-            with gateway_http(tmp_path, config(url, sampling={"mode": "answer", "maxRequests": 1}), env=env(model)) as front:
+        settings = {**config(url, sampling={"mode": "answer", "maxRequests": 1}), **state}
+        for name in ("gateway", "gateway", "other"):
+            with gateway_http(tmp_path, settings, name, env=env(model)) as front:
                 async with client_of(front, "modern", None, []) as client:
                     outcomes.append(bool((await client.call_tool("up__ask_model", {})).is_error))
-    assert outcomes == [False, True]
+    assert outcomes == [False, True, False]
 
 
 @pytest.mark.requirement(28)

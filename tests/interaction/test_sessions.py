@@ -70,6 +70,23 @@ async def heard_by(model: ScriptedServer) -> list[str]:
     return [f"{message['role']}: {message['content']}" for message in messages if message["role"] != "system"]
 
 
+async def test_gateway_of_another_configuration_does_not_know_the_session(place: Place, tmp_path: Path) -> None:
+    """Both have one state folder, one caller, and an agent of the same name."""
+    await place.model.play(ECHO)
+    settings = config(place.path.parent, storage={"dir": str(place.path.parent / "gateway-state")})
+    settings["expose"] = {"agents": [str(place.path.parent / "agents")]}
+    with gateway_http(tmp_path, settings, "other", env=place.env) as url:
+        async with connected(WAYS[1], place.url) as (client, _), connected(WAYS[1], url) as (other, _):
+            session = id_of(await say(client, "I am Ada.", "new"))
+            own = id_of(await say(other, "I am Bob.", "new"))
+            refused = [await say(other, "Who am I?", session), await other.call_tool("session_delete", {"session_id": session})]
+            assert all(result.is_error and "Unknown session" in getattr(result.content[0], "text", "") for result in refused)
+            listed: Any = [(await one.call_tool("session_list", {})).structured_content for one in (client, other)]
+            seen = [{found["id"] for found in one["sessions"]} for one in listed]
+            assert session in seen[0] and own not in seen[0] and seen[1] == {own}
+            assert id_of(await say(client, "Still there?", session)) == session
+
+
 @pytest.mark.parametrize("way", WAYS, ids=str)
 async def test_a_conversation_goes_on_over_three_turns(place: Place, way: Way) -> None:
     await place.model.play(ECHO)
@@ -235,11 +252,11 @@ async def test_a_session_goes_on_at_the_next_gateway_when_one_is_killed_in_the_m
         await model.play({"text": "hello"}, {"text": "never", "hold": "ever"}, ECHO)
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
         settings = config(tmp_path, storage={"dir": str(tmp_path / "state")})
-        port, log = free_port(), tmp_path / "one.log"
+        port, log = free_port(), tmp_path / "first.log"
         path = write_config(tmp_path, settings, "one")
         with child("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path), env=env, log=log) as process:
             await anyio.to_thread.run_sync(wait_until_ready, process, f"http://127.0.0.1:{port}/ready", log)
-            with gateway_http(tmp_path, settings, "two", env=env) as two:
+            with gateway_http(tmp_path, settings, "one", env=env) as two:
                 session = ""
                 with anyio.move_on_after(20):
                     async with connected(WAYS[1], f"http://127.0.0.1:{port}/mcp") as (client, _):

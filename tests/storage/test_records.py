@@ -15,7 +15,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from gateway.errors import PolicyDenied, StorageError
+from gateway.errors import NotFound, PolicyDenied, StorageError
 from gateway.storage.asks import MAX_OPEN_PER_PRINCIPAL
 from gateway.storage.entries import AuditEntry, PendingAsk
 from gateway.storage.records import MAX_QUEUED, Records
@@ -261,3 +261,26 @@ async def test_one_caller_cannot_bury_the_person_in_questions(tmp_path: Path) ->
         with pytest.raises(PolicyDenied):
             await asks.add(question("more"))
         await asks.add(question("other", principal="bob"))
+
+
+async def test_sessions_and_budget_of_earlier_version_go_to_the_gateway_that_uses_them_first(tmp_path: Path) -> None:
+    async with records(tmp_path) as old:
+        store = await old.sessions()
+        begun = await store.begin("local", "clerk", most=1)
+        await store.keep(begun, [], {"turn": 1}, ttl_seconds=60)
+        assert await (await old.budget()).count("docs", "local", limit=2, window_seconds=3600) == 0
+    for table in ("sessions", "sampling_use"):
+        sql(tmp_path, f"ALTER TABLE {table} DROP COLUMN gateway")
+    sql(tmp_path, "DELETE FROM schema_version WHERE version > 13")
+    async with records(tmp_path, gateway="front") as front, records(tmp_path, gateway="back") as back:
+        ours, theirs = await front.sessions(), await back.sessions()
+        assert [found.id for found in await theirs.list()] == [begun.id], "until one of them goes on with it"
+        held = await ours.claim(begun.id, "local")
+        assert held is not None and held.state == {"turn": 1}
+        assert [found.id for found in await ours.list()] == [begun.id] and await theirs.list() == []
+        for attempt in (theirs.claim, theirs.get, theirs.delete):
+            with pytest.raises(NotFound):
+                await attempt(begun.id, "local")
+        await theirs.begin("local", "clerk", most=1)
+        counts = [await (await one.budget()).count("docs", "local", limit=2, window_seconds=3600) for one in (front, back, front, back)]
+        assert counts == [1, 1, 2, 2], "both count the earlier request, and not each other's"

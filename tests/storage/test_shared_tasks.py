@@ -51,6 +51,15 @@ async def test_gateways_do_not_wait_for_each_others_turns(database: Database) ->
     assert await front.admit(choose_next) == ["f2"]
 
 
+async def test_starts_per_minute_are_counted_for_each_gateway(database: Database) -> None:
+    front, behind = TaskRows(database, "front"), TaskRows(database, "behind")
+    rows = [new_row("f1"), new_row("b1"), new_row("f2"), new_row("b2")]
+    for owner, row in zip((front, behind) * 2, rows, strict=True):
+        row.limits = [{"scope": "caller:local", "perMinute": 1}]
+        await add(owner, row)
+    assert [bool(row.admitted_at) for row in rows] == [True, True, False, False]
+
+
 async def test_limits_and_request_keys_are_of_one_gateway(database: Database) -> None:
     front, behind = TaskRows(database, "front"), TaskRows(database, "behind")
     assert await add(front, new_row("f1", request_key="k"), max_open=1) == ""
@@ -98,7 +107,8 @@ async def test_any_gateway_takes_over_task_of_earlier_version(tmp_path: Path) ->
     await opened.aclose()
     with sqlite3.connect(tmp_path / DATABASE_FILE) as raw:
         raw.execute("ALTER TABLE tasks DROP COLUMN gateway")
-        raw.execute("ALTER TABLE approval_rules DROP COLUMN gateway")
+        for table in ("approval_rules", "sessions", "sampling_use"):
+            raw.execute(f"ALTER TABLE {table} DROP COLUMN gateway")
         raw.execute("DELETE FROM schema_version WHERE version > 11")
     raw.close()
     assert Records(StateFolder(tmp_path), audit_days=1, gateway="front").has_orphans(time.time())
