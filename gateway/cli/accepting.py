@@ -29,6 +29,7 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
     from gateway.app.acceptance import Acceptance
     from gateway.config.load import read_runs, read_text
     from gateway.config.paths import find_config
+    from gateway.config.suggest import did_you_mean
 
     file = find_config(config_path, os.environ)
     if file is None:
@@ -43,8 +44,8 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
         if entry is not None and acceptance.waits(entry):
             waiting.append(entry)
         elif _is_own(name):
-            text = f"Nothing waits for acceptance under {name!r}. `moongate list` and `moongate doctor` show what does."
-            raise NotFound("entry", name, text)
+            hint = did_you_mean(name, [*written, *acceptance.places_held()]) or "`moongate list` and `moongate doctor` show what does."
+            raise NotFound("entry", name, f"Nothing waits for acceptance under {name!r}. {hint}")
     if not waiting:
         return False
     if len(waiting) < len(names):

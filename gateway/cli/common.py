@@ -64,11 +64,15 @@ standalone_option = click.option("--standalone", is_flag=True, help="Start the c
 class Choice(click.Choice[str]):
     """One of several words; a word like one of them is answered with it."""
 
-    def get_invalid_choice_message(self, value: object, ctx: click.Context | None) -> str:
-        """Name the choices, and the one that was probably meant."""
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the choice, or name the choices once, and the one that was probably meant."""
         from gateway.config.suggest import did_you_mean
 
-        return f"{value!r} is not one of {', '.join(self.choices)}. {did_you_mean(str(value), self.choices)}".rstrip()
+        if value in self.choices:
+            return str(value)
+        option = f"{param.opts[-1]}: " if isinstance(param, click.Option) else ""
+        hint = did_you_mean(str(value), self.choices)
+        raise click.UsageError(f"{option}{value!r} is not one of {', '.join(self.choices)}. {hint}".rstrip(), ctx)
 
 
 class Commands(click.Group):

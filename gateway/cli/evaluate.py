@@ -38,13 +38,16 @@ def evaluate(ctx: click.Context, /, **_: object) -> None:
     from gateway.cli.failures import CommandFailed
     from gateway.cli.hub import Target
     from gateway.cli.output import print_json
+    from gateway.config.paths import did_you_mean_path
     from gateway.errors import ConfigError
 
     given = ctx.params
     try:
         text = Path(given["cases"]).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"Cannot read the cases {given['cases']!r}: {error}.", path=given["cases"]) from None
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        text = f"Cannot read the cases {given['cases']!r}: {reason}. {did_you_mean_path(given['cases'])}".rstrip()
+        raise ConfigError(text, path=given["cases"]) from None
     cases = read_cases(text, name=given["cases"])
     target = Target(given["url"], given["api_key"], given["standalone"])
     loaded = load(given["config_path"])

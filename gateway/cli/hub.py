@@ -151,11 +151,13 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
 
 
 @asynccontextmanager
-async def open_running(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) -> AsyncGenerator[RunningHub | None, None]:
-    """As `open_hub`, but `None` if no gateway runs."""
+async def open_running(
+    loaded: LoadedConfig, target: Target, asker: Asker = NOBODY, *, instead: str = "starts the sources"
+) -> AsyncGenerator[RunningHub | None, None]:
+    """As `open_hub`, but `None` if no gateway runs; `instead` says what the command does with the configuration then."""
     from gateway.cli.endpoint import read_status
 
-    url = None if target.standalone else target.url or await _own_endpoint(loaded)
+    url = None if target.standalone else target.url or await _own_endpoint(loaded, instead)
     if url is None:
         yield None
         return
@@ -165,7 +167,7 @@ async def open_running(loaded: LoadedConfig, target: Target, asker: Asker = NOBO
         yield running
 
 
-async def _own_endpoint(loaded: LoadedConfig) -> str | None:
+async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
     """The URL of the running gateway of this configuration, or `None` if it does not run."""
     from gateway.cli.endpoint import endpoint_of
     from gateway.cli.output import say
@@ -177,9 +179,9 @@ async def _own_endpoint(loaded: LoadedConfig) -> str | None:
         return listener.url
     own = loaded.path or "this command"
     if listener is None or not listener.is_gateway:
-        say(f"gateway: none at {url}, so this command starts the sources of {own} itself")
+        say(f"gateway: none at {url}, so this command {instead} of {own} itself")
     else:
-        say(f"note: {listener.description()} listens on {url}, so the sources of {own} are started for this command alone.")
+        say(f"note: {listener.description()} listens on {url}, so this command {instead} of {own} itself.")
         say(f"      `--url {url}` asks that gateway.")
     return None
 

@@ -78,7 +78,8 @@ def list_command(
 ) -> None:
     """List what is served: sources (the default), or one kind of thing.
 
-    Asks the running gateway; where none runs, the configured sources are started for it.
+    Asks the running gateway. If none runs, the command reads agents and workflows itself, and starts the configured sources for
+    everything else.
     """
     from gateway.cli.hub import Target
     from gateway.cli.output import print_json
@@ -139,9 +140,11 @@ def estimate_tokens(wire: JsonMapping) -> int:
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
     """What is served of a kind, and whether it was listed to an API key."""
     from gateway.cli.hub import open_hub, open_own, open_running
+    from gateway.cli.skills import may_start_servers
 
     if kind in _OF_FILES:
-        async with open_running(loaded, target) as running:
+        starts = kind == "skills" and may_start_servers(loaded)
+        async with open_running(loaded, target, instead="starts the sources" if starts else f"reads the {kind}") as running:
             if running is not None:
                 return await _of_files(kind, running), running.has_key
         if kind == "skills":

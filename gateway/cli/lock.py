@@ -78,6 +78,7 @@ def lock(
     if accepted and accept_commands(config_path, accepted, assume_yes=assume_yes, as_json=as_json):
         return
     loaded = load(config_path)
+    _check_servers(loaded, [name.partition("/")[0] for name in accepted] or servers)
     comparing = check or diff or bool(accepted)
     path = _lock_file(loaded, is_written=not comparing)
     pins = _pins_to_change(path, full=not servers and not comparing) if not (check or diff) else read_pins(path)
@@ -163,21 +164,26 @@ def _pins_to_change(path: Path, *, full: bool) -> Pins:
         raise
 
 
-async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
-    """What each named server lists now. Every one must answer: a lock of half the servers would look like a lock.
-
-    Raises:
-        NotFound: A name is no server.
-        UpstreamUnavailable: A server cannot be reached.
-    """
-    from gateway.cli.hub import open_own
+def _check_servers(loaded: LoadedConfig, names: Sequence[str]) -> None:
+    """Refuse names that no server has. Raises `NotFound`."""
     from gateway.config.suggest import did_you_mean
-    from gateway.upstream.pins import forms_of
 
     configured = loaded.config.mcp_servers
     for name in names:
         if name not in configured:
-            raise NotFound("server", name, f"There is no server {name!r} to pin. {did_you_mean(name, configured)}".rstrip())
+            disabled = next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), "")
+            raise NotFound("server", name, f"There is no server {name!r} to pin. {disabled or did_you_mean(name, configured)}".rstrip())
+
+
+async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
+    """What each named server lists now. Every one must answer: a lock of half the servers would look like a lock.
+
+    Raises:
+        UpstreamUnavailable: A server cannot be reached.
+    """
+    from gateway.cli.hub import open_own
+    from gateway.upstream.pins import forms_of
+
     async with open_own(_only(loaded, names)) as own:
         definitions = own.gateway.definitions()
         for status in own.gateway.sources():

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import click
 
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
     from gateway.storage.records import Records
 
 T = TypeVar("T")
+
+
+class _Row(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+RowT = TypeVar("RowT", bound=_Row)
 
 TAKEN_SECONDS = 2.0
 """How long an approval waits for its call to take it, before it says that nobody did."""
@@ -151,7 +159,7 @@ def revoke(rule_id: str, config_path: str | None, as_json: bool) -> None:
     from gateway.cli.output import print_json
 
     async def work(records: Records) -> ApprovalRule:
-        rule = _one([rule for rule in await _rules(records) if rule_id and rule.id.startswith(rule_id)], rule_id)
+        rule = pick(await _rules(records), rule_id, "rule", "approvals rules")
         await (await records.rules()).revoke(rule.id)
         records.note(AuditEntry(time.time(), "approval.revoked", rule.source, rule.name, rule.principal, {"id": rule.id}))
         return rule
@@ -169,13 +177,20 @@ async def _rules(records: Records) -> list[ApprovalRule]:
     return await (await records.rules()).list()
 
 
-def _one(found: list[ApprovalRule], rule_id: str) -> ApprovalRule:
+def pick(rows: Sequence[RowT], row_id: str, what: str, listing: str) -> RowT:
+    """The row with this id, or with an id that begins so and is the only one. `moongate <listing>` shows the rows.
+
+    Raises:
+        NotFound: No row, or several; the text has the id that was probably meant.
+    """
+    from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
 
-    if len(found) != 1:
-        hint = "Several begin so; write more of it." if found else "`moongate approvals rules` shows them."
-        raise NotFound("approval", rule_id, f"There is no rule {rule_id!r}. {hint}")
-    return found[0]
+    found = [row for row in rows if row.id == row_id] or [row for row in rows if row_id and row.id.startswith(row_id)]
+    if len(found) == 1:
+        return found[0]
+    hint = "Several begin so; write more of it." if found else did_you_mean(row_id, [row.id[: max(len(row_id), 8)] for row in rows])
+    raise NotFound(what, row_id, f"There is no {what} {row_id!r}. {hint or f'`moongate {listing}` shows them.'}")
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -309,15 +324,7 @@ async def _taken(records: Records, ask_id: str) -> bool:
 
 async def _get(records: Records, ask_id: str) -> PendingAsk:
     """The question with this id, or with an id that begins so and is the only one."""
-    from gateway.config.suggest import did_you_mean
-    from gateway.errors import NotFound
-
-    known = await (await records.asks()).list(only_open=False)
-    matching = [ask for ask in known if ask.id == ask_id] or [ask for ask in known if ask_id and ask.id.startswith(ask_id)]
-    if len(matching) == 1:
-        return matching[0]
-    hint = "Several begin so; write more of it." if matching else did_you_mean(ask_id, [ask.id for ask in known])
-    raise NotFound("approval", ask_id, f"There is no question {ask_id!r}. {hint or '`moongate approvals list` shows them.'}".rstrip())
+    return pick(await (await records.asks()).list(only_open=False), ask_id, "question", "approvals list")
 
 
 def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import ListingGroup, config_option, json_option
-from gateway.cli.records import moment, with_records
+from gateway.cli.common import ListingGroup, config_option, json_option, load
+from gateway.cli.names import agent_names
+from gateway.cli.records import moment, pick, with_records
 from gateway.config.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
     from gateway.cli.output import print_json, print_table
 
     async def read(records: Records) -> list[StoredSession]:
-        return await (await records.sessions()).list(caller)
+        return await (await records.sessions()).list()
 
     every = with_records(config_path, read)
-    found = [session for session in every if agent in (None, session.agent)]
+    found = [session for session in every if agent in (None, session.agent) and caller in (None, session.principal)]
     if as_json:
         print_json({"sessions": [_shown(session) for session in found]})
         return
@@ -42,8 +43,12 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
         [s.id, s.agent, s.principal, str(s.turns), moment(s.used_at), moment(s.expires_at), "busy" if s.is_busy else ""] for s in found
     ]
     empty = "No sessions are kept."
-    if agent is not None:
-        empty = f"No sessions with agent {agent!r} are kept. {did_you_mean(agent, {session.agent for session in every})}".rstrip()
+    if not rows and not (agent is caller is None):
+        agents, callers = {session.agent for session in every}, {session.principal for session in every}
+        agents.update(agent_names(load(config_path, fetches=False)))
+        hint = did_you_mean(agent, agents) if agent is not None and agent not in agents else ""
+        hint = hint or (did_you_mean(caller, callers) if caller is not None and caller not in callers else "")
+        empty = f"No such sessions are kept. {hint}".rstrip()
     print_table(("id", "agent", "caller", "turns", "last used", "kept until", "state"), rows, empty=empty)
 
 
@@ -95,14 +100,7 @@ def delete_session(session_id: str, config_path: str | None, as_json: bool) -> N
 
 async def _matching(records: Records, session_id: str) -> list[StoredSession]:
     """The one session with this id, or with an id that begins so."""
-    from gateway.errors import NotFound
-
-    known = await (await records.sessions()).list()
-    found = [session for session in known if session_id and session.id.startswith(session_id)]
-    if len(found) == 1:
-        return found
-    hint = "Several begin so; write more of it." if found else "`moongate sessions list` shows them."
-    raise NotFound("session", session_id, f"There is no session {session_id!r}. {hint}")
+    return [pick(await (await records.sessions()).list(), session_id, "session", "sessions list")]
 
 
 def _shown(session: StoredSession) -> JsonObject:

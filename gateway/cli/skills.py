@@ -137,13 +137,19 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
     say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change to the skill ends it.")
 
 
+def may_start_servers(loaded: LoadedConfig) -> bool:
+    """Whether `read_index` starts the sources, because skills can come from servers or objects, or a rule leaves some out."""
+    config = loaded.config
+    return bool(config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter())
+
+
 async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> SkillIndex:
     """The index of skills that a gateway has with this configuration; servers are started only if they may have skills."""
     from gateway.cli.hub import open_own
     from gateway.skills.index import SkillIndex, build_index
 
     config = loaded.config
-    if folders_only or not (config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter()):
+    if folders_only or not may_start_servers(loaded):
         signed = {str(Path(root).resolve()): rule for root, rule in config.skills.signatures.items()}  # noqa: ASYNC240  # nothing else runs
         return build_index(tuple(config.expose.skills), strict=config.skills.strict, signed=signed)
     async with open_own(loaded) as own:

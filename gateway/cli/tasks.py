@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.common import Choice, ListingGroup, config_option, json_option
-from gateway.cli.records import moment, with_records
+from gateway.cli.common import Choice, ListingGroup, config_option, json_option, load
+from gateway.cli.names import tool_names
+from gateway.cli.records import moment, pick, with_records
 from gateway.config.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -48,12 +49,14 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
     """Show every task that is kept, the oldest first."""
     from gateway.cli.output import print_json, print_table
 
-    known: set[str] = set()
+    tools: set[str] = set()
+    callers: set[str] = set()
 
     async def read(records: Records) -> list[_Seen]:
-        every = await (await records.tasks()).all_of(caller)
-        known.update(row.tool for row in every)
-        return [await _seen(records, row) for row in every if tool in (None, row.tool)]
+        every = await (await records.tasks()).all_of()
+        tools.update(row.tool for row in every)
+        callers.update(row.principal for row in every)
+        return [await _seen(records, row) for row in every if tool in (None, row.tool) and caller in (None, row.principal)]
 
     found = [seen for seen in with_records(config_path, read) if status in (None, seen.status)]
     if as_json:
@@ -63,9 +66,13 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
         [row.id[:12], row.tool, row.principal, seen.standing(), moment(row.created_at), moment(row.updated_at), seen.message()]
         for row, seen in ((seen.row, seen) for seen in found)
     ]
-    hint = did_you_mean(tool, known) if tool is not None else ""
     headers = ("id", "tool", "caller", "status", "begun", "changed", "says")
-    empty = "No tasks are kept." if tool is None and status is None else f"No such tasks are kept. {hint}".rstrip()
+    empty = "No tasks are kept."
+    if not rows and not (tool is status is caller is None):
+        wrong = tool is not None and tool not in tools
+        hint = did_you_mean(tool, {*tools, *tool_names(load(config_path, fetches=False), tool)}) if tool is not None and wrong else ""
+        hint = hint or (did_you_mean(caller, callers) if caller is not None and caller not in callers else "")
+        empty = f"No such tasks are kept. {hint}".rstrip()
     print_table(headers, rows, empty=empty, whole_last=True)
 
 
@@ -233,14 +240,7 @@ async def _heard(records: Records, row: TaskRow) -> TaskRow:
 
 async def _matching(records: Records, task_id: str) -> TaskRow:
     """The task with this id, or with an id that begins so and is the only one."""
-    from gateway.errors import NotFound
-
-    known: Sequence[TaskRow] = await (await records.tasks()).all_of()
-    found = [row for row in known if row.id == task_id] or [row for row in known if task_id and row.id.startswith(task_id)]
-    if len(found) == 1:
-        return found[0]
-    hint = "Several begin so; write more of it." if found else "`moongate tasks list` shows them."
-    raise NotFound("task", task_id, f"There is no task {task_id!r}. {hint}")
+    return pick(await (await records.tasks()).all_of(), task_id, "task", "tasks list")
 
 
 @dataclass(frozen=True, slots=True)

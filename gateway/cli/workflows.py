@@ -12,6 +12,7 @@ import click
 from gateway.cli.common import Choice, Group, config_option, diverted_stdout, json_option, load, run_async
 
 if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
     from gateway.workflows.checking import WorkflowReport
 
 
@@ -74,7 +75,7 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
 
     acceptance = Acceptance()
     loaded = load(config_path, fetches=False, acceptance=acceptance)
-    path = _file_of(workflow, [loaded.base_dir / folder for folder in loaded.config.expose.agents])
+    path = _file_of(workflow, loaded)
 
     async def work() -> str:
         with diverted_stdout():
@@ -92,24 +93,24 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
         click.echo(str(output))
 
 
-def _file_of(workflow: str, folders: list[Path]) -> Path:
+def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
     """The file that is named, or that of the configured workflow of that name.
 
     Raises:
         NotFound: There is none.
     """
+    from gateway.cli.names import workflow_files
+    from gateway.config.paths import did_you_mean_path
     from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
-    from gateway.workflows.loader import SUFFIXES, examine
-    from gateway.workflows.source import find_files
+    from gateway.workflows.loader import SUFFIXES
 
     if workflow.endswith(SUFFIXES) or os.path.sep in workflow:
+        if not Path(workflow).exists():
+            raise NotFound("workflow", workflow, f"There is no file {workflow!r}. {did_you_mean_path(workflow)}".rstrip())
         return Path(workflow)
-    names: list[str] = []
-    for path in find_files(folders):
-        file, _ = examine(path)
-        names.append(file.name if file is not None else path.name.split(".workflow.")[0])
-        if names[-1] == workflow:
-            return path
-    hint = did_you_mean(workflow, names) or "`moongate list workflows` shows them."
+    files = workflow_files(loaded)
+    if workflow in files:
+        return files[workflow]
+    hint = did_you_mean(workflow, files) or "`moongate list workflows` shows them."
     raise NotFound("workflow", workflow, f"There is no workflow {workflow!r}. {hint}")

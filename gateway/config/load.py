@@ -21,7 +21,7 @@ from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
 from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig, ServerEntry, judge_policy_name
 from gateway.config.outbound import read_auth
-from gateway.config.paths import find_config, is_bundled_config
+from gateway.config.paths import did_you_mean_path, find_config, is_bundled_config
 from gateway.config.problems import keys_of, problems_of
 from gateway.config.references import NotAccepted, References
 from gateway.config.skill_folders import package_folders, vendor_folders
@@ -303,7 +303,8 @@ def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> Gatewa
     skills += [*vendor_folders(config.skills.vendors, base_dir, Path.home()), *package_folders(config.skills.packages)]
     for key, folders in (("agents", agents), ("skills", skills)):
         missing = [(index, folder) for index, folder in enumerate(folders) if not folder.exists()]
-        notes += [f"expose.{key}[{index}]: {str(folder)!r} does not exist" for index, folder in missing]
+        for index, folder in missing:
+            notes.append(f"expose.{key}[{index}]: {str(folder)!r} does not exist. {did_you_mean_path(folder)}".rstrip(". "))
     expose = config.expose.model_copy(update={"agents": [str(p) for p in agents], "skills": [str(p) for p in skills]})
     signatures = _signatures(config.skills.signatures, skills, base_dir)
     update: JsonObject = {"expose": expose, "skills": config.skills.model_copy(update={"signatures": signatures})}

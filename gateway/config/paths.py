@@ -5,11 +5,13 @@ Only computes paths and looks whether they exist; reads and writes nothing. Used
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
-from typing import Literal
+from typing import Literal, cast
 
+from gateway.config.suggest import closest
 from gateway.errors import ConfigError
 
 BundledKind = Literal["config", "agents", "skills"]
@@ -47,7 +49,32 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
             path = (here / Path(value).expanduser()).absolute()
             if path.is_file():
                 return path
-            kind = "is a folder, not a file" if path.is_dir() else "does not exist"
-            raise ConfigError(f"Configuration file {str(value)!r} (from {origin}) {kind}.", path=str(value))
+            if path.is_dir():
+                inside = Path(value) / SEARCHED[0]
+                kind, hint = "is a folder, not a file", f"Did you mean {str(inside)!r}?" if (here / inside).is_file() else ""
+            else:
+                kind, hint = "does not exist", did_you_mean_path(value, here)
+            text = f"Configuration file {str(value)!r} (from {origin}) {kind}. {hint}".rstrip()
+            raise ConfigError(text, path=str(value))
     candidates = [*(here / name for name in SEARCHED), bundled("config") / "gateway.json"]
     return next((path.absolute() for path in candidates if path.is_file()), None)
+
+
+def did_you_mean_path(written: str | Path, working_dir: Path | None = None) -> str:
+    """`Did you mean 'x'?` with the existing file or folder that a missing path is like; empty if there is none."""
+    path = Path(written).expanduser()
+    base = working_dir or Path()
+    folder, names = path, cast("list[str]", [])
+    while not (base / folder).is_dir() and folder.name:
+        folder, names = folder.parent, [folder.name, *names]
+    near = folder
+    for name in names:
+        try:
+            there = os.listdir(base / near)
+        except OSError:
+            return ""
+        match = name if name in there else closest(name, there)
+        if match is None:
+            return ""
+        near /= match
+    return f"Did you mean {str(near)!r}?" if near != path else ""

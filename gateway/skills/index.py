@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from typing import cast
 from urllib.parse import quote
 
+from gateway.config.paths import did_you_mean_path
 from gateway.config.skills import SignatureRule
 from gateway.diagnostics import Diagnostic, Verdict
 from gateway.json_types import JsonObject, JsonValue
@@ -208,7 +209,8 @@ def _read_all(
     for root, real in real_roots.items():
         problems: Problems = []
         if not os.path.isdir(real):
-            problems.append((real, Diagnostic("root-missing", "error", f"There is no folder {root!r}; create it or correct the path.")))
+            hint = did_you_mean_path(root) or "Create it or correct the path."
+            problems.append((real, Diagnostic("root-missing", "error", f"There is no folder {root!r}. {hint}")))
         for home, segments in find_skills(real, tuple(order), problems):
             folder = os.path.join(home, *segments)
             place = (order[home], segments, home)

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gateway.config.paths import did_you_mean_path
 from gateway.config.suggest import did_you_mean
 from gateway.diagnostics import Diagnostic, Verdict
 from gateway.errors import GatewayError
@@ -57,7 +58,8 @@ def check_workflows(paths: Sequence[str], *, strict: bool = False) -> list[Workf
     for path in paths:
         files = list(_files_below(path))
         if not files:
-            message = f"There is no *{SUFFIXES[0]} here." if os.path.exists(path) else "There is no such file or folder."
+            hint = did_you_mean_path(path)
+            message = f"There is no *{SUFFIXES[0]} here." if os.path.exists(path) else f"There is no such file or folder. {hint}".rstrip()
             reports.append(WorkflowReport(path, "", (Diagnostic("no-workflow", "error", message),), strict))
         for file in files:
             found.setdefault(os.path.realpath(file), file)

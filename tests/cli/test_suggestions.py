@@ -20,6 +20,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "agents" / "clerk.agent.md").write_text(AGENT)
     workflow = (ROOT / "agents" / "skill-for-task.workflow.yaml").read_text()
     (folder / "agents" / "skill-for-task.workflow.yaml").write_text(workflow)
+    (folder / "skills").symlink_to(ROOT / "skills")
+    (folder / "cases.jsonl").write_text('{"id": "a", "input": "x", "expect": {"contains": "y"}}\n')
     write_gateway(
         folder,
         mcpServers={"files": upstream_stdio(), "broken": {"comand": "x"}},
@@ -27,6 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         expose={"agents": ["agents"], "skills": [str(ROOT / "skills")]},
         server={"http": {"port": free_port()}},
         storage={"dir": "state"},
+        secrets={"token": {"command": ["true"]}},
     )
     return folder
 
@@ -59,16 +62,41 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("skills grant sql-review scripts/scn_sql.py", "scripts/scan_sql.py"),
         ("workflows graph skill-for-tsk", "skill-for-task"),
         ("keys add reader --scope flies/echo", "files"),
+        ("lock --check flies", "files"),
+        ("lock --accept secrets.tokn", "secrets.token"),
+        ("sessions list --agent clrk", "clerk"),
+        ("tasks list --tool agent__clrk", "agent__clerk"),
+        ("tasks list --tool flies__echo", "files__echo"),
+        ("list -c gatway.json", "gateway.json"),
+        ("list -c .", "gateway.json"),
+        ("skills check skils/sql-review", "skills/sql-review"),
+        ("skills check skills/sql-reveiw/SKILL.md", "skills/sql-review"),
+        ("workflows check agnets", "agents"),
+        ("workflows graph agents/skil-for-task.workflow.yaml", "agents/skill-for-task.workflow.yaml"),
+        ("eval clerk case.jsonl", "cases.jsonl"),
     ],
 )
 def test_misspelled_word_gets_a_suggestion(folder: Path, words: str, meant: str) -> None:
     done = moongate(*words.split(), cwd=folder)
-    assert f"Did you mean '{meant}'?" in done.err, done
-    assert done.code == (0 if words.startswith(("audit", "keys add")) else 1), done
+    assert f"Did you mean '{meant}'?" in done.err + done.out, done
+    finds_nothing = ("audit", "keys add", "sessions list", "tasks list --tool")
+    code = 0 if words.startswith(finds_nothing) else 2 if " -c " in words or words.startswith("eval") else 5 if " check " in words else 1
+    assert done.code == code, done
+
+
+def test_wrong_choice_names_the_choices_once(folder: Path) -> None:
+    said = moongate("list", "toolz", cwd=folder).err
+    assert said.startswith("error: 'toolz' is not one of sources, servers, tools, agents,") and said.count("resources") == 1
+    assert "error: --status: 'workin' is not one of working, " in moongate("tasks", "list", "--status", "workin", cwd=folder).err
+
+
+def test_lists_of_what_files_hold_say_that_they_read_it(folder: Path) -> None:
+    said = moongate("list", "agents", cwd=folder).err
+    assert "so this command reads the agents of " in said and "starts" not in said
+    assert "so this command starts the sources of " in moongate("list", "tools", cwd=folder).err
 
 
 def test_misspelled_agent_of_eval_and_source_of_a_policy_get_suggestions(folder: Path) -> None:
-    (folder / "cases.jsonl").write_text('{"id": "a", "input": "x", "expect": {"contains": "y"}}\n')
     assert "Did you mean 'agent__clerk'?" in moongate("eval", "clrk", "cases.jsonl", cwd=folder).err
     checked = moongate("doctor", cwd=folder)
     assert "policies.flies: no source is called 'flies', so the policy does nothing. Did you mean 'files'?" in checked.out
