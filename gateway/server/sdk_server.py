@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import anyio.abc
-from mcp.server.context import CallNext, HandlerResult
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.lowlevel import NotificationOptions, Server
 from mcp.server.models import InitializationOptions
 from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
@@ -59,7 +59,7 @@ from gateway.server.usage import Usages
 from gateway.server.wire_caller import WireCaller
 from gateway.tasks.runner import TaskRunner
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.telemetry.operations import SERVER_DURATION, measured
+from gateway.telemetry.operations import measured
 from gateway.upstream.hop import configuration_of
 
 _UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
@@ -74,7 +74,6 @@ async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerRes
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         transport = "pipe" if ctx.request is None else "tcp"
         return await measured(
-            SERVER_DURATION,
             ctx.method,
             ctx.params,
             lambda: _without_internals(ctx, call_next),
@@ -83,6 +82,15 @@ async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerRes
             code_of=lambda error: error.code if isinstance(error, MCPError) else None,
         )
     return await _without_internals(ctx, call_next)
+
+
+def _if_traced(spans: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
+    """The SDK's own middleware, which makes a span of each request, for use only while instrumentation is on."""
+
+    async def middleware(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        return await (spans(ctx, call_next) if OBSERVABILITY_SETTINGS.enable_instrumentation else call_next(ctx))
+
+    return middleware
 
 
 async def _without_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
@@ -179,6 +187,7 @@ class SdkServer:
         self.mcp = _Server(name, version=version, get_tool_input_schema=parts.catalog.input_schema)
         self.mcp.extensions = extensions
         self._register(parts)
+        self.mcp.middleware[:] = [_if_traced(spans) for spans in self.mcp.middleware]
         self.mcp.middleware.append(keep_internals)
         self.mcp.middleware.append(end_lost)
         self.mcp.middleware.append(self._count_call)

@@ -9,7 +9,6 @@ models said is left out unless it is asked for.
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -34,25 +33,13 @@ DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 
 TOKEN_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
 """Tokens, as the conventions advise."""
 
-_PROVIDER_VARIABLE = "OTEL_PYTHON_TRACER_PROVIDER"
-"""Names a provider that the API loads by itself."""
-
 _TRUE = frozenset({"true", "1", "yes", "on"})
 
 
 class ObservabilitySettings:
     """The switch. Read `enable_instrumentation` on the path; turn it with the functions below."""
 
-    __slots__ = (
-        "_idle",
-        "_instruments",
-        "_is_named",
-        "_is_refused",
-        "_kept",
-        "_provider",
-        "enable_instrumentation",
-        "enable_sensitive_data",
-    )
+    __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
         """Off, and not refused."""
@@ -61,11 +48,6 @@ class ObservabilitySettings:
         """Whether what was said, tool arguments and results are recorded as well."""
         self._is_refused = False
         self._instruments: dict[str, tuple[object, Any]] = {}
-        self._provider: Callable[[], object] | None = None
-        self._idle: tuple[type, ...] = ()
-        self._is_named: bool | None = None
-        """Whether the environment named a provider when that was first asked: a look there for each call would be dear."""
-        self._kept: Mapping[str, object] = {}
 
     @property
     def ENABLED(self) -> bool:  # agent-framework's name
@@ -91,23 +73,6 @@ class ObservabilitySettings:
     def refuse(self) -> None:
         """Make none any more, whoever else turns them on."""
         self.enable_instrumentation, self.enable_sensitive_data, self._is_refused = False, False, True
-
-    def has_provider(self) -> bool:
-        """Whether the process has a provider that keeps spans."""
-        if self._provider is None:
-            if self._is_named is None:
-                self._is_named = _PROVIDER_VARIABLE in os.environ
-            if not self._is_named and "opentelemetry.trace" not in sys.modules:
-                return False  # nobody can have set one
-            from opentelemetry import trace
-
-            # The API looks into the environment each time for as long as nobody set a provider.
-            self._kept = {} if _PROVIDER_VARIABLE in os.environ else vars(trace)
-            self._idle = (trace.ProxyTracerProvider, trace.NoOpTracerProvider)
-            self._provider = trace.get_tracer_provider
-        if self._kept.get("_TRACER_PROVIDER", self) is None:
-            return False
-        return not isinstance(self._provider(), self._idle)
 
     def histogram(self, name: str, unit: str, buckets: Sequence[float]) -> Histogram:
         """Return a histogram of the process's current meter provider; the same one each time."""
@@ -157,10 +122,8 @@ def disable_instrumentation() -> None:
 
 
 def is_traced() -> bool:
-    """Whether spans or durations of requests are kept; the short cuts past the SDK, which makes them, are not taken then."""
-    if OBSERVABILITY_SETTINGS.enable_instrumentation:
-        return True
-    return OBSERVABILITY_SETTINGS.has_provider()
+    """Whether spans and durations of requests are made. If they are, every request takes the SDK path, which makes them."""
+    return OBSERVABILITY_SETTINGS.enable_instrumentation
 
 
 def get_tracer(

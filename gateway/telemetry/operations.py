@@ -1,8 +1,8 @@
-"""Durations of MCP requests, on the side that serves them and on the side that sends them, by OpenTelemetry's MCP conventions.
+"""Durations of MCP requests on both sides, and the spans of requests that are sent, by OpenTelemetry's MCP conventions
+(https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/mcp.md`).
 
-The SDK makes the spans of both sides (https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/mcp.md`); metrics
-it leaves out. Called only when instrumentation is on. What callers choose freely is no label: a method or a tool that does not exist
-would give every typing error a time series of its own.
+The SDK makes the spans of the serving side. Called only when instrumentation is on. Names that callers choose freely are not labels of
+metrics: a method or a tool that does not exist would give every typing error a time series of its own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,6 @@ ResultT = TypeVar("ResultT")
 
 
 async def measured(
-    metric: str,
     method: str,
     params: Mapping[str, object] | None,
     work: Callable[[], Awaitable[ResultT]],
@@ -42,27 +41,77 @@ async def measured(
     transport: Transport | None = None,
     code_of: Callable[[BaseException], int | None],
 ) -> ResultT:
-    """Do the work of one request and record how long it took. `code_of` gives the JSON-RPC code of an error that has one."""
+    """Serve one request and record how long it took. `code_of` gives the JSON-RPC code of an error that has one."""
     labels: dict[str, str] = {"mcp.method.name": method, "mcp.protocol.version": protocol_version}
     if transport is not None:
         labels["network.transport"] = transport
     start = time.perf_counter()
     try:
         result = await work()
-        labels |= _named(method, params)
-        if method == "tools/call" and _is_error(result):
-            labels["error.type"] = "tool_error"
+        labels |= _named(method, params) | _outcome(method, result)
         return result
     except BaseException as error:
-        code = code_of(error)
-        labels["error.type"] = type(error).__qualname__ if code is None else str(code)
-        if code is not None:
-            labels["rpc.response.status_code"] = str(code)
-        if code == METHOD_NOT_FOUND:
+        labels |= _failure(error, code_of(error))
+        if labels.get("rpc.response.status_code") == str(METHOD_NOT_FOUND):
             labels["mcp.method.name"] = OTHER
         raise
     finally:
-        OBSERVABILITY_SETTINGS.histogram(metric, "s", BUCKETS).record(time.perf_counter() - start, labels)
+        OBSERVABILITY_SETTINGS.histogram(SERVER_DURATION, "s", BUCKETS).record(time.perf_counter() - start, labels)
+
+
+async def traced(
+    method: str,
+    params: Mapping[str, object],
+    send: Callable[[dict[str, str]], Awaitable[ResultT]],
+    *,
+    protocol_version: str,
+    transport: Transport,
+    code_of: Callable[[BaseException], int | None],
+    is_expected: Callable[[BaseException], bool],
+) -> ResultT:
+    """Send one request within a client span and record how long it took.
+
+    `send` gets the trace context for the request's `_meta`. An error that `is_expected` is an answer like any other, and the operation
+    has not failed.
+    """
+    from opentelemetry.propagate import inject
+
+    labels: dict[str, str] = {"mcp.method.name": method, "mcp.protocol.version": protocol_version, "network.transport": transport}
+    labels |= _named(method, params)
+    target = labels.get("gen_ai.tool.name") or labels.get("gen_ai.prompt.name")
+    operation = Operation(f"{method} {target}" if target else method, labels, kind="client")
+    start = time.perf_counter()
+    try:
+        with operation.active():
+            carrier: dict[str, str] = {}
+            inject(carrier)
+            result = await send(carrier)
+        labels |= _outcome(method, result)
+        return result
+    except BaseException as error:
+        code = code_of(error)
+        if not is_expected(error):
+            labels |= _failure(error, code)
+        elif code is not None:
+            labels["rpc.response.status_code"] = str(code)
+        raise
+    finally:
+        operation.add(labels)
+        if "error.type" in labels:
+            operation.fail(labels["error.type"])
+        operation.end()
+        OBSERVABILITY_SETTINGS.histogram(CLIENT_DURATION, "s", BUCKETS).record(time.perf_counter() - start, labels)
+
+
+def note_unsent(method: str, params: Mapping[str, object], error: BaseException) -> None:
+    """Make the span of a request for which no connection could be opened, if instrumentation is on."""
+    if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+        return
+    labels = {"mcp.method.name": method, **_named(method, params)}
+    target = params.get("name")
+    operation = Operation(f"{method} {target}" if isinstance(target, str) else method, labels, kind="client")
+    operation.fail(type(error).__qualname__)
+    operation.end()
 
 
 @contextmanager
@@ -105,5 +154,18 @@ def _named(method: str, params: Mapping[str, object] | None) -> dict[str, str]:
     return {"gen_ai.prompt.name": name} if method == "prompts/get" else {}
 
 
-def _is_error(result: object) -> bool:
-    return isinstance(result, Mapping) and cast("Mapping[str, object]", result).get("isError") is True
+def _outcome(method: str, result: object) -> dict[str, str]:
+    """Return the labels that a result adds."""
+    if not isinstance(result, Mapping):
+        return {}
+    answer = cast("Mapping[str, object]", result)
+    if method == "initialize" and isinstance(version := answer.get("protocolVersion"), str):
+        return {"mcp.protocol.version": version}
+    return {"error.type": "tool_error"} if method == "tools/call" and answer.get("isError") is True else {}
+
+
+def _failure(error: BaseException, code: int | None) -> dict[str, str]:
+    """Return the labels of an error: its JSON-RPC code, else its class."""
+    if code is None:
+        return {"error.type": type(error).__qualname__}
+    return {"error.type": str(code), "rpc.response.status_code": str(code)}

@@ -11,9 +11,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextvars import ContextVar
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import Any, Self, cast
 
 import anyio
@@ -25,9 +25,11 @@ from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
 from mcp.shared.message import SessionMessage
 from mcp.shared.transport_context import TransportContext
 from mcp_types import JSONRPCError, JSONRPCMessage, JSONRPCResponse, jsonrpc_message_adapter
+from opentelemetry.trace import INVALID_SPAN, Span, get_current_span
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import CONNECTION_CLOSED, RpcError
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.upstream.link import Streams, Taker
 from gateway.upstream.pipe import Pipe
@@ -43,6 +45,37 @@ _TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
 """How the SDK's HTTP transport begins to say that an answer on a stream is larger than is taken."""
 
 
+@contextlib.contextmanager
+def _note_request_id(name: str, *, attributes: Mapping[str, str], **_: object) -> Generator[Span]:
+    """Add the request's id to the active span, which `tracing` made, and make no span of the SDK."""
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        get_current_span().set_attribute("jsonrpc.request.id", attributes["jsonrpc.request.id"])
+    yield INVALID_SPAN
+
+
+def _inject_nothing(meta: object) -> None:
+    """Leave `_meta` as it is: `Session` adds the trace context of its own span."""
+
+
+def _untraced(function: Any) -> Any:
+    """Return a function of the SDK's dispatcher without its span and its trace context.
+
+    The SDK makes both as soon as the process has a tracer provider, whether the program turned our instrumentation on or not, and its
+    span has no `mcp.protocol.version` and no `error.type`. It has no switch for them yet; a copy with other globals leaves the SDK's
+    own clients as they are.
+    """
+    names = {**function.__globals__, "otel_span": _note_request_id, "inject_trace_context": _inject_nothing}
+    made = FunctionType(function.__code__, names, function.__name__, function.__defaults__)
+    made.__kwdefaults__ = function.__kwdefaults__
+    return made
+
+
+class _UntracedDispatcher(JSONRPCDispatcher[TransportContext]):
+    """The SDK's dispatcher, without spans of its own."""
+
+    send_raw_request = _untraced(JSONRPCDispatcher.send_raw_request)
+
+
 class Dispatcher:
     """One dispatcher over one pair of streams; `run` must be going."""
 
@@ -52,7 +85,7 @@ class Dispatcher:
 
         read, write = streams
         self._taker = taker
-        self._inner: JSONRPCDispatcher[TransportContext] = JSONRPCDispatcher(
+        self._inner: JSONRPCDispatcher[TransportContext] = _UntracedDispatcher(
             cast("contextlib.AbstractAsyncContextManager[SessionMessage]", read),  # pyright: ignore[reportArgumentType]  # a private Protocol of the SDK
             write,
             on_stream_exception=note,

@@ -56,7 +56,6 @@ from gateway.protocol import (
 )
 from gateway.sdk import load
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, is_traced
-from gateway.telemetry.operations import CLIENT_DURATION, measured
 from gateway.tools.context import CallContext, LogLevel, nested_capability, severity
 from gateway.tools.waits import own_task
 from gateway.upstream.hop import received_data
@@ -77,6 +76,7 @@ from gateway.upstream.standins import (
     UNAUTHORIZED,
     no_endpoint,
 )
+from gateway.upstream.tracing import request_in_span
 from gateway.upstream.turns import SETTLE_SECONDS
 
 if TYPE_CHECKING:
@@ -181,6 +181,7 @@ class Session:
         self.exchange = link.exchange
         """The short way, on a connection that has one; closed with the session."""
         self._is_plain = True
+        self._is_probing = False
         self._dispatcher: Dispatcher | None = None
         """The long way, once it was wanted."""
         self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, LogLevel | None, JsonObject] | None = None
@@ -349,20 +350,25 @@ class Session:
     async def _dispatch(
         self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None = None
     ) -> JsonObject:
-        """The result by the long way."""
+        """The result by the SDK path, within a span if instrumentation is on."""
+        if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+            return await self._deliver(method, wire, headers, ctx, name)
+        return await request_in_span(
+            method,
+            wire,
+            lambda traced: self._deliver(method, traced, headers, ctx, name),
+            protocol_version=self.negotiated.protocol_version,
+            is_pipe=isinstance(self.exchange, PipeExchange),
+            is_probing=self._is_probing,
+        )
+
+    async def _deliver(
+        self, method: str, wire: JsonObject, headers: Mapping[str, str], ctx: CallContext | None, name: str | None
+    ) -> JsonObject:
         if self.closed.is_set():
             raise self._gone()
         dispatcher = self._dispatcher or await self._widen()
         try:
-            if OBSERVABILITY_SETTINGS.enable_instrumentation:
-                return await measured(
-                    CLIENT_DURATION,
-                    method,
-                    wire,
-                    lambda: dispatcher.request(method, wire, headers, ctx, name),
-                    protocol_version=self.negotiated.protocol_version,
-                    code_of=lambda error: error.code if isinstance(error, RpcError) else None,
-                )
             return await dispatcher.request(method, wire, headers, ctx, name)
         except RpcError as error:
             raise self._translate(method, error) from None
@@ -421,7 +427,9 @@ class Session:
             self.negotiated = await self._initialize(capabilities)
             return
         modern, started = self.negotiated, anyio.current_time()
+        self._is_probing = era != "modern"  # a refusal, or silence, then says 2025
         agreed = await self._discover(required=era == "modern")
+        self._is_probing = False
         was_silent = anyio.current_time() - started >= PROBE_TIMEOUT_SECONDS
         if agreed is None:
             try:

@@ -26,12 +26,6 @@ READY: dict[str, Any] = {"jsonrpc": "2.0", "method": "notifications/initialized"
 OLD: dict[str, Any] = {"jsonrpc": "2.0", "id": "old", "method": "tools/list"}
 
 
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of telemetry leave this process with a provider, and what is traced takes no short cut."""
-    monkeypatch.setattr("gateway.server.conversation.is_traced", lambda: False)
-
-
 def call(number: Any, name: str = "echo", arguments: Any = None, **meta: Any) -> dict[str, Any]:
     params = {"name": name, "arguments": {"text": "a"} if arguments is None else arguments, "_meta": {**ENVELOPE, **meta}}
     return {**ask("tools/call", number), "params": params}

@@ -157,13 +157,6 @@ class House:
         return begun
 
 
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of telemetry leave this process with a provider, and what is traced takes no short cut."""
-    monkeypatch.setattr("gateway.server.direct.is_traced", lambda: False)
-    monkeypatch.setattr("gateway.upstream.session.is_traced", lambda: False)
-
-
 @asynccontextmanager
 async def standing(folder: Path) -> AsyncGenerator[House]:
     house = House(folder)

@@ -11,9 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.auth.keys import NewKey
-from tests.server.test_direct import META, TEXT, VERSION, heads, request, same, standing, untraced
-
-__all__ = ["untraced"]
+from tests.server.test_direct import META, TEXT, VERSION, heads, request, same, standing
 
 
 async def test_each_request_of_a_connection_is_judged_by_its_own_head_and_body(tmp_path: Path) -> None:

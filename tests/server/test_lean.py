@@ -38,13 +38,6 @@ BOTH = "application/json, text/event-stream"
 CAPABILITIES: dict[str, Any] = {"elicitation": {}, "roots": {"listChanged": True}}
 
 
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of telemetry leave this process with a provider, and what is traced takes no short cut."""
-    monkeypatch.setattr("gateway.server.direct.is_traced", lambda: False)
-    monkeypatch.setattr("gateway.server.lean.is_traced", lambda: False)
-
-
 class Door:
     """One gateway, over HTTP."""
 

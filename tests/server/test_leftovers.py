@@ -70,8 +70,7 @@ def connections() -> set[int]:
     return {id(one) for one in gc.get_objects() if isinstance(one, Http1 | Exchange)}
 
 
-async def test_a_connection_that_ended_leaves_nothing_for_the_garbage_collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.server.direct.is_traced", lambda: False)  # tests of telemetry leave this process with a provider
+async def test_a_connection_that_ended_leaves_nothing_for_the_garbage_collector(tmp_path: Path) -> None:
     async with standing(tmp_path) as house:
         lines, body = list(heads().items()), json.dumps(request()).encode()
         await post(house.wired, lines, body)

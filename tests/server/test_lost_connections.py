@@ -12,12 +12,6 @@ from gateway.server.underway import HAND_ON_SECONDS
 from tests.server.test_direct import happened, old_heads, old_request, open_session, post, standing, told
 
 
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in `test_direct`."""
-    monkeypatch.setattr("gateway.server.direct.is_traced", lambda: False)
-
-
 @pytest.mark.parametrize("after", [0.0, HAND_ON_SECONDS + 0.4])
 async def test_a_client_of_a_session_that_leaves_ends_neither_its_call_nor_its_session(tmp_path: Path, after: float) -> None:
     """The call runs to its result, and the session answers later requests on both paths."""

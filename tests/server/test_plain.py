@@ -16,12 +16,6 @@ from tests.server.test_direct import ENVELOPE, META, VERSION, Echo, same, standi
 METHODS = ("server/discover", "tools/list", "resources/list", "resources/templates/list", "prompts/list")
 
 
-@pytest.fixture(autouse=True)
-def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tests of telemetry leave this process with a provider, and what is traced takes no short cut."""
-    monkeypatch.setattr("gateway.server.direct.is_traced", lambda: False)
-
-
 def ask(method: str, number: Any = 1, **params: Any) -> dict[str, Any]:
     return {"jsonrpc": "2.0", "id": number, "method": method, "params": {"_meta": ENVELOPE, **params}}
 

@@ -121,6 +121,8 @@ def test_a_clients_trace_goes_on_at_the_upstream_server(tmp_path: Path, is_on: b
     environ = {**os.environ, "XDG_STATE_HOME": str(tmp_path)}
     if is_on:
         environ |= {"ENABLE_INSTRUMENTATION": "true", "ENABLE_CONSOLE_EXPORTERS": "true"}
+    else:
+        environ |= {"OTEL_PYTHON_TRACER_PROVIDER": "sdk_tracer_provider"}
     command, args = sooner("gateway", "run", "--stdio", "--config", str(tmp_path / "gateway.json"))
     with subprocess.Popen(
         [command, *args], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ, cwd=ROOT
@@ -167,16 +169,16 @@ def test_a_collector_gets_one_trace_of_all_parts_and_the_durations_and_nothing_o
     spans = {span.name: span for span in collected.spans() if span.trace_id.hex() == TRACE}
     below = {span.name: next((p.name for p in collected.spans() if p.span_id == span.parent_span_id), "") for span in spans.values()}
     assert below["tools/call workflow__tour"] == "" and spans["tools/call workflow__tour"].parent_span_id.hex() == PARENT.split("-")[2]
-    line = ["MCP send tools/call trace", "execute_tool up__trace", "invoke_agent scout", "executor.process look", "workflow.run"]
+    line = ["tools/call trace", "execute_tool up__trace", "invoke_agent scout", "executor.process look", "workflow.run"]
     assert [below[name] for name in line] == [*line[1:], "tools/call workflow__tour"]
     assert below["chat scripted"] == "invoke_agent scout"
-    assert f"-{spans['MCP send tools/call trace'].span_id.hex()}-" in said, "the upstream server was told the span that called it"
+    assert f"-{spans['tools/call trace'].span_id.hex()}-" in said, "the upstream server was told the span that called it"
     points = collected.points()
     served, sent = points["mcp.server.operation.duration"], points["mcp.client.operation.duration"]
     version = {"mcp.protocol.version": "2026-07-28"}
     named = {"gen_ai.operation.name": "execute_tool", "mcp.method.name": "tools/call", **version}
     assert {**named, "gen_ai.tool.name": "workflow__tour", "network.transport": "pipe"} in served
-    assert {**named, "gen_ai.tool.name": "trace"} in sent
+    assert {**named, "gen_ai.tool.name": "trace", "network.transport": "pipe"} in sent
     unknown = next(labels for labels in served if labels["mcp.method.name"] == "_OTHER")
     assert (unknown["error.type"], unknown["rpc.response.status_code"]) == ("-32601", "-32601")
     assert {"gen_ai.client.operation.duration", "gen_ai.client.token.usage"} <= set(points)

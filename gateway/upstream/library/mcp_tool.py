@@ -41,6 +41,7 @@ from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.events import EventStream
+from gateway.telemetry.operations import note_unsent
 from gateway.tools.approvals import Approvals, approved_in_run
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
 from gateway.tools.call_record import refusal
@@ -394,7 +395,7 @@ class MCPTool(ABC):
         answering = dataclasses.replace(ctx, caller=_Answering(self, ctx))
         try:
             with self._failures():
-                await self._link.open()
+                await self._connected("tools/call", {"name": guarded.definition.name})
                 outcome = await drive(guarded, arguments, answering)
         except (PolicyDenied, ModelError, AskUnavailable) as error:
             return Complete.text(str(error), is_error=True)
@@ -458,7 +459,7 @@ class MCPTool(ABC):
         if ctx.request_state is not None:
             params["requestState"] = ctx.request_state
         envelope = Envelope(ctx=ctx, meta=ctx.meta, capabilities=self._desk.capabilities, headers=headers or {})
-        wire = await self._link.open()
+        wire = await self._connected(method, params)
         if wire.negotiated.has_tasks and method in ("tools/call", "tasks/get", "tasks/update", "tasks/cancel"):
             envelope = with_extension(envelope, TASKS_EXTENSION)
         try:
@@ -470,6 +471,14 @@ class MCPTool(ABC):
         except UpstreamUnavailable:
             result = await (await self._link.open(instead_of=wire)).request(method, params, envelope)
         return received(result)
+
+    async def _connected(self, method: str, params: JsonObject) -> Wire:
+        """Return the connection for a request, opened again if it is gone."""
+        try:
+            return await self._link.open()
+        except UpstreamError as error:
+            note_unsent(method, params, error)
+            raise
 
     async def reconnect(self) -> None:
         """Have a connection again (`TaskLine`)."""
