@@ -124,6 +124,8 @@ class AgentSource:
         """Values to mask wherever something is shown."""
         self.definitions: list[AgentDefinition] = []
         """The agents that loaded."""
+        self.unloaded: list[AgentDefinition] = []
+        """Agents that name Python objects or a remote agent that cannot be used."""
         self.problems: list[SourceProblem] = []
         """What did not load; shown by `moongate doctor`."""
         self.is_waiting = False
@@ -153,13 +155,7 @@ class AgentSource:
     async def __aenter__(self) -> AgentSource:
         """Read every file."""
         before = self._previous.loaded if self._previous is not None else {}
-        around: list[object] | None = None
-        try:
-            around = await self._around(before)
-        except AgentError as error:
-            text = still_served(str(error)) if before else f"{error} Without it, no agent is served."
-            self.problems.append(SourceProblem("agents.middleware", text.removeprefix("agents.middleware: ")))
-            logger.warning("%s", text)
+        around = await self._around_or_noted(before)
         found: dict[str, LoadedAgent] = {}
         made: list[LoadedAgent] = []
         for path in await anyio.to_thread.run_sync(find_files, self._paths):
@@ -194,6 +190,17 @@ class AgentSource:
         self._previous = None
         return self
 
+    async def _around_or_noted(self, before: Mapping[Path, LoadedAgent]) -> list[object] | None:
+        """The middleware of every agent; `None` if it cannot be made, with a problem for each line of the reason."""
+        try:
+            return await self._around(before)
+        except AgentError as error:
+            for line in str(error).splitlines():
+                text = still_served(line) if before else f"{line} Without it, no agent is served."
+                self.problems.append(SourceProblem("agents.middleware", text.removeprefix("agents.middleware: ")))
+                logger.warning("%s", text)
+            return None
+
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
         """The middleware of every agent: as it was made before, or made now. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
@@ -201,8 +208,12 @@ class AgentSource:
             self.around = known.around
             return known.around
         await self._admit(middleware_entry(written) if written else None, "agents.middleware")
-        self.around = await self._made(written, "agents.middleware")
-        return self.around
+        problems: list[str] = []
+        around = await self._made(written, "agents.middleware", problems)
+        if problems:
+            raise AgentError("\n".join(problems))
+        self.around = around
+        return around
 
     async def _load(self, path: Path, known: LoadedAgent | None, around: Sequence[object]) -> LoadedAgent:
         """Read one file and make what it names. Raises `AgentError`."""
@@ -210,16 +221,21 @@ class AgentSource:
         if known is not None and known.is_current(signature, self.generation, around):
             return known
         definition = await anyio.to_thread.run_sync(read_agent, path)
-        remote = await anyio.to_thread.run_sync(self._remote, definition)
+        if self._shared.roots is not None:
+            self._shared.roots.protect(definition.file.python_references)
+        await self._admit(definition.run_entry, str(definition.path))
+        problems: list[str] = []
+        own = await self._made(definition.file.middleware, f"{definition.path}: middleware", problems)
+        providers = await self._providers_of(definition, problems)
+        remote: Remote | None = None
         try:
-            if self._shared.roots is not None:
-                self._shared.roots.protect(definition.file.python_references)
-            await self._admit(definition.run_entry, str(definition.path))
-            own = await self._made(definition.file.middleware, f"{definition.path}: middleware")
-            providers = await self._providers_of(definition)
-        except AgentError:
+            remote = await anyio.to_thread.run_sync(self._remote, definition)
+        except AgentError as error:
+            problems.append(str(error))
+        if problems:
+            self.unloaded.append(definition)
             await _close(remote)
-            raise
+            raise AgentError("\n".join(problems))
         for note in definition.notes:
             logger.info("%s", note)
         return LoadedAgent(definition, remote, providers, own, around, signature, self.generation)
@@ -260,9 +276,11 @@ class AgentSource:
             raise AgentError(f"{where}: {refusal}")
 
     def _note(self, path: Path, error: AgentError, *, stays: bool = False) -> None:
-        text = still_served(str(error)) if stays else str(error)
-        self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
-        logger.warning("%s", text)
+        """One problem per line."""
+        for line in str(error).splitlines():
+            text = still_served(line) if stays else line
+            self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
+            logger.warning("%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
         """Return the input schemas of the file tools that agents get, by the name of the source in rules: `agent/<name>`."""
@@ -284,12 +302,11 @@ class AgentSource:
             loaded.definition, self._shared, context_providers=loaded.providers, remote=loaded.remote, middleware=middleware
         )
 
-    async def _made(self, entries: Sequence[MiddlewareEntry], where: str) -> list[object]:
+    async def _made(self, entries: Sequence[MiddlewareEntry], where: str, problems: list[str]) -> list[object]:
         """The middleware that a list names: objects and functions as they are, classes made with their arguments. Lifecycle hooks
         are together where the first of them stands, because their order is among themselves.
 
-        Raises:
-            AgentError: One cannot be imported, made, or does not say what it is around.
+        Adds a line to `problems` for each that cannot be imported, made, or does not say what it is around.
         """
         made: list[object] = []
         hooks: list[LifecycleHooks] = []
@@ -306,28 +323,31 @@ class AgentSource:
                     continue
                 sort_middleware([value])
             except (TypeError, ValueError, GatewayError) as error:
-                raise AgentError(f"{where}: {reference!r}: {error}") from None
+                problems.append(f"{where}: {reference!r}: {_on_one_line(error)}")
+                continue
             made.append(value)
         return [*made[:place], *_layers(hooks), *made[place:]] if hooks else made
 
-    async def _providers_of(self, definition: AgentDefinition) -> list[ContextProvider]:
+    async def _providers_of(self, definition: AgentDefinition, problems: list[str]) -> list[ContextProvider]:
         """The context providers that a file names: objects, or what makes one when called.
 
-        Raises:
-            AgentError: One cannot be imported or is none.
+        Adds a line to `problems` for each that cannot be imported or made, or is something else.
         """
         made: list[ContextProvider] = []
+        where = f"{definition.path}: context-providers"
         for reference in definition.file.context_providers:
             try:
                 value = await import_object(reference, base_dir=self._base_dir)
                 value = value() if callable(value) and not isinstance(value, ContextProvider) else value
             except ConfigError as error:
-                raise AgentError(f"{definition.path}: context-providers: {reference!r}: {error}") from None
+                problems.append(f"{where}: {reference!r}: {_on_one_line(error)}")
             except (TypeError, ValueError, GatewayError) as error:
-                raise AgentError(f"{definition.path}: context-providers: {reference!r} could not be made: {error}") from None
-            if not isinstance(value, ContextProvider):
-                raise AgentError(f"{definition.path}: context-providers: {reference!r} is no ContextProvider, but {type(value).__name__}.")
-            made.append(value)
+                problems.append(f"{where}: {reference!r} could not be made: {_on_one_line(error)}")
+            else:
+                if isinstance(value, ContextProvider):
+                    made.append(value)
+                else:
+                    problems.append(f"{where}: {reference!r} is no ContextProvider, but {type(value).__name__}.")
         return made
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
@@ -408,6 +428,10 @@ async def _close(remote: Remote | None) -> None:
     for client in (remote.agent, remote.client) if remote is not None else ():
         if client is not None:
             await client.aclose()
+
+
+def _on_one_line(error: Exception) -> str:
+    return " ".join(str(error).split())
 
 
 def _layers(hooks: Sequence[LifecycleHooks]) -> list[object]:

@@ -66,7 +66,7 @@ class Inspection:
         return models_used(self._local.table, self._loaded.config)
 
     async def unreachable_agents(self) -> dict[str, str]:
-        """Return the files of remote agents over A2A that cannot be used, each with the reason."""
+        """Return the files of remote agents that cannot be used, each with the reason."""
         return await unreachable_agents(self._local.table)
 
     async def check_model(self, spec: str) -> ModelCheck | None:

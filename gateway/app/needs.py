@@ -13,15 +13,19 @@ from gateway.app.local import Local
 from gateway.catalog.catalog import Catalog
 from gateway.config.models import GatewayConfig
 from gateway.config.suggest import did_you_mean
-from gateway.errors import AgentError
+from gateway.errors import AgentError, ModelError
 from gateway.tools.base import SourceStatus
 
 if TYPE_CHECKING:
+    from gateway.agents.definition import AgentDefinition
     from gateway.agents.source import AgentSource
     from gateway.skills.source import SkillSource
     from gateway.workflows.source import WorkflowSource
 
 _GLOB = frozenset("*?[")
+
+_OWN = ("agent", "workflow", "function", "skill")
+"""Sources that are not servers."""
 
 REACH_SECONDS = 10.0
 """How long the card of a remote agent may take."""
@@ -37,7 +41,7 @@ class UnmetNeed:
     """The file."""
     text: str
     is_fatal: bool
-    """Whether one thing is named that is not there, not a pattern that nothing matches."""
+    """Whether one tool, agent, workflow, skill or server is named that is not there; a pattern that nothing matches is not fatal."""
 
 
 async def unmet_needs(
@@ -47,7 +51,7 @@ async def unmet_needs(
     known = {status.name: status for status in statuses}
     tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]
     found = [
-        UnmetNeed(kind, where, text, is_fatal=not _GLOB & set(pattern))
+        UnmetNeed(kind, where, text, is_fatal=not _GLOB & set(pattern) or _names_unknown_server(pattern, known))
         for kind, where, patterns in _patterns(local)
         for pattern in dict.fromkeys(patterns)
         if pattern.partition("/")[0] not in idle
@@ -57,18 +61,19 @@ async def unmet_needs(
 
 
 async def unreachable_agents(local: Mapping[str, Local]) -> dict[str, str]:
-    """Return the files of remote agents over A2A whose cards cannot be fetched within `REACH_SECONDS`, each with the reason."""
+    """Return the files of remote agents that do not answer as agents within `REACH_SECONDS`, each with the reason. Nothing is run there."""
     import anyio
 
     found: dict[str, str] = {}
     loaded = cast("AgentSource", local["agent"].source).loaded.values() if "agent" in local else ()
     for one in loaded:
-        if one.remote is None or one.remote.agent is None:
+        remote = (one.remote.agent or one.remote.client) if one.remote is not None else None
+        if remote is None:
             continue
         try:
             with anyio.fail_after(REACH_SECONDS):
-                await one.remote.agent.reach()
-        except AgentError as error:
+                await remote.reach()
+        except (AgentError, ModelError) as error:
             found[str(one.definition.path)] = str(error)
         except TimeoutError:
             found[str(one.definition.path)] = f"The remote agent did not answer within {REACH_SECONDS:g} s."
@@ -92,21 +97,31 @@ def models_used(local: Mapping[str, Local], config: GatewayConfig) -> dict[str, 
     return used
 
 
+def _definitions(local: Mapping[str, Local]) -> list[AgentDefinition]:
+    """The agents that loaded, and those that did not because of something else that they name."""
+    source = cast("AgentSource", local["agent"].source)
+    return list({definition.path: definition for definition in (*source.definitions, *source.unloaded)}.values())
+
+
 def _patterns(local: Mapping[str, Local]) -> list[tuple[str, str, list[str]]]:
     """Kind, file and named tools of every agent and workflow."""
     found: list[tuple[str, str, list[str]]] = []
     if "agent" in local:
-        definitions = cast("AgentSource", local["agent"].source).definitions
-        found += [("agent", str(definition.path), definition.file.tools) for definition in definitions]
+        found += [("agent", str(definition.path), definition.file.tools) for definition in _definitions(local)]
     if "workflow" in local:
         found += [("workflow", where, patterns) for where, patterns in cast("WorkflowSource", local["workflow"].source).needs().items()]
     return found
 
 
+def _names_unknown_server(pattern: str, known: Mapping[str, SourceStatus]) -> bool:
+    source = pattern.partition("/")[0]
+    return source not in _OWN and source not in known and not _GLOB & set(source)
+
+
 def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[str]) -> str:
     """What is wrong with a pattern that matches no tool; empty where that is known otherwise."""
     source, _, name = pattern.partition("/")
-    if source in ("agent", "workflow", "function", "skill"):
+    if source in _OWN:
         names = [tool.partition("/")[2] for tool in tools if tool.startswith(f"{source}/")]
         hint = did_you_mean(name, names) or f"`moongate list {'tools' if source == 'function' else f'{source}s'}` shows what is served."
         return f"there is no {source} {name!r}. {hint}"
@@ -126,7 +141,7 @@ def _unknown_skills(local: Mapping[str, Local]) -> list[UnmetNeed]:
         return []
     index = cast("SkillSource", local["skill"].source).index if "skill" in local else None
     found: list[UnmetNeed] = []
-    for definition in cast("AgentSource", local["agent"].source).definitions:
+    for definition in _definitions(local):
         for name in definition.file.skills:
             if index is None or not index.named(name):
                 names = [skill.name for skill in index.for_models] if index is not None else []

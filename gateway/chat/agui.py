@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, cast
 
 import httpx2
@@ -33,6 +34,9 @@ MAX_EVENT_BYTES = 8_388_608
 
 THREAD_KEY = "thread_id"
 """In `metadata` of the options and in `additional_properties` of a response: which conversation it is on the remote side."""
+
+_MALFORMED = (200, 400, 413, 415, 422, 429, 500)
+"""Statuses by which AG-UI endpoints answer a malformed request: some report it in the stream, some crash on it."""
 
 _USAGE = {
     "inputTokens": "input_token_count",
@@ -74,23 +78,43 @@ class AGUIChatClient(BaseChatClient):
     ) -> AsyncGenerator[ChatResponseUpdate, None]:
         request = build_request(messages, options)
         reader = _EventReader(str(request["threadId"]), {tool["name"] for tool in cast("list[JsonObject]", request["tools"])})
-        headers = {"Accept": "text/event-stream", "Content-Type": "application/json", **self._headers}
         body = json.dumps(request, ensure_ascii=False).encode()
+        async with self._posted(body) as response:
+            if response.status_code != 200:
+                raise _refused(self._endpoint, response)
+            async for event in _events(response.aiter_bytes()):
+                for update in reader.take(event):
+                    yield update
+                if reader.is_over:
+                    return
+        raise ModelError(f"The AG-UI agent at {self._endpoint} ended its stream before the run was finished.", retryable=True)
+
+    async def reach(self) -> None:
+        """Send a request that an AG-UI endpoint refuses as malformed, so that no agent runs there.
+
+        Raises:
+            ModelError: The endpoint cannot be reached, refuses the key, or answers as no AG-UI endpoint does.
+        """
+        async with self._posted(b'{"messages": 0}') as response:
+            kind = response.headers.get("content-type", "")
+            if response.status_code == 200 and not kind.startswith("text/event-stream"):
+                text = f"The address {self._endpoint} answers with {kind or 'no content type'} instead of a stream of events"
+                raise ModelError(f"{text}, so it is not an AG-UI endpoint.")
+            if response.status_code not in _MALFORMED:
+                raise _refused(self._endpoint, response)
+
+    @asynccontextmanager
+    async def _posted(self, body: bytes) -> AsyncGenerator[httpx2.Response]:
+        """The response to a request, with the errors of the connection as `ModelError`."""
+        headers = {"Accept": "text/event-stream", "Content-Type": "application/json", **self._headers}
         try:
             async with self._client().stream("POST", self._endpoint, content=body, headers=headers) as response:
-                if response.status_code != 200:
-                    raise await _refused(self._endpoint, response)
-                async for event in _events(response.aiter_bytes()):
-                    for update in reader.take(event):
-                        yield update
-                    if reader.is_over:
-                        return
+                yield response
         except (httpx2.ConnectError, httpx2.ConnectTimeout, httpx2.UnsupportedProtocol):
             text = f"The AG-UI agent at {self._endpoint} cannot be reached; check its address and that it runs."
             raise ModelError(text, retryable=True) from None
         except httpx2.HTTPError as error:
             raise ModelError(f"The AG-UI agent at {self._endpoint} broke off: {type(error).__name__}.", retryable=True) from None
-        raise ModelError(f"The AG-UI agent at {self._endpoint} ended its stream before the run was finished.", retryable=True)
 
     def _client(self) -> httpx2.AsyncClient:
         if self._given is not None:
@@ -288,6 +312,6 @@ def _decoded(data: bytes) -> JsonObject:
     return cast("JsonObject", event)
 
 
-async def _refused(endpoint: str, response: httpx2.Response) -> ModelError:
+def _refused(endpoint: str, response: httpx2.Response) -> ModelError:
     hint = " Set a key in `headers`." if response.status_code in (401, 403) else ""
     return ModelError(f"The AG-UI agent at {endpoint} answered {response.status_code}.{hint}", retryable=response.status_code >= 500)

@@ -26,6 +26,7 @@ from gateway.errors import CODE_ERRORS, ConfigError
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function import FunctionTool
 from gateway.tools.function_rules import unwrapped
+from gateway.tools.missing_imports import missing_imports
 from gateway.tools.modules import current_modules
 
 if TYPE_CHECKING:
@@ -192,12 +193,28 @@ def _import(name: str, folder: str) -> ModuleType:
 
 
 def _why_not_imported(name: str, folder: str, error: BaseException) -> str:
-    if not isinstance(error, ModuleNotFoundError):
+    if isinstance(error, ModuleNotFoundError):
+        missing = error.name or name
+        if name == missing or name.startswith(f"{missing}."):
+            return f"No module {missing!r} in {folder!r} or installed; check the spelling, or install its package beside Moongate."
+    if not isinstance(error, ImportError):
         return f"Importing it failed: {type(error).__name__}: {error}. Run `python -c 'import {name}'` there to see where."
-    missing = error.name or name
-    if name == missing or name.startswith(f"{missing}."):
-        return f"No module {missing!r} in {folder!r} or installed; check the spelling, or install its package beside Moongate."
-    return f"It imports {missing!r}, which is not installed; install it beside Moongate."
+    with _first_on_path(folder):
+        modules, names = missing_imports(error, folder)
+    told: list[str] = []
+    if modules:
+        are, them = ("is", "it") if len(modules) == 1 else ("are", "them")
+        told.append(f"It imports {_list(modules)}, which {are} not installed; install {them} beside Moongate.")
+    if names:
+        do = "does" if len(names) == 1 else "do"
+        told.append(f"It imports {_list(names)}, which {do} not exist; check the spelling and the version.")
+    return " ".join(told) or f"Importing it failed: {error}. Run `python -c 'import {name}'` there to see where."
+
+
+def _list(names: Sequence[str]) -> str:
+    """Quoted names with commas and an `and`."""
+    *most, last = map(repr, names)
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 @contextmanager

@@ -72,6 +72,11 @@ class WorkflowPlan:
             raise WorkflowInvalid("\n".join(problems))
         return cls(file, functions)
 
+    @classmethod
+    def unloaded(cls, file: WorkflowFile) -> WorkflowPlan:
+        """The plan of a file whose functions cannot be imported, for what else it names."""
+        return cls(file, team=TeamPlan(file, file.team, {}) if file.team is not None else None)
+
     @property
     def patterns(self) -> dict[str, str]:
         """The tool each executor needs, as `source/tool`, by executor id."""
@@ -137,9 +142,10 @@ async def _import_function(step: PythonStep, base_dir: Path) -> FunctionTool[...
             raise WorkflowInvalid(f"{step.python} has several parameters ({', '.join(known)}); write `arguments`.")
         return function
     unknown = [name for name in step.arguments if name not in known]
-    if unknown:
-        raise WorkflowInvalid(f"{step.python} has no parameter {unknown[0]!r}. {did_you_mean(unknown[0], known)}".rstrip())
+    problems = [f"{step.python} has no parameter {name!r}. {did_you_mean(name, known)}".rstrip() for name in unknown]
     missing = [name for name in required if name not in step.arguments]
     if missing:
-        raise WorkflowInvalid(f"{step.python} also needs {', '.join(map(repr, missing))} in `arguments`.")
+        problems.append(f"{step.python} also needs {', '.join(map(repr, missing))} in `arguments`.")
+    if problems:
+        raise WorkflowInvalid(" ".join(problems))
     return function

@@ -72,6 +72,8 @@ class WorkflowSource:
         self._base_dir = base_dir
         self.loaded: dict[Path, LoadedWorkflow] = {}
         """What is served, by file."""
+        self._unloaded: dict[Path, WorkflowPlan] = {}
+        """Of files whose functions cannot be imported."""
         self._previous: dict[Path, LoadedWorkflow] = {}
         self._failed: list[Path] = []
         self._signatures: dict[Path, Signature] = {}
@@ -138,6 +140,7 @@ class WorkflowSource:
         try:
             plan = await WorkflowPlan.prepare(file, base_dir=self._base_dir, rules=self._rules)
         except WorkflowInvalid as error:
+            self._unloaded[path] = WorkflowPlan.unloaded(file)
             self._fail(path, "\n".join(f"{path}: {line}" for line in str(error).splitlines()))
             return
         tool = WorkflowTool(plan, toolbox=self._toolbox, forms=self._forms, guards=self._guards)
@@ -165,8 +168,12 @@ class WorkflowSource:
         return [loaded.tool for loaded in self.loaded.values()]
 
     def needs(self) -> dict[str, list[str]]:
-        """Return the tools that each file names as `source/tool`, agents and workflows too, by the file's path."""
-        return {str(path): list(dict.fromkeys(loaded.plan.patterns.values())) for path, loaded in self.loaded.items()}
+        """Return the tools that each file names as `source/tool`, agents and workflows too, by the file's path.
+
+        Includes files whose Python functions cannot be imported.
+        """
+        plans = {path: loaded.plan for path, loaded in self.loaded.items()} | self._unloaded
+        return {str(path): list(dict.fromkeys(plan.patterns.values())) for path, plan in plans.items()}
 
     def subscribe(self, on_change: OnChange) -> None:
         """A source does not change: `app` makes another one."""

@@ -41,7 +41,8 @@ def checked(folder: Path, env: Mapping[str, str] | None = None, *, agents: Mappi
     for name, text in (agents or {}).items():
         (folder / "agents" / name).write_text(text)
     http = {"http": {"port": free_port()}}
-    write_gateway(folder, expose={"agents": ["agents"]}, storage={"dir": "state", **document.pop("storage", {})}, server=http, **document)
+    expose = {"agents": ["agents"], "functions": document.pop("functions", [])}
+    write_gateway(folder, expose=expose, storage={"dir": "state", **document.pop("storage", {})}, server=http, **document)
     return moongate("doctor", "--json", cwd=folder, env=env)
 
 
@@ -92,19 +93,47 @@ def about(done: Ended, subject: str) -> list[tuple[str, str]]:
 
 
 def test_agent_and_workflow_that_name_what_is_not_there_fail(tmp_path: Path) -> None:
-    clerk = CLERK.format(more="tools: [agent/gost, docs/search, up/*]\nskills: [filing]\n")
-    flow = "name: flow\ndescription: Asks.\nexecutors:\n  one: {agent: clrk, prompt: hi}\nstart: one\n"
+    clerk = CLERK.format(more="tools: [agent/gost, docs/search, up/*, u*/x]\nskills: [filing]\n")
+    flow = "name: flow\ndescription: Asks.\nexecutors:\n  one: {agent: clrk, prompt: hi}\n  two: {tool: up/add}\n"
+    flow += "start: one\nedges: [{from: one, to: two}]\n"
     done = checked(tmp_path, agents={"clerk.agent.md": clerk, "flow.workflow.yaml": flow})
     assert done.code == 2
     texts = dict.fromkeys(text for status, text in about(done, "agent ") if status == "fail")
     assert [text.split(". ")[0] for text in texts] == [
         "there is no agent 'gost'",
         "'docs/search': there is no server 'docs'",
+        "'up/*': there is no server 'up'",
         "there is no skill 'filing'",
     ]
-    assert about(done, "agent ")[2][0] == "warn"
-    [(status, text)] = about(done, "workflow ")
+    assert about(done, "agent ")[3][0] == "warn", "a pattern of server names may match none"
+    [(status, text), (_, server)] = about(done, "workflow ")
     assert (status, "there is no agent 'clrk'. Did you mean 'clerk'?" in text) == ("fail", True)
+    assert "'up/add': there is no server 'up'" in server
+
+
+def test_everything_that_a_file_names_in_vain_is_listed(tmp_path: Path) -> None:
+    """Files with several missing packages, names and tools: all are told at once, without running the files."""
+    optional = "try:\n    import nopkg_c\nexcept ImportError: ...\n"
+    (tmp_path / "crafts.py").write_text(f"{optional}import json\nimport own_part\nimport nopkg_b.inner\n")
+    (tmp_path / "own_part.py").write_text("import nopkg_a\nfrom gateway import Agent\nfrom nopkg_d import x, y\n")
+    (tmp_path / "spelled.py").write_text("from gateway import tol, Agent, workflw\nimport nopkg_e\n")
+    (tmp_path / "fine.py").write_text("def keep(text: str, to: str) -> str:\n    return text\n")
+    named = "tools: [docs/search]\nskills: [filing]\nmiddleware: ['none_a:x', 'spelled:y']\n"
+    named += "context-providers: ['none_b:z', 'fine:nothing']\n"
+    flow = "name: flow\ndescription: d\nexecutors:\n  one: {python: 'nopkg_f:x'}\n  two: {agent: clrk, prompt: hi}\n"
+    flow += "  three: {python: 'fine:keep', arguments: {texts: a, too: b}}\nstart: one\n"
+    flow += "edges: [{from: one, to: two}, {from: two, to: three}]\n"
+    agents = {"clerk.agent.md": CLERK.format(more=named), "flow.workflow.yaml": flow}
+    done = checked(tmp_path, agents=agents, functions=["crafts"])
+    packages = [text for status, text in about(done, "function ") if status == "fail"]
+    assert packages == ["It imports 'nopkg_a', 'nopkg_b.inner' and 'nopkg_d', which are not installed; install them beside Moongate. "]
+    told = "\n".join(text for status, text in about(done, "agent ") if status == "fail")
+    for missing in ("'none_a'", "'nopkg_e', which is not", "'gateway.tol' and 'gateway.workflw', which do not", "'none_b'", "no 'nothing'"):
+        assert missing in told, told
+    assert "there is no server 'docs'" in told and "there is no skill 'filing'" in told
+    told = "\n".join(text for status, text in about(done, "workflow ") if status == "fail")
+    for missing in ("'nopkg_f'", "no agent 'clrk'", "no parameter 'texts'", "no parameter 'too'", "also needs 'text', 'to'"):
+        assert missing in told, told
 
 
 def test_quarantined_tool_fails_with_the_command_that_accepts_it(tmp_path: Path) -> None:
@@ -221,6 +250,24 @@ def test_remote_agent_that_is_down_or_without_its_package_fails(tmp_path: Path, 
     done = checked(tmp_path)
     [(status, text)] = about(done, "agent ")
     assert (status, "pip install 'moongate[a2a]'" in text) == ("fail", True)
+
+
+def test_remote_agent_over_ag_ui_is_tried_with_request_that_runs_nothing(tmp_path: Path) -> None:
+    answers = {
+        "/refuses": (422, "application/json", "{}"),
+        "/streams": (200, "text/event-stream", ""),
+        "/page": (200, "text/html", "<html>Hi</html>"),
+        "/locked": (401, "application/json", "{}"),
+        "/gone": (404, "application/json", "{}"),
+    }
+    with pages(answers) as base:
+        urls = {name.strip("/"): f"{base}{name}" for name in answers} | {"down": f"http://127.0.0.1:{free_port()}/"}
+        files = {f"{n}.agent.md": CLERK.replace("clerk", n).format(more=f'remote: {{ag-ui: "{url}"}}\n') for n, url in urls.items()}
+        done = checked(tmp_path, agents=files)
+    found = {Path(c["subject"]).name.partition(".")[0]: c["text"] for c in done.data["checks"] if c["status"] == "fail"}
+    assert done.code == 4 and found.keys() == {"page", "locked", "gone", "down"}, found
+    assert "text/html instead of a stream of events" in found["page"] and "cannot be reached" in found["down"]
+    assert "answered 404" in found["gone"] and "answered 401. Set a key in `headers`." in found["locked"]
 
 
 def test_url_that_answers_without_mcp_is_explained_in_doctor_and_with_url(tmp_path: Path) -> None:

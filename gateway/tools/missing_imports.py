@@ -1,0 +1,59 @@
+"""Finds what Python files import and nothing installed has, without running them. Used for the error of a failed import."""
+
+from __future__ import annotations
+
+import ast
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+
+
+def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[str]]:
+    """Return the modules, and the names as `module.name`, that the files of `folder` in the error's traceback import and nothing has.
+
+    Only statements at the top level of a file count, because those in `try` and `if` may be optional. Names are looked for in modules that
+    are imported already.
+    """
+    modules: dict[str, None] = {}
+    names: dict[str, None] = {}
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        modules[error.name] = None
+    below = os.path.join(os.path.realpath(folder), "")
+    files = dict.fromkeys(frame.filename for frame in traceback.extract_tb(error.__traceback__))
+    for path in files:
+        if os.path.realpath(path).startswith(below):
+            for module, name in _imports(Path(path)):
+                if not _exists(module):
+                    modules.setdefault(module)
+                elif name and module in sys.modules and not hasattr(sys.modules[module], name) and not _exists(f"{module}.{name}"):
+                    names.setdefault(f"{module}.{name}")
+    return [name for name in modules if name.rpartition(".")[0] not in modules], list(names)
+
+
+def _imports(path: Path) -> Iterator[tuple[str, str]]:
+    """Yield each imported module, and the name that is taken from it, if one is."""
+    try:
+        body = ast.parse(path.read_bytes()).body
+    except (OSError, SyntaxError, ValueError):
+        return
+    for node in body:
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, "") for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield from ((node.module, alias.name if alias.name != "*" else "") for alias in node.names)
+
+
+def _exists(module: str) -> bool:
+    """Whether a module can be found. Its parents are looked at only if they are imported, because finding would import them."""
+    if module in sys.modules:
+        return True
+    parent = module.rpartition(".")[0]
+    if parent and parent not in sys.modules:
+        return _exists(parent)
+    try:
+        return find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
