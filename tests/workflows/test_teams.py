@@ -240,7 +240,7 @@ async def test_answer_that_does_not_fit_is_asked_for_again() -> None:
     result = await run(await publish(PUBLISH, box=Cast(printer=[]).box()), listener.context(), text="it")
     assert result.is_error
     first, again = (request["params"]["message"] for request in listener.asked)
-    assert (first, "The answer to 'Publish it?' cannot be used" in again) == ("Publish it?", True)
+    assert (first, again.startswith("Publish it?\nYour last answer cannot be used: field 'ok'")) == ("Publish it?", True)
 
 
 async def test_a_workflow_is_a_step_of_another_and_its_questions_reach_the_person() -> None:
