@@ -11,7 +11,6 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TypeAlias, cast
 
@@ -22,7 +21,7 @@ from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.server.attendance import ATTENDANCE_SCOPE_KEY, Attendance
 from gateway.server.handshake import Hello
-from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock, LogLevel
+from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock, LogLevel, Presence
 
 if TYPE_CHECKING:
     from typing import Any
@@ -93,12 +92,8 @@ class LeveledCaller(Caller, Protocol):
     log_level: LogLevel | None
 
 
-class PresentCaller(LeveledCaller, Protocol):
+class PresentCaller(LeveledCaller, Presence, Protocol):
     """A way back to a client that may be lost while a person is asked."""
-
-    def waiting(self) -> AbstractAsyncContextManager[None]:
-        """As `Attendance.waiting`."""
-        ...
 
 
 class Clients:
@@ -232,7 +227,7 @@ class Clients:
         session = self.session_of(ctx)
         facts = self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
         attendance = attendance_of(ctx)
-        return facts if attendance is None else dataclasses.replace(facts, waits=(attendance.waiting,))
+        return facts if attendance is None else dataclasses.replace(facts, presence=attendance)
 
     def plain_legacy_context(
         self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: PresentCaller, late_clock: LateClock
@@ -244,7 +239,7 @@ class Clients:
         if last is None or last.log_level != level:
             last = CallContext(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
             session.plain = last
-        return last.of_request(principal, caller, request_meta(meta) if meta else _NO_META, late_clock, (caller.waiting,))
+        return last.of_request(principal, caller, request_meta(meta) if meta else _NO_META, late_clock, caller)
 
     def modern_context(
         self,

@@ -103,14 +103,20 @@ async def _without_internals(ctx: RequestContext, call_next: CallNext) -> Handle
         raise MCPError(told.code, told.message, told.data) from None
 
 
+LOST_CLIENT = (
+    "The client closed its stream while the request waited for an answer, or while other callers waited for the request, "
+    "so the request was ended."
+)
+
+
 async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Middleware: end a request in a 2025 HTTP session that waits for a person when its client is lost (`attendance`)."""
+    """Middleware: end a request in a 2025 HTTP session when it needs its client and this is lost (`attendance`)."""
     attendance = attendance_of(ctx)
     if attendance is None or ctx.request_id is None:
         return await call_next(ctx)
     with attendance.request(ctx.request_id):
         return await call_next(ctx)
-    raise MCPError(REQUEST_CANCELLED, "The client closed its stream while the request waited for an answer, so the request was ended.")
+    raise MCPError(REQUEST_CANCELLED, LOST_CLIENT)
 
 
 class _Server(Server[Any]):

@@ -12,7 +12,7 @@ import contextvars
 import types
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Protocol, cast
 
 from gateway.json_types import JsonObject, JsonValue
@@ -20,7 +20,7 @@ from gateway.server.caller import wants_level
 from gateway.server.clients import LegacySession
 from gateway.server.usage import SMALL_BYTES, Usage
 from gateway.tools.base import ToolOutcome
-from gateway.tools.context import Caller, LateClock, LogLevel, undeclared
+from gateway.tools.context import Caller, LateClock, LogLevel, Presence, undeclared
 from gateway.tools.waits import PlainWait
 
 HAND_ON_SECONDS = 1.0
@@ -33,8 +33,9 @@ LOOKS = 4
 class ClosingCaller(Caller, Protocol):
     """A way back that is told when its request is served."""
 
-    def waiting(self) -> AbstractAsyncContextManager[None]:
-        """As `Attendance.waiting`."""
+    @property
+    def presence(self) -> Presence | None:
+        """Of the client."""
         ...
 
     @property
@@ -70,7 +71,7 @@ class LateCaller:
     hand_on: Callable[[], None] | None = None
     _real: ClosingCaller | None = None
     _came: asyncio.Future[None] | None = None
-    _speaking = 0
+    _speaking = _needs = 0
     _said: asyncio.Future[None] | None = None
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -92,11 +93,40 @@ class LateCaller:
         """As `WireCaller.ask`."""
         return await (await self._reach()).ask(request, key)
 
+    @property
+    def is_here(self) -> bool:
+        """As `Presence`: only the SDK path notices a lost client."""
+        presence = self.presence
+        return presence is None or presence.is_here
+
+    async def here(self) -> None:
+        """As `Presence`."""
+        if (presence := self.presence) is not None:
+            await presence.here()
+
+    def need(self) -> None:
+        """As `Presence`, from when the SDK path has the call."""
+        self._needs += 1
+        if (presence := self.presence) is not None:
+            presence.need()
+
+    def release(self) -> None:
+        """As `Presence`."""
+        self._needs -= 1
+        if (presence := self.presence) is not None:
+            presence.release()
+
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """As `Attendance.waiting`, once the SDK path has the call: only there a lost client is noticed."""
-        async with (await self._reach()).waiting():
+        """As `Presence`, once the SDK path has the call."""
+        presence = (await self._reach()).presence
+        async with nullcontext() if presence is None else presence.waiting():
             yield
+
+    @property
+    def presence(self) -> Presence | None:
+        """As `ClosingCaller.presence`."""
+        return None if self._real is None else self._real.presence
 
     @property
     def has_more(self) -> bool:
@@ -114,6 +144,9 @@ class LateCaller:
     def become(self, caller: ClosingCaller) -> None:
         """The SDK's path has the call: this is its way back from now on."""
         self._real = caller
+        if (presence := caller.presence) is not None:
+            for _ in range(self._needs):
+                presence.need()
         if self._came is not None and not self._came.done():
             self._came.set_result(None)
 

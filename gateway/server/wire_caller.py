@@ -7,7 +7,6 @@ none: asks of its calls are parked by `parked` instead.
 from __future__ import annotations
 
 import secrets
-from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
 import anyio.abc
@@ -30,7 +29,7 @@ from gateway.protocol import CONNECTION_CLOSED
 from gateway.server.caller import wants_level
 from gateway.server.clients import RequestContext, attendance_of, is_modern, legacy_profile
 from gateway.server.pacing import LogLimit, PacedProgress
-from gateway.tools.context import LogLevel, capability_of, undeclared
+from gateway.tools.context import LogLevel, Presence, capability_of, undeclared
 
 
 class _RelayedRequest(BaseModel):
@@ -104,10 +103,10 @@ class WireCaller:
             self._opened.append(minted)
         return result
 
-    def waiting(self) -> AbstractAsyncContextManager[None]:
-        """As `Attendance.waiting`."""
-        attendance = attendance_of(self._ctx)
-        return nullcontext() if attendance is None else attendance.waiting()
+    @property
+    def presence(self) -> Presence | None:
+        """Of the client, if the request is one of a 2025 session over HTTP."""
+        return attendance_of(self._ctx)
 
     @property
     def has_more(self) -> bool:

@@ -331,6 +331,7 @@ class Approvals:
                     while ended is not None and ended.state == "open":  # another process answers; it can only be looked for
                         await anyio.sleep(POLL_SECONDS)
                         ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
+                    await ctx.here()
             if ended is None:
                 return dataclasses.replace(entry, state="withdrawn")
             decided = ended.state

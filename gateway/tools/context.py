@@ -69,6 +69,31 @@ class ClientProfile:
         return any(map(self.can, ("sampling", "elicitation", "roots")))
 
 
+class Presence(Protocol):
+    """Whether the client of a call can be reached now, for a client whose request goes on without its connection."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the client has a stream open."""
+        ...
+
+    async def here(self) -> None:
+        """Wait until it has one."""
+        ...
+
+    def need(self) -> None:
+        """From here to `release` the request ends if its client is lost. Nests."""
+        ...
+
+    def release(self) -> None:
+        """Undo one `need`."""
+        ...
+
+    def waiting(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Entered around a wait for a person or for a turn: between `need` and `release`."""
+        ...
+
+
 class Caller(Protocol):
     """The way back to whoever made the call. Every method may be used until the call returns."""
 
@@ -355,7 +380,9 @@ class CallContext:
     clocks: tuple[CallClock, ...] = ()
     """Deadlines of this call and of the calls it runs inside; all stop while a person is asked."""
     waits: tuple[Wait, ...] = ()
-    """Entered around each wait for a person: gives back concurrency slots, and ends the call when its client is lost."""
+    """Entered around each wait for a person: gives back concurrency slots."""
+    presence: Presence | None = None
+    """Of the client of a request in a 2025 session over HTTP; other requests end with their connection."""
     ask_timeout_seconds: float = 3600.0
     """How long one question waits for its answer (`server.askTimeoutSeconds`)."""
     durable: DurablePort | None = None
@@ -408,12 +435,12 @@ class CallContext:
         )
 
     def of_request(
-        self, principal: Principal, caller: Caller, meta: JsonMapping, late_clock: LateClock, waits: tuple[Wait, ...] = ()
+        self, principal: Principal, caller: Caller, meta: JsonMapping, late_clock: LateClock, presence: Presence | None = None
     ) -> CallContext:
         """The context of another request of the same client, which differs in nothing else."""
         facts = self.__dict__.copy()
         facts["principal"], facts["caller"], facts["meta"], facts["late_clock"] = principal, caller, meta, late_clock
-        facts["waits"] = waits
+        facts["presence"] = presence
         return _with_facts(facts)
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
@@ -489,9 +516,16 @@ class CallContext:
         async with contextlib.AsyncExitStack() as stack:
             for clock in self.clocks:
                 await stack.enter_async_context(clock.paused())
+            if self.presence is not None:
+                await stack.enter_async_context(self.presence.waiting())
             for wait in self.waits:
                 await stack.enter_async_context(wait())
             yield
+
+    async def here(self) -> None:
+        """Wait until the client has a stream again. Within `waiting`, so that the call of a lost client ends."""
+        if self.presence is not None:
+            await self.presence.here()
 
     def question(self, name: str) -> str:
         """Return the key for `ask` of the next question with this name (`DurablePort.question`); empty outside a durable task."""

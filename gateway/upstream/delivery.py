@@ -11,8 +11,10 @@ import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from typing import Protocol
 
+import anyio
 import anyio.abc
 
 from gateway.config.models import HttpServer
@@ -24,7 +26,7 @@ from gateway.policy.repeats import may_repeat
 from gateway.protocol import TASKS_EXTENSION
 from gateway.tools.base import OpenQuestion
 from gateway.tools.context import CallContext, ClientProfile
-from gateway.tools.waits import own_task
+from gateway.tools.waits import CANCELLED, own_task
 from gateway.upstream.callers import CallerSessions
 from gateway.upstream.children import Holder
 from gateway.upstream.connection import Connection
@@ -92,6 +94,7 @@ class Delivery:
         """Of requests that come without any; the same object each time, which tells a session that it knows it."""
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
+        self._tasks: anyio.abc.TaskGroup | None = None
         self._is_http = isinstance(remote.entry, HttpServer)
         self._turns = Turns() if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_http
@@ -102,6 +105,7 @@ class Delivery:
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Allow sessions per caller; they live in `tasks`."""
+        self._tasks = tasks
         self._callers = CallerSessions(self._remote, tasks, self._negotiated)
 
     @contextmanager
@@ -113,7 +117,7 @@ class Delivery:
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
             self._turns = Turns()
-            self._turns.adopt(len(self._without_turn), ctx)
+            self._turns.adopt(self._without_turn.values(), ctx)
         if ctx is None:
             yield None
             return
@@ -225,17 +229,39 @@ class Delivery:
             await session.want_level(envelope.log_level)
             if self._turns is not None:
                 await own_task()
-                async with self._turns.turn(ctx, session.lingers) as held:
+                async with self._turns.turn(ctx, partial(self._leave, session)) as held:
                     return await self._admitted(session, method, params, dataclasses.replace(envelope, ctx=held))
             if self._takes_turns_once_asked:
                 self._without_turn[id(envelope)] = ctx
+                is_cancelled = False
                 try:
                     return await self._admitted(session, method, params, envelope)
+                except CANCELLED:
+                    is_cancelled = True
+                    raise
                 finally:
                     del self._without_turn[id(envelope)]
                     if self._turns is not None:
-                        self._turns.leave_after(session.lingers())
+                        self._leave(session, ctx, is_cancelled)
         return await self._admitted(session, method, params, envelope)
+
+    def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
+        """End the turn of a call: of a cancelled one when the server has answered a ping, which it does after the call if it is busy."""
+        assert self._turns is not None
+        if is_cancelled and self._tasks is not None and not session.closed.is_set():
+            self._tasks.start_soon(self._leave_settled, session, ctx)
+        else:
+            self._turns.leave(ctx, session.lingers())
+
+    async def _leave_settled(self, session: Session, ctx: CallContext) -> None:
+        assert self._turns is not None
+        try:
+            with anyio.move_on_after(self._policy.timeout_seconds):
+                await session.request("ping", {})
+        except UpstreamError as error:
+            logger.debug("%s: no answer to a ping after a cancelled call: %s", self._server, error)
+        finally:
+            self._turns.leave(ctx, session.lingers())
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
         """Whether somebody sees to a task that this request may become or concerns."""

@@ -6,14 +6,14 @@ A 2025 server over stdio asks on the one pipe all callers share, so while it may
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 
 import anyio
 
 from gateway.errors import AskWithdrawn
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, Presence
 from gateway.tools.queues import CallerQueues
 
 MAX_JOINED = 32
@@ -25,6 +25,10 @@ QUESTION_SECONDS = 60.0
 
 SETTLE_SECONDS = 0.25
 """How long the server may react to the refusal of a question before the next client gets its turn."""
+
+
+Leave = Callable[[CallContext, bool], None]
+"""Told that a call has ended, and whether it was cancelled, so that the server may still work on it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,35 +50,67 @@ class Turns:
         self._joined = 0
         """Calls of the owner that began while others waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
+        self._holders: list[Presence] = []
+        """Of running calls whose clients may disconnect and come back."""
+        self._is_wanted = False
+        """Whether calls wait."""
         self._settled_at = -math.inf
         """Time (`anyio.current_time`) before which no call begins."""
 
     @asynccontextmanager
-    async def turn(self, ctx: CallContext, lingers: Callable[[], float] = lambda: 0) -> AsyncGenerator[CallContext, None]:
+    async def turn(self, ctx: CallContext, leave: Leave | None = None) -> AsyncGenerator[CallContext, None]:
         """Hold the server for the client of `ctx`, and yield the context to make the call with. Waiting for it is `CallContext.waiting`.
 
-        When the call has ended, `lingers` returns the seconds before which no other call begins.
+        When the call has ended, `leave` calls `leave` of this object, at once or later.
         """
-        owner: object = ctx.client.session_id or object()
-        if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
-            async with ctx.waiting():
-                await self._wait(_Waiter(ctx.principal.id, owner))
-        else:
-            if not self._running:
-                self._owner, self._joined = owner, 0
-            self._running += 1
-            self._joined += bool(self._waiting)
+        await self._take(ctx, ctx.client.session_id or object())
+        self._hold(ctx)
+        is_cancelled = False
         try:
-            if (seconds := self._settled_at - anyio.current_time()) > 0:
-                async with ctx.waiting():
-                    await anyio.sleep(seconds)
             yield self.limited(ctx)
+        except anyio.get_cancelled_exc_class():
+            is_cancelled = True
+            raise
         finally:
-            self.leave_after(lingers())
+            (leave or self._leave_at_once)(ctx, is_cancelled)
 
-    def adopt(self, calls: int, asking: CallContext | None) -> None:
+    async def _take(self, ctx: CallContext, owner: object) -> None:
+        """Wait for the turn. While the client of a call is disconnected, other calls go first."""
+        while True:
+            is_held = self._join(owner)
+            try:
+                if not is_held:
+                    async with ctx.waiting():
+                        await self._wait(_Waiter(ctx.principal.id, owner))
+                        is_held = True
+                if (seconds := self._settled_at - anyio.current_time()) > 0:
+                    async with ctx.waiting():
+                        await anyio.sleep(seconds)
+            except BaseException:
+                if is_held:
+                    self._next()
+                raise
+            if ctx.presence is None or ctx.presence.is_here:
+                return
+            self._next()
+            async with ctx.waiting():
+                await ctx.here()
+
+    def _join(self, owner: object) -> bool:
+        """Take the turn if the server is free or works for this owner."""
+        if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
+            return False
+        if not self._running:
+            self._owner, self._joined = owner, 0
+        self._running += 1
+        self._joined += bool(self._waiting)
+        return True
+
+    def adopt(self, calls: Collection[CallContext], asking: CallContext | None) -> None:
         """Count calls that began before anybody took turns; each calls `leave` at its end. The server asks about `asking`."""
-        self._running, self._owner = calls, asking.client.session_id if asking is not None else None
+        self._running, self._owner = len(calls), asking.client.session_id if asking is not None else None
+        for ctx in calls:
+            self._hold(ctx)
 
     def limited(self, ctx: CallContext) -> CallContext:
         """The context of a call that may keep others waiting while the server asks something."""
@@ -94,7 +130,7 @@ class Turns:
         """
         with anyio.CancelScope() as scope:
             self._questions.add(scope)
-            self._limit_questions()
+            self._waiting_changed()
             try:
                 yield
             finally:
@@ -105,30 +141,50 @@ class Turns:
                 "With `callers: separate` in the server's policy each client has a process of its own."
             )
 
-    def _limit_questions(self) -> None:
+    def _hold(self, ctx: CallContext) -> None:
+        """Note a running call. It ends if its client is lost while others wait."""
+        if ctx.presence is not None:
+            self._holders.append(ctx.presence)
+            if self._is_wanted:
+                ctx.presence.need()
+
+    def _waiting_changed(self) -> None:
+        """Limit the time of open questions, and need the clients of running calls, while others wait."""
+        is_wanted = bool(self._waiting)
         deadline = anyio.current_time() + self._question_seconds
         for scope in self._questions:
-            scope.deadline = min(scope.deadline, deadline) if self._waiting else math.inf
+            scope.deadline = min(scope.deadline, deadline) if is_wanted else math.inf
+        if is_wanted is not self._is_wanted:
+            self._is_wanted = is_wanted
+            for presence in self._holders:
+                presence.need() if is_wanted else presence.release()
 
     async def _wait(self, waiter: _Waiter) -> None:
         self._waiting.add(waiter.principal, waiter)
-        self._limit_questions()
+        self._waiting_changed()
         try:
             await waiter.granted.wait()
         except BaseException:
             if not self._waiting.discard(waiter.principal, waiter):  # the turn came in the moment of being cancelled
-                self.leave()
-            self._limit_questions()
+                self._next()
+            self._waiting_changed()
             raise
 
-    def leave_after(self, seconds: float) -> None:
-        """A call of the owner ended; the next begins after these seconds, because a question of the call is still open at the server."""
+    def leave(self, ctx: CallContext, seconds: float = 0) -> None:
+        """The call of `ctx` ended. The next begins after `seconds`, because a question of the call is still open at the server."""
+        if ctx.presence in self._holders:
+            self._holders.remove(ctx.presence)
+            if self._is_wanted:
+                ctx.presence.release()
         if seconds:
             self._settled_at = max(self._settled_at, anyio.current_time() + seconds)
-        self.leave()
+        self._next()
 
-    def leave(self) -> None:
-        """A call of the owner ended."""
+    def _leave_at_once(self, ctx: CallContext, is_cancelled: bool) -> None:
+        self.leave(ctx)
+
+    def _next(self) -> None:
+        """Give a turn back, and if it is the last one of its owner, grant the next owner's."""
         self._running -= 1
         if self._running or not self._waiting:
             return
@@ -140,3 +196,4 @@ class Turns:
             self._waiting.discard(waiter.principal, waiter)
             self._running += 1
             waiter.granted.set()
+        self._waiting_changed()

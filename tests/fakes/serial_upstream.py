@@ -4,7 +4,8 @@
 
 While a question is open, further calls wait in the server. `FOLDER/heard` gets a line for each call that begins (`call TOOL WHO`), each
 cancellation (`cancelled`) and each answer to a question (`answered result` or `answered error`). A call whose question is answered with an
-error ends with the text of the error; `again` asks once more before that.
+error ends with the text of the error; `again` asks once more before that. A call of `busy` goes on until a ping comes, and notes what else
+comes before the ping (`early METHOD`).
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ QUESTIONS: dict[str, tuple[str, dict[str, Any]]] = {
     "roots": ("roots/list", {}),
 }
 QUESTIONS["again"] = QUESTIONS["elicit"]
-TOOLS: list[Any] = [{"name": name, "inputSchema": WHO} for name in ("work", *QUESTIONS)]
+TOOLS: list[Any] = [{"name": name, "inputSchema": WHO} for name in ("work", "busy", *QUESTIONS)]
 HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {"tools": {}}, "serverInfo": {"name": "serial", "version": "1"}}
 
 
@@ -59,6 +60,12 @@ class Serial:
         name, who = message["params"]["name"], message["params"]["arguments"]["who"]
         self.note(f"call {name} {who}")
         text = "done"
+        while name == "busy" and (early := self.read()) is not None:
+            if early["method"] == "ping":
+                self.note("finished")
+                self.say(id=early["id"], result={})
+                break
+            self.note(f"early {early['method']}")
         for attempt in range(2 if name == "again" else int(name in QUESTIONS)):
             method, params = QUESTIONS[name]
             number = f"question {message['id']}.{attempt}"

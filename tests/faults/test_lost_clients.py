@@ -34,6 +34,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "roots": ("roots", "roots/list", {"roots": {"mode": "relay"}}),
     "gate": ("work", "elicitation/create", {"approval": "always"}),
     "resumed": ("elicit", "elicitation/create", {}),
+    "busy": ("busy", "retry: ", {"callers": "serial"}),
 }
 """By server: the tool that is called there, what its client hears when the call begins to wait, and the policy."""
 
@@ -100,16 +101,16 @@ def read_until(raw: socket.socket, mark: str) -> str:
     return told
 
 
-def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str, tool: str = "") -> str:
+def ask(at: Besieged, raws: ExitStack, headers: dict[str, str], name: str, tool: str = "", mark: str = "") -> str:
     """Make a call at a server, or of the workflow, on a new connection, and wait until its question is shown.
 
     Returns the id of the first event of the answer's stream.
     """
-    default, mark, _ = CASES.get(name, ("flow", "elicitation/create", {}))
+    default, usual, _ = CASES.get(name, ("flow", "elicitation/create", {}))
     numbers, arguments = [*CASES, "workflow"], {"who": "weak"} if name in CASES else {}
     (raw,) = raws.enter_context(connections(at, 1))
     raw_post(at, raw, legacy("tools/call", numbers.index(name) + 1, name=f"{name}__{tool or default}", arguments=arguments), headers)
-    return re.findall(r"^id: (\S+)", read_until(raw, mark), re.MULTILINE)[0]
+    return re.findall(r"^id: (\S+)", read_until(raw, mark or usual), re.MULTILINE)[0]
 
 
 def resume(at: Besieged, raw: socket.socket, headers: dict[str, str], event: str, mark: str) -> str:
@@ -182,6 +183,8 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
         again = resume_and_stay(at, resumed, headers, events["resumed"], "elicitation/create")
         asked = json.loads(next(line[6:] for line in again.splitlines() if "elicitation/create" in line))
 
+        assert serves(at, "busy"), "a call that asks nothing ends when others wait, and the server has reacted before the next begins"
+        assert heard(folder, "busy") == ["call busy weak", "cancelled", "finished", "call work honest"]
         for name in ("approved", "listed", "elicit"):
             assert serves(at, name)
             assert heard(folder, name) == [f"call {CASES[name][0]} weak", "cancelled", "answered error", "call work honest"]
@@ -198,13 +201,18 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
     assert "Traceback" not in at.log.read_text()
 
 
-def test_deleted_session_ends_its_question(folder: Path, at: Besieged) -> None:
+def test_deleted_session_ends_its_question_and_disconnected_client_gives_its_turn_to_others(folder: Path, at: Besieged) -> None:
     before, headers = len(heard(folder, "elicit")), session_of(at, "weak", capabilities=CAPABLE)
+    away = {**session_of(at, "weak", capabilities=CAPABLE), "mcp-protocol-version": "2025-11-25"}
     with ExitStack() as raws:
         ask(at, raws, headers, "elicit")
+        with ExitStack() as soon:
+            event = ask(at, soon, away, "elicit", "work", mark="retry: ")
         assert httpx2.delete(at.url, headers=headers).status_code == 200
         assert serves(at, "elicit")
-    assert heard(folder, "elicit")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"]
+        assert heard(folder, "elicit")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"]
+        (back,) = raws.enter_context(connections(at, 1))
+        assert "done" in resume(at, back, away, event, '"result"'), "its call is sent when it is back"
 
 
 def test_question_after_a_lost_client_reaches_no_other_client(folder: Path, at: Besieged) -> None:
@@ -218,12 +226,18 @@ def test_question_after_a_lost_client_reaches_no_other_client(folder: Path, at: 
     assert heard(folder, "elicit")[before:] == told
 
 
-def test_lost_client_of_2026_ends_its_approval(folder: Path, at: Besieged) -> None:
+def test_lost_client_of_2026_ends_its_approval_and_its_plain_call(folder: Path, at: Besieged) -> None:
     """A client without forms, whose approval is on the list."""
     with connections(at, 1) as (raw,):
         body, headers = call("gate__work", who="weak")
         raw_post(at, raw, body, {**headers, **at.key_of("weak")})
         until(lambda: pending(folder) == ["gate"])
+        body, headers = call("busy__busy", who="weak")
+        before = len(heard(folder, "busy"))
+        with connections(at, 1) as (plain,):
+            raw_post(at, plain, body, {**headers, **at.key_of("weak")})
+            until(lambda: len(heard(folder, "busy")) > before)
+        assert serves(at, "busy") and heard(folder, "busy")[before:] == ["call busy weak", "cancelled", "finished", "call work honest"]
     until(lambda: pending(folder) == [])
     assert heard(folder, "gate") == []
 

@@ -50,7 +50,7 @@ def test_a_plain_call_in_a_session_has_the_facts_of_its_own_request(clients: Cli
                     log_level=level,
                     ask_timeout_seconds=7.0,
                     late_clock=clock,
-                    waits=(caller.waiting,),
+                    presence=caller,
                 )
                 assert found.principal is principal and caller.log_level == level and session.is_here
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 import anyio
 import pytest
 
@@ -111,12 +114,71 @@ async def test_calls_that_ran_before_the_first_question_have_one_turn() -> None:
 
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
-            turns.adopt(2, ctx)
+            turns.adopt([ctx, ctx], ctx)
             tasks.start_soon(others)
             with pytest.raises(AskExpired):
                 await turns.limited(ctx).ask({"method": "elicitation/create", "params": {}})
-            turns.leave()
+            turns.leave(ctx)
             await call(turns, "weak")
             assert not served
-            turns.leave()
+            turns.leave(ctx)
     assert served == ["honest"]
+
+
+class Away:
+    """A client that may be disconnected."""
+
+    def __init__(self, *, is_here: bool) -> None:
+        self.is_here, self.needs, self.back = is_here, 0, anyio.Event()
+
+    async def here(self) -> None:
+        await self.back.wait()
+        self.is_here = True
+
+    def need(self) -> None:
+        self.needs += 1
+
+    def release(self) -> None:
+        self.needs -= 1
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None]:
+        self.need()
+        yield
+        self.release()
+
+
+async def test_disconnected_client_gets_its_turn_when_it_is_back() -> None:
+    turns, away, served = Turns(), Away(is_here=False), list[str]()
+
+    async def work(who: str, presence: Away | None = None) -> None:
+        async with turns.turn(CallContext(principal=Principal(who), presence=presence)):
+            served.append(who)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            async with turns.turn(CallContext(principal=Principal("first"))):
+                tasks.start_soon(work, "away", away)
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(work, "honest")
+                await anyio.wait_all_tasks_blocked()
+                assert (turns.waiting, away.needs) == (2, 1)
+            await anyio.wait_all_tasks_blocked()
+            assert served == ["honest"] and away.needs == 1
+            away.back.set()
+    assert served == ["honest", "away"] and away.needs == 0
+
+
+async def test_running_call_needs_its_client_only_while_others_wait() -> None:
+    turns, here = Turns(), Away(is_here=True)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            async with turns.turn(CallContext(principal=Principal("slow"), presence=here)):
+                for _ in range(2):
+                    assert here.needs == 0
+                    with anyio.move_on_after(0.05):
+                        await call(turns, "honest")
+                tasks.start_soon(call, turns, "honest")
+                await anyio.wait_all_tasks_blocked()
+                assert here.needs == 1
+    assert here.needs == 0
