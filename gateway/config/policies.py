@@ -239,6 +239,8 @@ class SourcePolicy(Model):
     callers: Literal["auto", "shared", "serial", "separate"] = "auto"
     """A 2025 server over stdio that asks back: one call at a time (`serial`), a process per caller (`separate`), asks refused when
     two callers are busy (`shared`); `auto` shares until the server asks, then goes serial."""
+    serial_ask_seconds: float = Field(default=60, gt=0)
+    """At a server that works for one client at a time: how long its question may stay unanswered while other clients wait."""
     idempotent: list[str] = Field(default_factory=list)
     """Globs of tools that may be sent again when the connection broke during a call."""
     trust_annotations: bool = False

@@ -101,6 +101,11 @@ def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Re
     )
 
 
+def approvers(by: ApprovalBy) -> str:
+    """The people that may decide, in a message to anybody."""
+    return "the caller or an operator" if by == "caller" else waits_for(by)
+
+
 def waits_for(by: ApprovalBy) -> str:
     """The people that may decide, in a message to the caller."""
     return _WANTED[by][0].lower() + _WANTED[by][1:]

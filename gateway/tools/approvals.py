@@ -29,6 +29,7 @@ from gateway.policy.approvals import (
     RULE,
     Decision,
     approval_form,
+    approvers,
     canonical_arguments,
     describe_call,
     describe_question,
@@ -151,6 +152,12 @@ class Approvals:
         self._own_key = secrets.token_bytes(32)
         self._events = events
 
+    def approvers_on_list(self, ctx: CallContext, by: ApprovalBy | None) -> str:
+        """Who must decide on the list about a call of `ctx`; empty if its client is asked instead. `by` is what the source's rules say."""
+        by, caller = by or self._default_by(), ctx.on_behalf_of
+        is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
+        return "" if is_own and ctx.client.can("elicitation.form") else approvers(by)
+
     async def approve_call(
         self, source: str, name: str, arguments: JsonObject, ctx: CallContext, by: ApprovalBy | None = None
     ) -> Grant | Reject:
@@ -192,8 +199,7 @@ class Approvals:
             return None
         by = by or self._default_by()
         caller = ctx.on_behalf_of
-        is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
-        channel = "client" if is_own and ctx.client.can("elicitation.form") else "list"
+        channel = "list" if self.approvers_on_list(ctx, by) else "client"
         outcome: Literal["approved", "denied", "expired", "unavailable"] = "unavailable"
         decided_by = ""
         started = time.perf_counter()

@@ -311,6 +311,10 @@ class OpenQuestion:
     """Name that the client gives itself; empty likewise."""
     seconds: int
     """For how long it waits."""
+    seconds_left: int
+    """For how long it may wait yet."""
+    approvers: str = ""
+    """Who must approve the request on the list of approvals; empty if it waits for the client of the call."""
     calls_waiting: int = 0
     """Calls of other clients that wait for the server meanwhile."""
 
@@ -318,7 +322,9 @@ class OpenQuestion:
     def text(self) -> str:
         """The question as a part of a line about its server."""
         who = "another caller" if self.caller is None else repr(self.caller.name or self.caller.id)
-        text = f"waits {self.seconds} s for {who}{f' (client {self.client!r})' if self.client else ''} to answer {self.method}"
+        who = f"{who} (client {self.client!r})" if self.client else who
+        awaited = f"{who} to answer {self.method}" if not self.approvers else f"{self.approvers} to approve {self.method} for {who}"
+        text = f"waits {self.seconds} s for {awaited}, and {self.seconds_left} s more at most"
         if not self.calls_waiting:
             return text
         return f"{text}; {'1 call of others waits' if self.calls_waiting == 1 else f'{self.calls_waiting} calls of others wait'} for it"

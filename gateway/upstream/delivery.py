@@ -96,7 +96,7 @@ class Delivery:
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._is_http = isinstance(remote.entry, HttpServer)
-        self._turns = Turns() if self._policy.callers == "serial" else None
+        self._turns = self._new_turns() if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_http
         self._without_turn: dict[int, CallContext] = {}
         """Calls on the shared child process that began before callers took turns there."""
@@ -116,25 +116,33 @@ class Delivery:
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
-            self._turns = Turns()
+            self._turns = self._new_turns()
             self._turns.adopt(self._without_turn.values(), ctx)
         if ctx is None:
             yield None
             return
-        question = method, ctx, time.monotonic()
+        asking = self._turns.limited(ctx) if self._turns is not None and is_without_turn else ctx
+        question = method, asking, time.monotonic()
         self._questions.append(question)
         try:
-            yield self._turns.limited(ctx) if self._turns is not None and is_without_turn else ctx
+            yield asking
         finally:
             self._questions.remove(question)
 
-    @property
-    def questions(self) -> tuple[OpenQuestion, ...]:
-        """Whose answers the server waits for."""
-        now, waiting = time.monotonic(), 0 if self._turns is None else self._turns.waiting
-        return tuple(
-            OpenQuestion(method, ctx.principal, ctx.client.name[:MAX_NAME], round(now - since), waiting)
-            for method, ctx, since in self._questions
+    def questions(self, approving: Mapping[int, str]) -> tuple[OpenQuestion, ...]:
+        """Whose answers the server waits for. `approving` says by the `id` of a context who must approve its question."""
+        return tuple(self._open_question(*question, approving) for question in self._questions)
+
+    def _open_question(self, method: str, ctx: CallContext, since: float, approving: Mapping[int, str]) -> OpenQuestion:
+        now, turns, ends_at = time.monotonic(), self._turns, since + ctx.ask_timeout_seconds
+        return OpenQuestion(
+            method,
+            ctx.principal,
+            ctx.client.name[:MAX_NAME],
+            round(now - since),
+            max(round((ends_at if turns is None else min(ends_at, turns.question_ends_at)) - now), 0),
+            approving.get(id(ctx), ""),
+            0 if turns is None else turns.waiting,
         )
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
@@ -244,6 +252,9 @@ class Delivery:
                     if self._turns is not None:
                         self._leave(session, ctx, is_cancelled)
         return await self._admitted(session, method, params, envelope)
+
+    def _new_turns(self) -> Turns:
+        return Turns(self._policy.serial_ask_seconds)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
         """End the turn of a call: of a cancelled one when the server has answered a ping, which it does after the call if it is busy."""

@@ -172,7 +172,7 @@ class UpstreamSource:
             suspicious=self.suspicions.found,
             loop=self._loops.problem,
             since=connection.down_since_iso,
-            questions=self._delivery.questions,
+            questions=self._delivery.questions(self._guard.approving),
         )
 
     @property

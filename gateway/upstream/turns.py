@@ -19,10 +19,6 @@ from gateway.tools.queues import CallerQueues
 MAX_JOINED = 32
 """Calls of one client that join its turn while others wait. Not 0: a client may make calls before it answers a question of the server."""
 
-QUESTION_SECONDS = 60.0
-"""How long a question of the server may stay unanswered while calls of other clients wait for the server."""
-
-
 SETTLE_SECONDS = 0.25
 """How long the server may react to the refusal of a question before the next client gets its turn."""
 
@@ -41,8 +37,8 @@ class _Waiter:
 class Turns:
     """Gives the server to one client after the other, the clients of each principal in rotation; calls of one client run together."""
 
-    def __init__(self, question_seconds: float = QUESTION_SECONDS) -> None:
-        """`question_seconds` counts only while other clients wait."""
+    def __init__(self, question_seconds: float) -> None:
+        """A question of the server may stay unanswered for `question_seconds` while other clients wait."""
         self._question_seconds = question_seconds
         self._questions: set[anyio.CancelScope] = set()
         self._owner: object = None
@@ -121,6 +117,11 @@ class Turns:
         """Calls that wait for their turn."""
         return len(self._waiting)
 
+    @property
+    def question_ends_at(self) -> float:
+        """When the first open question ends because other calls wait, on the loop's clock; infinite if none do."""
+        return min((scope.deadline for scope in self._questions), default=math.inf)
+
     @asynccontextmanager
     async def _asking(self) -> AsyncGenerator[None, None]:
         """Entered around each question of the owner's calls (`CallContext.waits`). An unanswered question must not hold up all others.
@@ -138,7 +139,7 @@ class Turns:
         if scope.cancelled_caught:
             raise AskWithdrawn(
                 f"Nobody answered within {self._question_seconds:g} s while other callers waited for the server, so this did not go on. "
-                "With `callers: separate` in the server's policy each client has a process of its own."
+                "With `callers: separate` in the server's policy each client has a process of its own; `serialAskSeconds` is the time."
             )
 
     def _hold(self, ctx: CallContext) -> None:

@@ -34,7 +34,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "roots": ("roots", "roots/list", {"roots": {"mode": "relay"}}),
     "gate": ("work", "elicitation/create", {"approval": "always"}),
     "resumed": ("elicit", "elicitation/create", {}),
-    "busy": ("busy", "retry: ", {"callers": "serial"}),
+    "busy": ("busy", "retry: ", {"callers": "serial", "serialAskSeconds": 0.3}),
 }
 """By server: the tool that is called there, what its client hears when the call begins to wait, and the policy."""
 
@@ -174,9 +174,12 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
         until(lambda: "1 call of others waits" in questions(at, "boss")["elicit"])
         shown = {name: CASES[name][1] for name in ("elicit", "roots", "resumed")}
         shown |= dict.fromkeys(("approved", "listed"), "sampling/createMessage")
-        shown["elicit"] += "; 1 call of others waits for it"
-        assert questions(at, "honest") == {name: f"waits N s for another caller to answer {method}" for name, method in shown.items()}
-        assert questions(at, "boss")["elicit"].startswith("waits N s for 'weak' (client 'crowd') to answer elicitation/create; 1 call")
+        told = {name: f"another caller to answer {method}" for name, method in shown.items()}
+        told["listed"] = "an operator to approve sampling/createMessage for another caller"
+        told = {name: f"waits N s for {text}, and N s more at most" for name, text in told.items()}
+        told["elicit"] += "; 1 call of others waits for it"
+        assert questions(at, "honest") == told
+        assert questions(at, "boss")["elicit"].startswith("waits N s for 'weak' (client 'crowd') to answer elicitation/create, and")
         assert "for another caller to answer elicitation/create" in told_status(at, "honest")
         assert "for 'weak' (client 'crowd') to answer elicitation/create" in told_status(at, "boss")
     with connections(at, 1) as (resumed,):
@@ -280,6 +283,19 @@ def die_while_asked(path: Path, era: str, tool: str) -> None:
         finally:
             client.kill()
     until(lambda: not is_running(pid))
+
+
+def test_client_of_2026_that_dies_before_its_retry_holds_a_serial_server_for_its_configured_time(folder: Path, at: Besieged) -> None:
+    before = len(heard(folder, "busy"))
+    body, headers = call("busy__elicit", who="weak")
+    body = body.replace('/clientCapabilities": {}', f'/clientCapabilities": {json.dumps(CAPABLE)}')
+    answer = httpx2.post(at.url, content=body, headers={**headers, **at.key_of("weak")}, timeout=20)
+    assert reply(answer)["result"]["resultType"] == "input_required"
+    page = httpx2.get(f"{at.origin}/status.json", headers=at.key_of("boss"), timeout=20).json()
+    told = next(text for source in page["sources"] for text in source["questions"])
+    assert re.fullmatch(r"waits \d s for 'weak' \(client 'crowd'\) to answer elicitation/create, and 3[56]\d\d s more at most", told)
+    assert serves(at, "busy")
+    assert heard(folder, "busy")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"]
 
 
 def is_running(pid: int) -> bool:

@@ -149,7 +149,7 @@ class Away:
 
 
 async def test_disconnected_client_gets_its_turn_when_it_is_back() -> None:
-    turns, away, served = Turns(), Away(is_here=False), list[str]()
+    turns, away, served = Turns(60), Away(is_here=False), list[str]()
 
     async def work(who: str, presence: Away | None = None) -> None:
         async with turns.turn(CallContext(principal=Principal(who), presence=presence)):
@@ -170,7 +170,7 @@ async def test_disconnected_client_gets_its_turn_when_it_is_back() -> None:
 
 
 async def test_running_call_needs_its_client_only_while_others_wait() -> None:
-    turns, here = Turns(), Away(is_here=True)
+    turns, here = Turns(60), Away(is_here=True)
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
             async with turns.turn(CallContext(principal=Principal("slow"), presence=here)):
