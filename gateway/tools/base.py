@@ -302,9 +302,10 @@ SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "held"
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A request of a 2025 server in the middle of a call that waits for an answer."""
+    """A request of a 2025 server in the middle of a call that waits for an answer, or a cancelled call that the server still works on."""
 
     method: str
+    """Empty for a cancelled call."""
     caller: Principal | None
     """Who made the call; `None` if the viewer may not know it."""
     client: str
@@ -324,6 +325,7 @@ class OpenQuestion:
         who = "another caller" if self.caller is None else repr(self.caller.name or self.caller.id)
         who = f"{who} (client {self.client!r})" if self.client else who
         awaited = f"{who} to answer {self.method}" if not self.approvers else f"{self.approvers} to approve {self.method} for {who}"
+        awaited = awaited if self.method else f"the end of a cancelled call of {who}"
         text = f"waits {self.seconds} s for {awaited}, and {self.seconds_left} s more at most"
         if not self.calls_waiting:
             return text

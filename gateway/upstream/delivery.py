@@ -101,7 +101,10 @@ class Delivery:
         self._without_turn: dict[int, CallContext] = {}
         """Calls on the shared child process that began before callers took turns there."""
         self._questions: list[tuple[str, CallContext, float]] = []
-        """Method, call and time (monotonic) of each question of the server that waits for an answer."""
+        """Method, call and time (monotonic) of each question of the server that waits for an answer.
+
+        Without a method: of each cancelled call that the server still works on.
+        """
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
         """Allow sessions per caller; they live in `tasks`."""
@@ -134,7 +137,8 @@ class Delivery:
         return tuple(self._open_question(*question, approving) for question in self._questions)
 
     def _open_question(self, method: str, ctx: CallContext, since: float, approving: Mapping[int, str]) -> OpenQuestion:
-        now, turns, ends_at = time.monotonic(), self._turns, since + ctx.ask_timeout_seconds
+        now, turns = time.monotonic(), self._turns
+        ends_at = since + (ctx.ask_timeout_seconds if method else self._policy.timeout_seconds)
         return OpenQuestion(
             method,
             ctx.principal,
@@ -266,12 +270,15 @@ class Delivery:
 
     async def _leave_settled(self, session: Session, ctx: CallContext) -> None:
         assert self._turns is not None
+        cancelled = "", ctx, time.monotonic()
+        self._questions.append(cancelled)
         try:
             with anyio.move_on_after(self._policy.timeout_seconds):
                 await session.request("ping", {})
         except UpstreamError as error:
             logger.debug("%s: no answer to a ping after a cancelled call: %s", self._server, error)
         finally:
+            self._questions.remove(cancelled)
             self._turns.leave(ctx, session.lingers())
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:

@@ -4,14 +4,15 @@
 
 While a question is open, further calls wait in the server. `FOLDER/heard` gets a line for each call that begins (`call TOOL WHO`), each
 cancellation (`cancelled`) and each answer to a question (`answered result` or `answered error`). A call whose question is answered with an
-error ends with the text of the error; `again` asks once more before that. A call of `busy` goes on until a ping comes, and notes what else
-comes before the ping (`early METHOD`).
+error ends with the text of the error; `again` asks once more before that. A call of `busy` goes on until a ping has come and
+`FOLDER/may_finish` exists, and notes what else comes before the ping (`early METHOD`).
 """
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import deque
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,7 @@ HELLO: dict[str, Any] = {"protocolVersion": "2025-11-25", "capabilities": {"tool
 
 class Serial:
     def __init__(self, folder: Path) -> None:
-        self.heard = folder / "heard"
+        self.heard, self.may_finish = folder / "heard", folder / "may_finish"
         self.waiting: deque[dict[str, Any]] = deque()
 
     def note(self, line: str) -> None:
@@ -62,6 +63,8 @@ class Serial:
         text = "done"
         while name == "busy" and (early := self.read()) is not None:
             if early["method"] == "ping":
+                while not self.may_finish.exists():
+                    time.sleep(0.02)
                 self.note("finished")
                 self.say(id=early["id"], result={})
                 break
