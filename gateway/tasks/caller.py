@@ -139,6 +139,8 @@ class TaskCaller:
             del item["answer"]
             item |= {"refusals": item.get("refusals", 0) + 1, "problem": problem}
             self._task.unsaved.add(name)
+            for other in [other for other in self._task.row.asked.values() if str(other.get("step")).startswith(f"{key}~")]:
+                forget(other)  # versions that asked again under another key left it
         elif not item.get("used"):
             item["used"] = True
             await self._save(self._task)

@@ -193,10 +193,10 @@ class TaskRunner:
     async def answer(self, task: Task, responses: Mapping[str, JsonValue]) -> None:
         """Hand over answers to open questions; answers under other keys are ignored.
 
-        The task gets an answer once it is stored. If one cannot be used or stored, all questions stay open.
+        The task gets an answer once it is stored. If one does not fit its form or cannot be stored, all questions stay open.
 
         Raises:
-            AnswerRefused: An answer does not fit its question.
+            AnswerRefused: An answer does not fit its question, or the task's work refused it, which leaves that question open.
             StorageError: They cannot be stored.
         """
         rows = await self._records.tasks()

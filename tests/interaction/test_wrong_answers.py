@@ -162,18 +162,25 @@ async def test_client_that_answers_wrongly_is_asked_again_with_the_reason(served
     assert again == f"Workflow 'number' asks: How old? {refusal}"
 
 
-async def test_task_result_asks_again_after_a_wrong_answer(served: Served) -> None:
+@pytest.mark.parametrize("way", ["task_result", "plain call"])
+async def test_waiting_client_is_asked_again_after_an_answer_that_only_the_workflow_can_judge(served: Served, way: str) -> None:
     class Careless(Person):
         async def elicit(self, context: Any, params: Any) -> t.ElicitResult:
             self.asked.append(params)
-            return t.ElicitResult(action="accept", content={"answer": "old"} if len(self.asked) == 1 else {"answer": 47})
+            return t.ElicitResult(action="accept", content={"count": {1: "many", 2: 0}.get(len(self.asked), 4)})
 
     person = Careless()
     async with over_http(served.url, "modern") as wire, client_of(served, "legacy", "http", person) as client:
-        task = await begin(wire, "modern", "number")
-        result = await client.call_tool("task_result", {"task_id": task["taskId"]})
-    assert getattr(result.content[0], "text", "") == "47"
-    assert "field 'answer'" in plain(person.asked[1].message)
+        if way == "plain call":
+            result = await client.call_tool("workflow__amount", {"input": "x"})
+        else:
+            task = await begin(wire, "modern", "amount")
+            result = await client.call_tool("task_result", {"task_id": task["taskId"]})
+    assert getattr(result.content[0], "text", "") == "4 "
+    messages = [plain(params.message) for params in person.asked]
+    assert [message.count("cannot be used") for message in messages] == [0, 1, 1], messages
+    assert "field 'count'" in messages[1] and "count: Input should be greater than 0" in messages[2]
+    assert all(message.startswith("Workflow 'amount' asks: How many?") for message in messages)
 
 
 async def test_status_and_commands_name_the_question_and_its_answer(served: Served) -> None:
