@@ -74,7 +74,8 @@ async def test_hidden_text_is_stripped_from_tasks_of_servers(tmp_path: Path, era
             task = await until(wire, made["taskId"], "completed")
             result = task["result"] if era == "modern" else (await wire.send("tasks/result", taskId=made["taskId"]))["result"]
     assert_clean(json.dumps([task, result]))
-    assert (task["statusMessage"], result["structuredContent"]) == (CLEAN, {"said": CLEAN})
+    ended_as = CLEAN if era == "modern" else "Completed"  # a task of a 2025 server is followed by a task of the gateway
+    assert (task["statusMessage"], result["structuredContent"]) == (ended_as, {"said": CLEAN})
     assert [block["text"] for block in result["content"]] == [CLEAN]
 
 
