@@ -95,10 +95,10 @@ def _confirm(waiting: Sequence[RunEntry], *, assume_yes: bool) -> None:
 
 
 def _report(waiting: Sequence[RunEntry], file: Path, *, as_json: bool) -> None:
-    from gateway.cli.output import clean, print_json
+    from gateway.cli.output import print_json, tell
 
     if as_json:
         print_json({"accepted": [entry.key for entry in waiting], "file": str(file)})
         return
     for entry in waiting:
-        click.echo(clean(f"accepted {entry.key}; a running gateway takes it up by itself"))
+        tell(f"accepted {entry.key}; a running gateway takes it up by itself")

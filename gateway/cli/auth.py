@@ -76,7 +76,7 @@ def status(config_path: str | None, as_json: bool) -> None:
 @json_option
 def logout(server: str, config_path: str | None, as_json: bool) -> None:
     """Forget the tokens of SERVER and give them back to the authorization server."""
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, tell
 
     loaded = load(config_path)
     sign_in = _sign_in(loaded, server)
@@ -84,7 +84,7 @@ def logout(server: str, config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"server": server, "forgotten": held, "revoked": revoked})
         return
-    click.echo(f"signed out of {server}" + (", tokens revoked" if revoked else "") if held else f"was not signed in to {server}")
+    tell(f"signed out of {server}" + (", tokens revoked" if revoked else "") if held else f"was not signed in to {server}")
 
 
 def _open_browser(url: str) -> None:

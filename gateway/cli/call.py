@@ -92,14 +92,14 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
 
 def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
     from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import block_text, print_content, print_json
+    from gateway.cli.output import block_text, print_content, print_json, tell
     from gateway.tools.call_record import RULE_META_KEY
 
     is_error = bool(result.get("isError"))
     if as_json:
         print_json(result)
     elif "task" in result:
-        click.echo(f"task {result['task'].get('taskId')} started")
+        tell(f"task {result['task'].get('taskId')} started")
     elif not is_error:
         print_content(result)
     if is_error:

@@ -7,7 +7,6 @@ answers at once; changes nothing else. The local checks are in `checks`.
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -245,17 +244,15 @@ async def _model_checks(own: OwnHub) -> list[Check]:
 
 
 def _show(checks: Sequence[Check], *, as_json: bool) -> None:
-    from gateway.cli.output import clean, print_json, terminal_columns
-    from gateway.cli.tables import fold
+    from gateway.cli.output import print_json, tell
 
     if as_json:
         print_json({"checks": [check.to_json() for check in checks]})
         return
-    columns = terminal_columns(sys.stdout)
     for check in checks:
-        click.echo(fold(f"{check.status:<4}  {clean(check.subject)}: {clean(check.text)}", columns, " " * 6))
+        tell(f"{check.status:<4}  {check.subject}: {check.text}", " " * 6)
         if check.fix:
-            click.echo(fold(f"      fix: {clean(check.fix)}", columns, " " * 5))
+            tell(f"      fix: {check.fix}", " " * 5)
 
 
 def _code_of(failed: Sequence[Check]) -> Code:

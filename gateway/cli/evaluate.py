@@ -119,12 +119,12 @@ def _judge_of(models: object, model: str) -> Judge:
 
 
 def _show(results: Sequence[JsonObject]) -> None:
-    from gateway.cli.output import clean
+    from gateway.cli.output import tell
 
     for result in results:
-        click.echo(f"{'ok  ' if result['passed'] else 'fail'}  {clean(str(result['id']))}")
+        tell(f"{'ok  ' if result['passed'] else 'fail'}  {result['id']}")
         if result.get("error"):
-            click.echo(f"      {clean(str(result['error']))}")
+            tell(f"      {result['error']}")
         for check in cast("list[JsonObject]", result["checks"]):
             if not check["passed"]:
-                click.echo(f"      {clean(str(check['check']))} {clean(str(check.get('detail') or ''))}".rstrip())
+                tell(f"      {check['check']} {check.get('detail') or ''}".rstrip())

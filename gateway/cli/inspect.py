@@ -107,7 +107,7 @@ def _policy(source: str, loaded: LoadedConfig | None) -> JsonObject | None:
 
 
 def _print(found: JsonMapping) -> None:
-    from gateway.cli.output import clean
+    from gateway.cli.output import tell
 
     for key, value in found.items():
         if value is None or value in ([], {}):
@@ -115,8 +115,8 @@ def _print(found: JsonMapping) -> None:
         if isinstance(value, float):
             value = f"{value:.0f}"
         if isinstance(value, (dict, list)):
-            click.echo(f"{key}:")
+            tell(f"{key}:")
             text = json.dumps(value, indent=2, ensure_ascii=False)
-            click.echo(clean("\n".join(f"  {line}" for line in text.splitlines())))
+            tell("\n".join(f"  {line}" for line in text.splitlines()))
         else:
-            click.echo(clean(f"{key}: {value}"))
+            tell(f"{key}: {value}")

@@ -91,7 +91,7 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
 @json_option
 def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
     """Make a key stop working, at once and in every running gateway of this user."""
-    from gateway.cli.output import print_json, say
+    from gateway.cli.output import print_json, say, tell
     from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
 
@@ -108,7 +108,7 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"revoked": info.id, "name": info.name})
         return
-    click.echo(f"revoked {info.id} ({info.name})")
+    tell(f"revoked {info.id} ({info.name})")
 
 
 def _store(config_path: str | None) -> KeyStore:

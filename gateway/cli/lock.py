@@ -240,9 +240,9 @@ def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) ->
 
 
 def _print_difference(difference: Difference) -> None:
-    from gateway.cli.output import clean
+    from gateway.cli.output import clean, tell
 
-    click.echo(clean(f"{difference.server}/{difference.tool}: {difference.change}"))
+    tell(f"{difference.server}/{difference.tool}: {difference.change}")
     sides = (_lines(difference.before), _lines(difference.after))
     for line in list(difflib.unified_diff(*sides, "accepted", "listed now", lineterm=""))[2:]:
         click.echo(clean(f"  {line}"))
@@ -276,21 +276,21 @@ def _tools_of(server: str, accepted: Sequence[str]) -> list[str]:
 
 
 def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as_json: bool) -> None:
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, tell
 
     if as_json:
         print_json({"accepted": list(accepted), "changes": [difference.to_json() for difference in found]})
         return
     for difference in found:
         _print_difference(difference)
-    click.echo(f"accepted {', '.join(accepted)} as listed now; a running gateway takes it up by itself")
+    tell(f"accepted {', '.join(accepted)} as listed now; a running gateway takes it up by itself")
 
 
 def _write(
     path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
 ) -> None:
     """Put what is listed into the lock file; `full` drops servers that are configured no more."""
-    from gateway.cli.output import clean, print_json
+    from gateway.cli.output import print_json, tell
     from gateway.upstream.pins import Pins as NewPins
     from gateway.upstream.pins import write_pins
 
@@ -304,9 +304,9 @@ def _write(
         print_json({"lockFile": str(path), "servers": sorted(listed), "changes": [d.to_json() for d in found]})
         return
     for difference in found:
-        click.echo(clean(f"{difference.server}/{difference.tool}: {difference.change}"))
+        tell(f"{difference.server}/{difference.tool}: {difference.change}")
     count = sum(len(forms) for forms in servers.values())
-    click.echo(f"{path}: {count} tool{'' if count == 1 else 's'} of {len(servers)} server{'' if len(servers) == 1 else 's'} pinned")
+    tell(f"{path}: {count} tool{'' if count == 1 else 's'} of {len(servers)} server{'' if len(servers) == 1 else 's'} pinned")
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:

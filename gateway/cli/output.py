@@ -64,6 +64,13 @@ def say(text: str = "", *, folds: bool = True) -> None:
     click.echo(fold(shown, terminal_columns(sys.stderr)) if folds else shown, err=True)
 
 
+def tell(text: str, indent: str = "  ") -> None:
+    """Print text for people on stdout, folded to the width of a terminal; later lines of a folded one get `indent` more."""
+    from gateway.cli.tables import fold
+
+    click.echo(fold(clean(text), terminal_columns(sys.stdout), indent))
+
+
 def terminal_columns(stream: TextIO) -> int | None:
     """The width of the terminal that `stream` writes to, or `None` if it does not write to one."""
     if not stream.isatty():

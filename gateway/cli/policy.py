@@ -177,10 +177,10 @@ def _report(exposed: str, source: str, native: str, explained: Explanation, load
 
 
 def _print_explained(found: JsonMapping) -> None:
-    from gateway.cli.output import clean
+    from gateway.cli.output import tell
 
     def line(label: str, text: str) -> None:
-        click.echo(f"{label:<9} {clean(text)}".rstrip())
+        tell(f"{label:<9} {text}".rstrip(), " " * 10 if label else "")
 
     line("tool", f"{found['tool']}  ({found['native']!r} of {found['source']!r}{'' if found['listed'] else ', not shown to clients'})")
     allowed = found["verdict"] == "allowed"
@@ -249,12 +249,12 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
 
 
 def _print_findings(report: JsonMapping) -> None:
-    from gateway.cli.output import clean, say
+    from gateway.cli.output import say, tell
 
     for finding in report["findings"]:
-        click.echo(f"{_ABOUT[finding['kind']]:<18}  {clean(finding['path'])}")
-        click.echo(f"{'':<18}  {clean(finding['text'])}")
+        tell(f"{_ABOUT[finding['kind']]:<18}  {finding['path']}", " " * 20)
+        tell(f"{'':<18}  {finding['text']}", "")
     for missing in report["unchecked"]:
         say(f"not checked: {missing['source']}: {missing['reason']}")
     if not report["findings"]:
-        click.echo(f"No rule of {', '.join(report['checked']) or 'any source'} needs attention.")
+        tell(f"No rule of {', '.join(report['checked']) or 'any source'} needs attention.")

@@ -63,13 +63,13 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
 @json_option
 def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one question in full: what would be called, with which arguments."""
-    from gateway.cli.output import clean, print_json
+    from gateway.cli.output import print_json, tell
 
     found = with_records(config_path, lambda records: _get(records, ask_id))
     if as_json:
         print_json(found.to_json())
         return
-    click.echo(clean(f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left"))
+    tell(f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left")
 
 
 @approvals.command("approve")
@@ -105,14 +105,14 @@ def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
 @json_option
 def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
     """Answer what a workflow asks. `moongate approvals show` names the fields; `deny` declines."""
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, tell
 
     ask, taken = with_records(config_path, lambda records: _answer(records, ask_id, pairs, args_json))
     if as_json:
         print_json({"id": ask.id, "decision": "answered", "taken": taken})
         return
     what = "goes on" if taken else "does not wait any more; the gateway that asked may have stopped"
-    click.echo(f"answered {ask.id}: {ask.name} {what}")
+    tell(f"answered {ask.id}: {ask.name} {what}")
 
 
 async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingAsk, bool]:
@@ -156,7 +156,7 @@ def list_rules(config_path: str | None, as_json: bool) -> None:
 @json_option
 def revoke(rule_id: str, config_path: str | None, as_json: bool) -> None:
     """Ask again for what was approved for good."""
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, tell
 
     async def work(records: Records) -> ApprovalRule:
         rule = pick(await _rules(records), rule_id, "rule", "approvals rules")
@@ -170,7 +170,7 @@ def revoke(rule_id: str, config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"revoked": rule.id})
         return
-    click.echo(f"revoked {rule.id}: {rule.name} of {rule.source} asks again")
+    tell(f"revoked {rule.id}: {rule.name} of {rule.source} asks again")
 
 
 async def _rules(records: Records) -> list[ApprovalRule]:
@@ -246,7 +246,7 @@ def _no_decision(server: str | None, since: str, config_path: str | None) -> str
 
 def _show_report(report: object, *, as_json: bool) -> None:
     from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, tell
     from gateway.storage.entries import ChainReport
 
     assert isinstance(report, ChainReport)
@@ -255,11 +255,11 @@ def _show_report(report: object, *, as_json: bool) -> None:
     if as_json:
         print_json({"entries": report.entries, "problem": None})
         return
-    click.echo(f"{report.entries} lines, none changed or removed")
+    tell(f"{report.entries} lines, none changed or removed")
 
 
 def _decide(ask_id: str, decision: AskState, config_path: str | None, *, as_json: bool) -> None:
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, tell
 
     async def work(records: Records) -> tuple[PendingAsk, bool]:
         return await _move(records, ask_id, decision)
@@ -270,9 +270,9 @@ def _decide(ask_id: str, decision: AskState, config_path: str | None, *, as_json
         return
     what = f"{ask.name} of {ask.source}"
     if decision != "denied" and not taken:
-        click.echo(f"approved {ask.id}, but nobody waits for {what} any more; the gateway that asked may have stopped")
+        tell(f"approved {ask.id}, but nobody waits for {what} any more; the gateway that asked may have stopped")
         return
-    click.echo(f"{decision.replace('_', ' ')} {ask.id}: {what}" + (" goes on" if taken else ""))
+    tell(f"{decision.replace('_', ' ')} {ask.id}: {what}" + (" goes on" if taken else ""))
 
 
 async def _move(records: Records, ask_id: str, decision: AskState) -> tuple[PendingAsk, bool]:

@@ -61,7 +61,7 @@ def add(
 
 def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
     from gateway.app.acceptance import Acceptance
-    from gateway.cli.output import print_json, say
+    from gateway.cli.output import print_json, say, tell
     from gateway.config.jsonc import insert_entry
     from gateway.config.load import load_text, read_text
     from gateway.errors import ConfigError
@@ -84,7 +84,7 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
     if as_json:
         print_json({"added": name, "file": str(file), "entry": entry, "problem": problem})
         return
-    click.echo(f"added {name} to {file}")
+    tell(f"added {name} to {file}")
     if is_new and file == Path.cwd() / NEW_FILE:
         say("This file is new. Commands in this folder read it from now on, instead of the configuration that ships with Moongate.")
     if problem:
@@ -118,7 +118,7 @@ def _accept_own(loaded: LoadedConfig, name: str) -> None:
 @json_option
 def remove(name: str, config_path: str | None, as_json: bool) -> None:
     """Remove a remote MCP server from the configuration."""
-    from gateway.cli.output import print_json, say
+    from gateway.cli.output import print_json, say, tell
     from gateway.config.jsonc import parse, remove_entry
     from gateway.config.load import read_text
     from gateway.config.paths import find_config, is_bundled_config
@@ -139,7 +139,7 @@ def remove(name: str, config_path: str | None, as_json: bool) -> None:
     if as_json:
         print_json({"removed": name, "file": str(file)})
         return
-    click.echo(f"removed {name} from {file}")
+    tell(f"removed {name} from {file}")
     if name in (document.get("policies") or {}):
         say(f"Its rules under policies.{name} are still there.")
 

@@ -58,7 +58,7 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
 @json_option
 def show_session(session_id: str, config_path: str | None, as_json: bool) -> None:
     """Show what was said in one session."""
-    from gateway.cli.output import clean, print_json
+    from gateway.cli.output import print_json, tell
     from gateway.types.messages import Message
 
     async def read(records: Records) -> tuple[StoredSession, list[JsonObject]]:
@@ -70,10 +70,10 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
     if as_json:
         print_json({**_shown(session), "messages": messages})
         return
-    click.echo(clean(f"{session.id}  {session.agent}  {session.principal}  {session.turns} turns"))
+    tell(f"{session.id}  {session.agent}  {session.principal}  {session.turns} turns")
     for message in (Message.from_dict(stored) for stored in messages):
         said = message.text or ", ".join(content.type for content in message.contents)
-        click.echo(clean(f"{message.role}: {said}"))
+        tell(f"{message.role}: {said}")
 
 
 @sessions.command("delete")
@@ -82,7 +82,7 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
 @json_option
 def delete_session(session_id: str, config_path: str | None, as_json: bool) -> None:
     """Forget one session, with everything that was said in it."""
-    from gateway.cli.output import print_json
+    from gateway.cli.output import print_json, tell
 
     async def work(records: Records) -> list[str]:
         store = await records.sessions()
@@ -95,7 +95,7 @@ def delete_session(session_id: str, config_path: str | None, as_json: bool) -> N
     if as_json:
         print_json({"deleted": deleted})
         return
-    click.echo(f"deleted {', '.join(deleted)}")
+    tell(f"deleted {', '.join(deleted)}")
 
 
 async def _matching(records: Records, session_id: str) -> list[StoredSession]:

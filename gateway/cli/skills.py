@@ -51,13 +51,13 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 def _print_report(report: SkillReport) -> None:
     """A line per warning and error, in the form that editors and CI read: `file:line: level: message [code]`."""
-    from gateway.cli.output import clean
+    from gateway.cli.output import tell
     from gateway.skills.models import MANIFEST
 
     for found in report.diagnostics:
         if found.level != "info":
             place = f"{os.path.join(report.path, MANIFEST)}:{found.line}" if found.line else report.path
-            click.echo(clean(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]"))
+            tell(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
 
 
 def _summary(reports: list[SkillReport]) -> str:

@@ -82,7 +82,7 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
 @json_option
 def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one task: what was called, what it asks, what it did so far, what it gave."""
-    from gateway.cli.output import clean, print_content, print_json
+    from gateway.cli.output import clean, print_content, print_json, tell
     from gateway.policy.framing import quote, shown
     from gateway.storage.entries import KEPT
 
@@ -98,21 +98,21 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
         told = {**seen.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
         print_json({**told, "steps": [{"step": key, "done": done} for key, done in made.items()]})
         return
-    click.echo(clean(f"{row.id}  {row.tool}  {row.principal}  {seen.standing()}  attempt {row.attempts}"))
+    tell(f"{row.id}  {row.tool}  {row.principal}  {seen.standing()}  attempt {row.attempts}")
     click.echo(clean(f"arguments: {json.dumps(row.call['arguments'], ensure_ascii=False)}"))
     for key, request in asked.items():
-        click.echo(clean(f"asks {key}:\n{_question(request)}"))
+        tell(f"asks {key}:\n{_question(request)}")
     for question in seen.questions:
         if question.takes:
-            click.echo(clean(f"takes: {question.takes}"))
+            tell(f"takes: {question.takes}")
         click.echo(clean(f"answer: {question.command}"))
     for key, done in made.items():
-        click.echo(clean(f"step {key}: {'done' if done else 'in flight'}"))
+        tell(f"step {key}: {'done' if done else 'in flight'}")
     if row.message and not row.gone_at:
-        click.echo("\n".join(["says:", *quote(row.message)]))
+        tell("\n".join(["says:", *quote(row.message)]))
     if "error" in row.outcome:
         error: JsonObject = row.outcome["error"]
-        click.echo(f"error {error['code']}: {shown(str(error['message']), MAX_ERROR)}")
+        tell(f"error {error['code']}: {shown(str(error['message']), MAX_ERROR)}")
     elif "result" in row.outcome:
         print_content(row.outcome["result"])
 
@@ -216,12 +216,12 @@ def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json:
 
 
 def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
-    from gateway.cli.output import clean, print_json
+    from gateway.cli.output import print_json, tell
 
     if as_json:
         print_json(row.to_json())
         return
-    click.echo(clean(f"{row.id[:12]} of {row.tool} {what}"))
+    tell(f"{row.id[:12]} of {row.tool} {what}")
 
 
 async def _heard(records: Records, row: TaskRow) -> TaskRow:

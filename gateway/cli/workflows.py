@@ -49,11 +49,11 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 def _print_report(report: WorkflowReport) -> None:
     """A line per finding, in the form that editors and CI read: `file:line: level: message [code]`."""
-    from gateway.cli.output import clean
+    from gateway.cli.output import tell
 
     for found in report.diagnostics:
         place = f"{report.path}:{found.line}" if found.line else report.path
-        click.echo(clean(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]"))
+        tell(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
 
 
 @workflows.command("graph")

@@ -16,7 +16,7 @@ import pytest
 from gateway.cli.tables import fold, table_lines
 from gateway.policy.framing import BAR, columns_of
 from tests.cli.processes import environment, moongate, write_gateway
-from tests.fakes.running import free_port
+from tests.fakes.running import free_port, upstream_stdio
 
 HEADERS = ("name", "source", "description")
 ROWS = [
@@ -59,6 +59,16 @@ def test_pages_fit_a_terminal_of_60_columns(tmp_path: Path, command: str) -> Non
     # A path is not broken; it stands alone on its line.
     assert [line for line in lines if columns_of(line) > 60 and str(tmp_path) not in line] == []
     assert "Cannot start './no-such-program-here': No such file" in " ".join(" ".join(lines).split())
+
+
+def test_explained_rules_fit_a_terminal_of_80_columns(tmp_path: Path) -> None:
+    rules = {"echo": {"text": {"enum": [f"one of many allowed words, number {number}" for number in range(9)]}}}
+    write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, policies={"up": {"arguments": rules}}, storage={"dir": "state"})
+    lines = _printed(["policy", "explain", "up__echo", "text=other"], columns=80, cwd=tmp_path)
+    assert len(lines) > 9 and max(map(columns_of, lines)) <= 80
+    assert any(line.startswith("rule      policies.up.arguments.echo.text = ") for line in lines)
+    labels = {line[:10].strip() for line in lines} - {""}
+    assert labels == {"tool", "verdict", "rule", "rules", "leaves"}
 
 
 def _printed(words: list[str], *, columns: int, cwd: Path) -> list[str]:
