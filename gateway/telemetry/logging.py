@@ -13,17 +13,16 @@ import time
 from typing import Literal, TextIO
 from urllib.parse import quote
 
-LogLevelName = Literal["debug", "info", "warning", "error"]
+from gateway.telemetry.secret_forms import MASK, mask_forms
 
-MASK = "[secret]"
-"""What stands in a line where a secret was."""
+LogLevelName = Literal["debug", "info", "warning", "error"]
 
 MIN_SECRET_LENGTH = 6
 """Shorter values (`true`, `8080`) are not masked: they would blank out ordinary text and guard nothing."""
 
 
 class SecretMask:
-    """The values that must never be shown, and the function that hides them. One per gateway."""
+    """Hides the values that must never be shown, and what looks like a password or token. One per gateway."""
 
     def __init__(self) -> None:
         """Start empty."""
@@ -37,11 +36,11 @@ class SecretMask:
         self._values = tuple(sorted({*self._values, *spellings}, key=lambda v: (-len(v), v)))
 
     def mask(self, text: str) -> str:
-        """`text` with every registered secret replaced."""
+        """`text` with every registered secret replaced, and everything that has the form of one."""
         for value in self._values:
             if value in text:
                 text = text.replace(value, MASK)
-        return text
+        return mask_forms(text)
 
 
 _HIDDEN = (

@@ -122,6 +122,12 @@ def key() -> str:
     raise ValueError(os.environ["OPENAI_API_KEY"])
 
 
+@tool
+def connect() -> str:
+    """Say the address of a database."""
+    raise ConnectionError("no route to postgres://reports:p4ss@db.example/sales")
+
+
 def load() -> str:
     raise ValueError(SAID)
 
@@ -232,11 +238,13 @@ async def test_agents_and_skills_code_that_exits_fails_its_call_only(served: str
         begun = await call("agent__leaving_session", task="Begin.", session_id="new")
         await call("agent__leaving_session", task="Go on.", session_id=begun["dev.moongate/sessionId"])
         await call("function__key")
+        await call("function__connect")
     text = "KeyboardInterrupt: no rows for 2024 with key [secret]"
     assert said[0] == f"Skill 'counting' could not run 'interrupt': {text}"
     assert said[1] == "It said: Error: Function failed."
     assert said[3] == f"Tool 'agent__leaving_session' failed: {text}"
     assert said[4] == "Function 'key' failed: ValueError: [secret]", "the gateway's own key is masked"
+    assert said[5] == "Function 'connect' failed: ConnectionError: no route to postgres://reports:[secret]@db.example/sales"
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)
