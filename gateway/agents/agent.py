@@ -276,7 +276,7 @@ class _Steps:
 
     def _fold(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
         if self._replaced and not self._context.stream_transform_hooks:  # parts that hooks of the run changed stay as they are
-            hides = any(update.message_id and update.response_id is None for update in updates)
+            hides = all(update.response_id is None for update in updates)
             parts = AgentParts(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id, hides)
             updates = with_replaced(updates, self._replaced, parts)
         wanted = self._context.options.get("response_format", self._agent.default_options.get("response_format"))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -53,6 +55,23 @@ def with_replaced(updates: Sequence[PartT], replaced: Sequence[Replaced], parts:
     return told
 
 
+_RUN_ID = re.compile(r"run-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+
+
+def new_run_id() -> str:
+    """Return the id of a new run of an agent."""
+    return f"run-{uuid.uuid4()}"
+
+
+def answer_of(update: AgentResponseUpdate) -> str | None:
+    """Return what parts of one answer have in common: the id of the agent's run, or of another agent's response.
+
+    A run calls its model several times, and each call has a response id of the provider's, so that id does not tell runs apart.
+    """
+    run = _RUN_ID.match(update.message_id or "")
+    return update.response_id if run is None else run[0]
+
+
 @dataclass(frozen=True, slots=True)
 class AgentParts:
     """Parts of an agent's run."""
@@ -61,20 +80,16 @@ class AgentParts:
     agent_name: str | None
     agent_id: str | None
     hides_response_id: bool = False
-    """Leave the id out of the parts: histories that store each model call continue the conversation, not a response's id."""
-
-    @property
-    def _shown_id(self) -> str | None:
-        return None if self.hides_response_id else self.response_id
+    """Leave the provider's id out of the parts: histories that store each model call continue the conversation, not a response's id."""
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
-        """The part as the agent's."""
+        """The part as the agent's; its response id stays the provider's."""
         return AgentResponseUpdate(
             contents,
             part.role or "assistant",
             part.author_name or self.agent_name,
             message_id,
-            self._shown_id,
+            None if self.hides_response_id else part.response_id,
             part.finish_reason,
             self.agent_id,
             part.created_at,
@@ -89,7 +104,7 @@ class AgentParts:
         """A part under the agent's name, where it is the agent that speaks."""
         author = None if role == "tool" else self.agent_name
         return AgentResponseUpdate(
-            contents, role, author, message_id, self._shown_id, agent_id=self.agent_id, additional_properties=additional_properties
+            contents, role, author, message_id, agent_id=self.agent_id, additional_properties=additional_properties
         )
 
 

@@ -15,7 +15,7 @@ from typing import Any, Generic, Protocol, cast
 
 from gateway.agents import approvals
 from gateway.agents.batch import Batch, BatchOutcome
-from gateway.agents.parts import AgentParts, ChatParts, Parts, PartT, Replaced
+from gateway.agents.parts import AgentParts, ChatParts, Parts, PartT, Replaced, new_run_id
 from gateway.chat.base import SupportsChatGetResponse
 from gateway.chat.limits import LoopOptions
 from gateway.chat.middleware import ChatContext, ChatStream, call_model
@@ -117,7 +117,7 @@ def run_stream(plan: RunPlan) -> AsyncGenerator[AgentResponseUpdate, None]:
         MiddlewareFailure: Middleware failed the run.
     """
     hides = plan.history is not None and plan.history.hides_response_ids
-    return _Run(plan, AgentParts(f"run-{uuid.uuid4()}", plan.agent_name, plan.agent_id, hides)).updates()
+    return _Run(plan, AgentParts(new_run_id(), plan.agent_name, plan.agent_id, hides)).updates()
 
 
 def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:

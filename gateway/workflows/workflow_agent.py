@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
 
 from gateway.agents.base import BaseAgent
+from gateway.agents.parts import answer_of
 from gateway.json_types import JsonObject
 from gateway.sessions.context import ContextProvider, SessionContext, call_hook
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
@@ -81,9 +82,9 @@ class WorkflowAgent(BaseAgent):
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse:
         """One response of updates that several agents gave in between each other: each answer's stay together, in the order they began."""
-        answers = list(dict.fromkeys(update.response_id for update in updates))
+        answers = list(dict.fromkeys(answer_of(update) for update in updates))
         answers.sort(key=lambda one: one is None)  # those that belong to no answer come last
-        response = AgentResponse.from_updates([update for answer in answers for update in updates if update.response_id == answer])
+        response = AgentResponse.from_updates([update for answer in answers for update in updates if answer_of(update) == answer])
         response.messages = in_call_order(response.messages)
         response.response_id = response_id
         return response
@@ -139,21 +140,24 @@ class WorkflowAgent(BaseAgent):
         kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
         own = {key: dict(value) for key, value in kwargs.items() if value is not None} or None
         base = RunRequest(None, None, checkpoint_id, checkpoint_storage, own, ctx)
+        whole_id = None if stream else str(uuid.uuid4())
         updates: ResponseStream[AgentResponseUpdate, AgentResponse] = ResponseStream(
-            self._updates(given, session, base, is_streaming=stream), partial(self._finish, is_streaming=stream)
+            self._updates(given, session, base, whole_id), partial(self._finish, whole_id=whole_id)
         )
         return updates if stream else updates.get_final_response()
 
-    def _finish(self, updates: Sequence[AgentResponseUpdate], *, is_streaming: bool) -> AgentResponse:
+    def _finish(self, updates: Sequence[AgentResponseUpdate], *, whole_id: str | None) -> AgentResponse:
+        """Return the response; `whole_id` is its id in a run that is not streamed, a stream has that of its last update."""
         ids = [update.message_id for update in updates]
-        in_parts = is_streaming or None in ids or len(set(ids)) < len(ids)
+        in_parts = whole_id is None or None in ids or len(set(ids)) < len(ids)
         response = AgentResponse.from_updates(updates) if in_parts else whole_response(updates)
         response.messages = in_call_order(response.messages)
         response.agent_id = self.id
+        response.response_id = whole_id or response.response_id
         return response
 
     async def _updates(
-        self, given: list[Message], session: AgentSession | None, base: RunRequest, *, is_streaming: bool
+        self, given: list[Message], session: AgentSession | None, base: RunRequest, whole_id: str | None
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         own = session or AgentSession()
         providers = self.context_providers
@@ -165,11 +169,11 @@ class WorkflowAgent(BaseAgent):
                 continue
             await call_hook(provider, "before_run", agent=self, session=own, context=around, state=_state_of(own, provider))
         seen: list[AgentResponseUpdate] = []
-        async for event in self._events(around.get_messages(include_input=True), given, base, is_streaming=is_streaming):
+        async for event in self._events(around.get_messages(include_input=True), given, base, is_streaming=whole_id is None):
             for update in updates_of(event):
                 seen.append(update)
                 yield update
-        around.finish(self._finish(seen, is_streaming=is_streaming))
+        around.finish(self._finish(seen, whole_id=whole_id))
         for provider in reversed(providers):
             await call_hook(provider, "after_run", agent=self, session=own, context=around, state=_state_of(own, provider))
 

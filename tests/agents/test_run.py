@@ -485,3 +485,15 @@ async def test_what_a_tool_sets_in_its_context_stays_with_its_call() -> None:
 
 
 MARK: ContextVar[str] = ContextVar("mark", default="unset")
+
+
+@pytest.mark.requirement("TY5")
+@both_ways
+async def test_response_id_is_that_of_the_last_model_call(stream: bool) -> None:
+    agent, _ = agent_of([call("add", {"a": 1, "b": 2}), "3"])
+    if stream:
+        run = agent.run("1 + 2?", stream=True)
+        assert [update.response_id async for update in run] == ["scripted-1", None, "scripted-2"]
+        assert (await run.get_final_response()).response_id == "scripted-2"
+    else:
+        assert (await agent.run("1 + 2?")).response_id == "scripted-2"

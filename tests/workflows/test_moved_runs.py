@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Any
 
 import anyio
@@ -125,6 +126,7 @@ async def test_results_follow_their_calls_over_parallel_branches(stream: bool, i
             before = response.messages[index - 1]
             assert (before.author_name, before.contents[0].call_id) == (message.author_name, message.contents[0].call_id)
     assert sorted(message.role for message in response.messages) == ["assistant"] * 4 + ["tool"] * 2
+    assert response.response_id
 
 
 @pytest.mark.requirement("WF14")
@@ -138,6 +140,19 @@ async def test_merged_updates_put_results_behind_their_calls() -> None:
     ]
     merged = WorkflowAgent.merge_updates(updates, "all")
     assert [content.call_id for message in merged.messages for content in message.contents] == ["a1", "a1", None, "b1", "b1"]
+
+
+@pytest.mark.requirement("WF14")
+async def test_merged_updates_keep_each_agent_run_together() -> None:
+    def agent(name: str) -> Agent:
+        client = ScriptedChatClient([call("look", f"{name}1"), f"{name} end"])
+        return Agent(client, name=name, tools=[FunctionTool(name="look", func=lambda: "seen")])
+
+    runs = [[update async for update in agent(name).run("go", stream=True)] for name in "ab"]
+    between_each_other = [update for pair in zip_longest(*runs) for update in pair if update is not None]
+    merged = WorkflowAgent.merge_updates(between_each_other, "all")
+    assert [message.role for message in merged.messages] == ["assistant", "tool", "assistant"] * 2
+    assert [message.text for message in merged.messages if message.text] == ["a end", "b end"]
 
 
 def asking(script: list[Any]) -> tuple[Agent, ScriptedChatClient, list[str]]:
