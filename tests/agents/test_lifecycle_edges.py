@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import fields, replace
 from typing import Any, cast
 
@@ -264,6 +265,30 @@ async def test_change_in_place_that_would_be_lost_fails_the_run(hook_name: str, 
     with pytest.raises(MiddlewareFailure, match=f"`{change.partition(' ')[0]}` cannot be changed here"):
         await agent.run("go")
     assert called == ([[1, 2, 0]] if hook_name.startswith(("after_", "on_")) else [])
+
+
+_LOST_CHANGES: list[tuple[str, Callable[[Any], object], str]] = [
+    ("before_message_turn", lambda c: setattr(c.message.contents[0], "text", "other"), "`message` cannot be changed here"),
+    ("before_message_turn", lambda c: setattr(c, "user_message", c.message), "`user_message` a wrong value: it takes text"),
+    ("before_message_turn", lambda c: c.history.append("before"), "`history` a wrong value: it takes a list of Message"),
+    ("before_iteration", lambda c: c.messages.append("more"), "`messages` a wrong value"),
+    ("before_iteration", lambda c: setattr(c, "override_response", "no"), "`override_response` a wrong value"),
+    ("before_tool_execution", lambda c: c.response.messages.clear(), "`response` cannot be changed here"),
+    ("after_iteration", lambda c: c.tool_results and setattr(c.tool_results[0], "result", "other"), "`tool_results` cannot be changed"),
+    ("after_message_turn", lambda c: c.turn_history.append("after"), "`turn_history` a wrong value"),
+]
+
+
+@pytest.mark.requirement("HK2", "HK7", "HK12", "HK16")
+@pytest.mark.parametrize(("hook_name", "change", "reason"), _LOST_CHANGES)
+async def test_value_that_the_run_cannot_use_fails_it(hook_name: str, change: Callable[[Any], object], reason: str) -> None:
+    async def hook(self: LifecycleHooks, context: Any) -> None:
+        change(context)
+
+    kind = type("Changes", (LifecycleHooks,), {hook_name: hook})
+    agent = agent_of(ScriptedChatClient([call("add", "1", a=1, b=2), "done"]), cast("LifecycleHooks", kind()))
+    with pytest.raises(MiddlewareFailure, match=reason):
+        await run(agent, stream=True)
 
 
 class _Half(LifecycleHooks):

@@ -232,7 +232,7 @@ class _ChatLayer(ChatMiddleware):
                 if close is not None:
                     await close()
             source = "iteration"
-            runs = await turn.lets_tools_run(ChatResponse.from_updates(seen))
+            runs = await turn.lets_tools_run(ChatResponse.from_updates(seen), is_streamed=True)
             for update in held:
                 yield update if runs else _without_calls(update)
         except MiddlewareTermination:

@@ -6,12 +6,14 @@ ignored protects nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from gateway.errors import MiddlewareFailure
 from gateway.json_types import JsonValue
+from gateway.types.messages import Message
+from gateway.types.responses import ChatResponse
 
 KeyT = TypeVar("KeyT")
 ValueT = TypeVar("ValueT")
@@ -74,6 +76,31 @@ def settle(sealed: Sealed, **values: object) -> None:
         object.__setattr__(sealed, name, value)
 
 
+def _are_messages(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(message, Message) for message in cast("Sequence[Any]", value))
+
+
+_FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = MappingProxyType(
+    {
+        "user_message": (lambda value: isinstance(value, str), "text"),
+        "history": (_are_messages, "a list of Message"),
+        "messages": (_are_messages, "a list of Message"),
+        "turn_history": (_are_messages, "a list of Message"),
+        "options": (lambda value: isinstance(value, Mapping), "a mapping"),
+        "override_response": (lambda value: value is None or isinstance(value, ChatResponse), "a ChatResponse"),
+        "termination_reason": (lambda value: isinstance(value, str), "text"),
+    }
+)
+"""By property, whether a value has the form that the run expects, and the name of that form."""
+
+
+def check_forms(sealed: Sealed, hook: str) -> None:
+    """Raise `MiddlewareFailure` if `hook` left a value of another type, which the run would pass on to the model as it is."""
+    for name in MAY_ASSIGN[hook]:
+        if name in _FORMS and not _FORMS[name][0](getattr(sealed, name)):
+            raise MiddlewareFailure(f"{hook} gave `{name}` a wrong value: it takes {_FORMS[name][1]}.")
+
+
 def _assignable(hook: str) -> str:
     names = MAY_ASSIGN[hook]
     return f"This hook may assign: {', '.join(names)}." if names else "This hook may assign nothing."
@@ -83,16 +110,20 @@ _CHANGED_BY: Mapping[str, str] = MappingProxyType(
     {
         "arguments": "FunctionRequest.override(arguments=…) in wrap_function_call changes them",
         "history": "before_message_turn may change it",
+        "message": "before_message_turn changes the text if it assigns user_message",
         "messages": "before_iteration may change them",
         "options": "before_iteration may change them, and ModelRequest.override(options=…)",
+        "response": "its parts are streamed already, and skip_tool_execution drops its calls",
         "run_options": "before_iteration may change the options of a model call",
+        "tool_results": "wrap_function_call may return another result",
         "turn_history": "after_message_turn may change it, if the run has a response",
     }
 )
-"""By property that holds a list or a dict, what does change it."""
+"""By property that a hook can change in place, what does change it."""
 
 
-def _refusal(name: str) -> MiddlewareFailure:
+def refusal(name: str) -> MiddlewareFailure:
+    """Return the error for a property that a hook changed in place without an effect."""
     return MiddlewareFailure(f"`{name}` cannot be changed here, because that would have no effect: {_CHANGED_BY[name]}.")
 
 
@@ -107,7 +138,7 @@ class FixedList(list[ValueT]):
         self._name = name
 
     def _refuse(self, *_: object, **__: object) -> Any:
-        raise _refusal(self._name)
+        raise refusal(self._name)
 
     append = extend = insert = remove = pop = clear = reverse = __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
     sort = _refuse  # pyright: ignore[reportAssignmentType]  # it takes whatever the overloads of `list` take
@@ -128,7 +159,7 @@ class FixedDict(dict[KeyT, ValueT]):
         self._name = name
 
     def _refuse(self, *_: object, **__: object) -> Any:
-        raise _refusal(self._name)
+        raise refusal(self._name)
 
     __setitem__ = __delitem__ = pop = popitem = clear = __ior__ = _refuse
     update = _refuse  # pyright: ignore[reportAssignmentType]  # it takes whatever the overloads of `dict` take

@@ -18,7 +18,7 @@ from gateway.agents.lifecycle.hooks import (
     TurnFacts,
     overrides,
 )
-from gateway.agents.lifecycle.sealed import FixedDict, FixedList, seal, settle
+from gateway.agents.lifecycle.sealed import FixedDict, FixedList, check_forms, refusal, seal, settle
 from gateway.agents.lifecycle.state import HookEvents, StateCell
 from gateway.errors import MiddlewareFailure
 from gateway.types.content import Content
@@ -51,21 +51,28 @@ class Turn:
     @property
     def sees_history(self) -> bool:
         """Whether a hook may look at the conversation before the turn."""
-        return any(overrides(hook, name) for hook in self.hooks for name in ("before_message_turn", "after_message_turn"))
+        return self._overrides("before_message_turn", "after_message_turn")
 
     @property
     def changes_response(self) -> bool:
         """Whether a hook may change the messages of the response."""
-        return any(overrides(hook, "after_message_turn") for hook in self.hooks)
+        return self._overrides("after_message_turn")
 
     @property
     def holds_calls(self) -> bool:
         """Whether calls must not be handed on before hooks have seen them all."""
-        return any(overrides(hook, name) for hook in self.hooks for name in ("before_tool_execution", "before_parallel_batch"))
+        return self._overrides("before_tool_execution", "before_parallel_batch")
+
+    def _overrides(self, *names: str) -> bool:
+        return any(overrides(hook, name) for hook in self.hooks for name in names)
 
     async def begin(self, context: MessageTurnContext) -> None:
         """The turn begins."""
+        newest = context.message
+        given = None if newest is None else (newest.role, newest.text)
         await self._call("before_message_turn", context)
+        if newest is not None and (newest.role, newest.text) != given:
+            raise refusal("message")
 
     async def end(self, context: MessageTurnContext) -> None:
         """The turn has ended, well or not."""
@@ -104,10 +111,13 @@ class Turn:
             messages=FixedList(context.messages, "messages"),
             options=FixedDict(context.options, "options"),
         )
+        given = _forms_of(results) if self._overrides("after_iteration") else None
         await self._call("after_iteration", context)
+        if given is not None and _forms_of(results) != given:
+            raise refusal("tool_results")
 
-    async def lets_tools_run(self, response: ChatResponse) -> bool:
-        """Before any tool of an answer; false where a hook drops them all."""
+    async def lets_tools_run(self, response: ChatResponse, *, is_streamed: bool = False) -> bool:
+        """Before any tool of an answer; false where a hook drops them all. The parts of a streamed answer cannot change any more."""
         calls = tuple(content for message in response.messages for content in message.contents if content.type == "function_call")
         self._order = {call.call_id or "": place for place, call in enumerate(calls)}
         if not calls:
@@ -115,7 +125,10 @@ class Turn:
         context = ToolExecutionContext(
             state=self.state, events=self.events, facts=self.facts, iteration=self.iteration, response=response, calls=calls
         )
+        given = _parts_of(response) if is_streamed else None
         await self._call("before_tool_execution", context)
+        if given is not None and _parts_of(response) != given:
+            raise refusal("response")
         if context.skip_tool_execution:
             return False
         if len(calls) > 1:
@@ -166,8 +179,21 @@ class Turn:
         try:
             for hook in hooks:
                 await getattr(hook, name)(context)
+                check_forms(context, name)
         finally:
             seal(context)
+
+
+def _forms_of(results: Sequence[Content]) -> list[object]:
+    return [(result.to_dict(), [item.to_dict() for item in result.items or ()]) for result in results]
+
+
+def _parts_of(response: ChatResponse) -> list[object]:
+    """Return the parts of a streamed answer that its reader has, and the ids of its calls, whose arguments hooks may change."""
+    return [
+        (message.role, [id(content) if content.type == "function_call" else content.to_dict() for content in message.contents])
+        for message in response.messages
+    ]
 
 
 _ENDED = "The run was ended by a hook."
