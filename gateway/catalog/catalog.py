@@ -25,6 +25,7 @@ from gateway.catalog.uris import expose_contents, expose_messages, uri_to_judge
 from gateway.errors import Collision, NotFound
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
+from gateway.policy.pins import PINS_RULE
 from gateway.policy.scopes import ScopeKind
 from gateway.policy.skills import judge_skill_uri
 from gateway.telemetry.events import EventStream
@@ -306,10 +307,18 @@ class Catalog:
             raise NotFound("tool", exposed_name)
         return tool
 
-    def quarantined(self, exposed_name: str, principal: Principal) -> str | None:
-        """Why a tool that is not served is held back, and what accepts it; `None` for other names and for callers who may not use it."""
-        reasons = (shelf.quarantined(principal).get(exposed_name) for shelf in self._shelves)
-        return next((f"Tool {exposed_name!r} is quarantined: {reason}." for reason in reasons if reason is not None), None)
+    def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
+        """Record that a call of a quarantined tool was refused, and return why and what accepts the tool.
+
+        Returns `None` for other names, and for callers who may not use the tool.
+        """
+        for shelf in self._shelves:
+            if (reason := shelf.quarantined(principal).get(exposed_name)) is not None:
+                fields: JsonObject = {"outcome": "refused", "rule": PINS_RULE}
+                source = shelf.entry.source.id
+                self._events.emit("call.refused", source=source, name=exposed_name, principal=principal.id, fields=fields)
+                return f"Tool {exposed_name!r} is quarantined: {reason}."
+        return None
 
     def input_schema(self, exposed_name: str) -> JsonObject | None:
         """The published schema of a tool; `None` for an unknown one."""

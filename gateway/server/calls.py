@@ -106,7 +106,7 @@ class CallHandler:
         try:
             tool = await self._catalog.seek(name)
         except NotFound as error:
-            if (reason := self._catalog.quarantined(name, facts.principal)) is not None:
+            if (reason := self._catalog.refuse_quarantined(name, facts.principal)) is not None:
                 return refusal(PINS_RULE, reason)
             raise RpcError(INVALID_PARAMS, f"Unknown tool: {error.name}") from None
         arguments = cast("JsonObject", (ctx.params or {}).get("arguments") or {})

@@ -108,6 +108,9 @@ async def test_call_of_a_quarantined_tool_says_so_and_how_to_accept_it(tmp_path:
     [block] = result.content
     assert "'docs__search' is quarantined: changed against the lock file" in str(block)
     assert "`moongate lock --accept docs/search` accepts it" in str(block)
+    [entry] = moongate("audit", "--json", cwd=tmp_path).data["entries"]
+    assert (entry["kind"], entry["source"], entry["name"]) == ("call.refused", "docs", "docs__search")
+    assert entry["rule"] == "pins"
 
 
 def test_a_changed_tool_is_served_under_warn_and_a_server_without_pins_is_not_judged(tmp_path: Path) -> None:
