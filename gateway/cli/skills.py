@@ -84,7 +84,7 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
     totals = {key: sum(int(row["tokens"][key]) for row in rows) for key in ("advertised", "loaded")} if tokens else {}
     if as_json:
         print_json({"skills": list[JsonMapping](rows), **({"total": totals, "estimate": "characters / 4"} if tokens else {})})
-    elif tokens:
+    elif tokens and rows:
         cells = [[str(row["name"]), str(row["tokens"]["advertised"]), str(row["tokens"]["loaded"])] for row in rows]
         total = ["total (estimate)", str(totals["advertised"]), str(totals["loaded"])]
         print_table(("name", "advertised", "loaded"), [*cells, total], empty="")

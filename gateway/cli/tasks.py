@@ -69,8 +69,8 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
     headers = ("id", "tool", "caller", "status", "begun", "changed", "says")
     empty = "No tasks are kept."
     if not rows and not (tool is status is caller is None):
-        wrong = tool is not None and tool not in tools
-        hint = did_you_mean(tool, {*tools, *tool_names(load(config_path, fetches=False), tool)}) if tool is not None and wrong else ""
+        known = {*tools, *tool_names(load(config_path, fetches=False), tool)} if tool is not None else set[str]()
+        hint = did_you_mean(tool, known) if tool is not None and tool not in known else ""
         hint = hint or (did_you_mean(caller, callers) if caller is not None and caller not in callers else "")
         empty = f"No such tasks are kept. {hint}".rstrip()
     print_table(headers, rows, empty=empty, whole_last=True)

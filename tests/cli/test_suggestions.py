@@ -84,6 +84,10 @@ def test_misspelled_word_gets_a_suggestion(folder: Path, words: str, meant: str)
     assert done.code == code, done
 
 
+def test_word_is_not_suggested_for_itself(folder: Path) -> None:
+    assert moongate("tasks", "list", "--tool", "files__ehco", cwd=folder).err.strip() == "No such tasks are kept."
+
+
 def test_wrong_choice_names_the_choices_once(folder: Path) -> None:
     said = moongate("list", "toolz", cwd=folder).err
     assert said.startswith("error: 'toolz' is not one of sources, servers, tools, agents,") and said.count("resources") == 1

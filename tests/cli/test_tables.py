@@ -98,6 +98,7 @@ def test_empty_lists_say_so(tmp_path: Path) -> None:
         "list skills": "No skills are served.",
         "list prompts": "No prompts are served.",
         "skills list": "No skills are served.",
+        "skills list --tokens": "No skills are served.",
         "keys list": "No API keys",
         "approvals list": "Nothing waits for approval.",
         "approvals rules": "No call is approved for good.",
