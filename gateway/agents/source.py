@@ -365,10 +365,10 @@ class AgentSource:
         if written is None:
             return None
         expander = Expander(self._environ, References(self._environ, definition.path.parent), self.secrets)
-        try:
-            entry = expander.entry({"url": written.a2a or written.ag_ui, "headers": dict(written.headers)}, path="remote")
-        except ConfigError as error:
-            raise AgentError(f"{definition.path}: {error.path}: {error}") from None
+        mistakes: list[ConfigError] = []
+        entry = expander.entry({"url": written.a2a or written.ag_ui, "headers": dict(written.headers)}, path="remote", mistakes=mistakes)
+        if mistakes:
+            raise AgentError(f"{definition.path}: {'; '.join(f'{error.path}: {error}'.rstrip('.') for error in mistakes)}.")
         url, headers = str(entry["url"]), cast("dict[str, str]", entry["headers"])
         if written.a2a is not None:
             from gateway.agents.remote.a2a import INSTALL_HINT, A2AAgent

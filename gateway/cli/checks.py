@@ -58,8 +58,9 @@ def local_checks(loaded: LoadedConfig) -> list[Check]:
 
 
 def _disabled(path: str, reason: str) -> Check:
-    switched_off = path.endswith(".disabled")
-    return Check("ok" if switched_off else "fail", f"entry {path}", reason, "")
+    from gateway.config.entries import SWITCHED_OFF
+
+    return Check("ok" if reason == SWITCHED_OFF else "fail", f"entry {path}", reason, "")
 
 
 def _programs(loaded: LoadedConfig) -> list[Check]:

@@ -5,7 +5,7 @@ Judges each entry alone, so one mistake costs one server. Called by `load` only;
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, cast
@@ -27,6 +27,9 @@ _MODELS: dict[str, type[StdioServer] | type[HttpServer] | type[SseServer]] = {
     "http": HttpServer,
     "sse": SseServer,
 }
+
+SWITCHED_OFF = "switched off in the configuration"
+"""Reason of an entry that is disabled on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,20 +71,21 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
             raise ConfigError("a server entry is an object with `command` or `url`.", path=path)
         entry = _take_host_keys(name, cast("JsonObject", raw), path, result)
         if entry.get("disabled") is True:
-            result.disabled = DisabledServer(name, f"{path}.disabled", "switched off in the configuration", _looks_like(raw))
+            result.disabled = DisabledServer(name, f"{path}.disabled", SWITCHED_OFF, _looks_like(raw))
             return result
         kind = _misspelled_kind(entry) or _kind(entry, path)
-        mistakes = _unknown(name, entry, kind, path)
-        server = None
-        try:
-            known = {key: value for key, value in entry.items() if key in _MODELS[kind].model_fields}
-            expanded = expander.entry(_plain_env(known), path=path)
-            server = _validated(expanded, kind, path, expander.references.base_dir)
-        except ConfigError as error:
-            mistakes.append(error)
+        known = {key: value for key, value in entry.items() if key in _MODELS[kind].model_fields}
+        unexpanded: list[ConfigError] = []
+        expanded = expander.entry(_plain_env(known), path=path, mistakes=unexpanded)
+        mistakes = [*_unknown(name, entry, kind, path), *(error for error in unexpanded if not isinstance(error, NotAccepted))]
+        server = _shaped(expanded, kind, path, mistakes)
+        if server is not None and not unexpanded:
+            mistakes += _unusable(server, path, expander.references.base_dir)
         if mistakes:
             raise _joined(mistakes, path)
-        result.server = server
+        if unexpanded:
+            raise unexpanded[0]
+        result.server = _in_folder(server, expander.references.base_dir)
     except ConfigError as error:
         waits_for = error.key if isinstance(error, NotAccepted) else ""
         result.disabled = DisabledServer(name, error.path or path, str(error), _looks_like(raw), waits_for)
@@ -249,30 +253,36 @@ def _plain_env(entry: JsonObject) -> JsonObject:
     return {**entry, "env": plain}
 
 
-def _validated(entry: JsonObject, kind: str, path: str, base_dir: Path) -> ServerEntry:
+def _shaped(entry: JsonObject, kind: str, path: str, mistakes: list[ConfigError]) -> ServerEntry | None:
+    """Return the model of an entry, or `None` after adding its wrong values to `mistakes`."""
     try:
-        server = _MODELS[kind].model_validate({**entry, "type": kind})
+        return _MODELS[kind].model_validate({**entry, "type": kind})
     except ValidationError as error:
-        problems = problems_of(error, _MODELS[kind], root=path)
-        raise _joined([ConfigError(problem.text, path=problem.path) for problem in problems], path) from None
-    if isinstance(server, StdioServer):
-        return _checked_stdio(server, path, base_dir)
-    _check_http(server, path)
-    return server
+        mistakes += [ConfigError(problem.text, path=problem.path) for problem in problems_of(error, _MODELS[kind], root=path)]
+        return None
 
 
-def _checked_stdio(server: StdioServer, path: str, base_dir: Path) -> StdioServer:
-    if not server.command.strip():
-        raise ConfigError("the program is empty.", path=f"{path}.command")
-    _refuse_nul([server.command, *server.args, *server.env, *server.env.values()], path)
-    if any("=" in key or not key for key in server.env):
-        raise ConfigError("a variable's name may not be empty or contain `=`.", path=f"{path}.env")
-    if server.cwd is None:
+def _unusable(server: ServerEntry, path: str, base_dir: Path) -> list[ConfigError]:
+    """Return a mistake for each value that has the right type but cannot be used."""
+    return list(_unusable_stdio(server, path, base_dir) if isinstance(server, StdioServer) else _unusable_http(server, path))
+
+
+def _in_folder(server: ServerEntry | None, base_dir: Path) -> ServerEntry | None:
+    """Return the entry with an absolute `cwd`."""
+    if not isinstance(server, StdioServer) or server.cwd is None:
         return server
-    folder = base_dir / Path(server.cwd).expanduser()
-    if not folder.is_dir():
-        raise ConfigError(f"folder {server.cwd!r} does not exist.", path=f"{path}.cwd")
-    return server.model_copy(update={"cwd": str(folder)})
+    return server.model_copy(update={"cwd": str(base_dir / Path(server.cwd).expanduser())})
+
+
+def _unusable_stdio(server: StdioServer, path: str, base_dir: Path) -> Iterator[ConfigError]:
+    if not server.command.strip():
+        yield ConfigError("the program is empty.", path=f"{path}.command")
+    if any("\0" in text for text in (server.command, *server.args, *server.env, *server.env.values())):
+        yield ConfigError("text with a NUL character cannot be passed to a program.", path=path)
+    if any("=" in key or not key for key in server.env):
+        yield ConfigError("a variable's name may not be empty or contain `=`.", path=f"{path}.env")
+    if server.cwd is not None and not (base_dir / Path(server.cwd).expanduser()).is_dir():
+        yield ConfigError(f"folder {server.cwd!r} does not exist.", path=f"{path}.cwd")
 
 
 def is_header_value(text: str) -> bool:
@@ -280,22 +290,17 @@ def is_header_value(text: str) -> bool:
     return all(character == "\t" or " " <= character <= "~" for character in text)
 
 
-def _check_http(server: HttpServer | SseServer, path: str) -> None:
+def _unusable_http(server: HttpServer | SseServer, path: str) -> Iterator[ConfigError]:
     try:
         parts = urlsplit(server.url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
     except ValueError:
         usable = False
     if not usable or any(character.isspace() for character in server.url):
-        raise ConfigError("is not an http:// or https:// address with a host name, and a port from 1 to 65535 if any.", path=f"{path}.url")
+        yield ConfigError("is not an http:// or https:// address with a host name, and a port from 1 to 65535 if any.", path=f"{path}.url")
     for name, value in server.headers.items():
         if not name or not name.isascii() or any(c in name for c in " \r\n\0:"):
-            raise ConfigError(f"header name {name!r} is not allowed.", path=f"{path}.headers")
+            yield ConfigError(f"header name {name!r} is not allowed.", path=f"{path}.headers")
         if not is_header_value(value):
             text = "a header value may contain printable ASCII characters only; this value has another one, such as a line break or `…`."
-            raise ConfigError(text, path=f"{path}.headers.{name}")
-
-
-def _refuse_nul(texts: Sequence[str], path: str) -> None:
-    if any("\0" in text for text in texts):
-        raise ConfigError("text with a NUL character cannot be passed to a program.", path=path)
+            yield ConfigError(text, path=f"{path}.headers.{name}")

@@ -58,13 +58,12 @@ class Expander:
         """The same for a value that is needed now, whatever the references are told; secrets are noted in one place."""
         return replace(self, references=replace(self.references, fetches=True))
 
-    def entry(self, entry: JsonObject, *, path: str) -> JsonObject:
-        """A copy of a server entry with its references replaced; values of other types pass through.
+    def entry(self, entry: JsonObject, *, path: str, mistakes: list[ConfigError]) -> JsonObject:
+        """Return a copy of a server entry with its references replaced; values of other types pass through.
 
-        Raises:
-            ConfigError: With the JSON path of the value that cannot be expanded.
+        Each value that cannot be expanded is added to `mistakes` with its JSON path and stays as it is written.
         """
-        return {key: self._value(value, f"{path}.{key}", key) if key in FIELDS else value for key, value in entry.items()}
+        return {key: self._value(value, f"{path}.{key}", key, mistakes) if key in FIELDS else value for key, value in entry.items()}
 
     def secret(self, text: str, *, path: str) -> str:
         """`text` with its references replaced; all of it is a secret.
@@ -76,26 +75,32 @@ class Expander:
         self._note(expanded)
         return expanded
 
-    def _value(self, value: JsonValue, path: str, field_name: str) -> JsonValue:
+    def _value(self, value: JsonValue, path: str, field_name: str, mistakes: list[ConfigError]) -> JsonValue:
         if isinstance(value, str):
-            return self._text(value, path, secret=field_name in SECRET_FIELDS)
+            try:
+                return self._text(value, path, secret=field_name in SECRET_FIELDS)
+            except ConfigError as error:
+                mistakes.append(error)
+                return value
         if isinstance(value, list):
             items = cast("list[JsonValue]", value)
-            return [self._value(item, f"{path}[{index}]", field_name) for index, item in enumerate(items)]
+            return [self._value(item, f"{path}[{index}]", field_name, mistakes) for index, item in enumerate(items)]
         if isinstance(value, dict):
             members = cast("JsonObject", value)
-            expanded = {key: self._value(item, f"{path}.{key}", field_name) for key, item in members.items()}
-            if field_name in SECRET_FIELDS:
-                self._note_literals(expanded)
+            expanded: JsonObject = {}
+            for key, item in members.items():
+                before = len(mistakes)
+                expanded[key] = self._value(item, f"{path}.{key}", field_name, mistakes)
+                if field_name in SECRET_FIELDS and len(mistakes) == before:
+                    self._note_literal(key, expanded[key])
             return expanded
         return value
 
-    def _note_literals(self, members: JsonObject) -> None:
+    def _note_literal(self, name: str, value: JsonValue) -> None:
         """Secrets written out in the file are masked like referenced ones, with and without `Bearer `."""
-        for name, value in members.items():
-            if isinstance(value, str) and SENSITIVE_NAME.search(name):
-                self._note(value)
-                self._note(value.partition(" ")[2])
+        if isinstance(value, str) and SENSITIVE_NAME.search(name):
+            self._note(value)
+            self._note(value.partition(" ")[2])
 
     def _note(self, value: str) -> None:
         if len(value) >= MIN_SECRET_CHARS:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, cast
 
@@ -61,7 +61,8 @@ def parse(text: str, *, name: str = "") -> JsonValue:
     except RecursionError:
         _fail(text, 0, "Nested too deeply.", name)
     if duplicated:
-        _refuse_duplicates(_scan(blanked), text, (), name)
+        found = sorted(_duplicates(_scan(blanked), text, (), name), key=lambda error: (error.line, error.column))
+        raise JsoncError("\n".join(map(str, found)), line=found[0].line, column=found[0].column, path=found[0].path)
     return value
 
 
@@ -213,15 +214,15 @@ def _skip_comma(text: str, at: int) -> int:
     return _skip(text, at + 1) if at < len(text) and text[at] == "," else at
 
 
-def _refuse_duplicates(node: _Node, text: str, path: tuple[str, ...], name: str) -> None:
+def _duplicates(node: _Node, text: str, path: tuple[str, ...], name: str) -> Iterator[JsoncError]:
     for key, first, second in node.duplicates:
         where = dotted((*path, key))
         line = _position(text, first)[0]
-        _fail(text, second, f"{where} is written twice (first on line {line}); rename or remove one.", name, path=where)
+        yield _error(text, second, f"{where} is written twice (first on line {line}); rename or remove one.", name, path=where)
     for key, member in node.members.items():
-        _refuse_duplicates(member.value, text, (*path, key), name)
+        yield from _duplicates(member.value, text, (*path, key), name)
     for index, item in enumerate(node.items):
-        _refuse_duplicates(item, text, (*path, str(index)), name)
+        yield from _duplicates(item, text, (*path, str(index)), name)
 
 
 def _position(text: str, offset: int) -> tuple[int, int]:
@@ -229,10 +230,14 @@ def _position(text: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-def _fail(text: str, offset: int, message: str, name: str, *, path: str = "") -> NoReturn:
+def _fail(text: str, offset: int, message: str, name: str) -> NoReturn:
+    raise _error(text, offset, message, name)
+
+
+def _error(text: str, offset: int, message: str, name: str, *, path: str = "") -> JsoncError:
     line, column = _position(text, offset)
     place = f"{name}:{line}:{column}" if name else f"Line {line}, column {column}"
-    raise JsoncError(f"{place}: {message}", line=line, column=column, path=path)
+    return JsoncError(f"{place}: {message}", line=line, column=column, path=path)
 
 
 def _insert_member(text: str, parent: _Node, key: str, value: JsonValue) -> str:

@@ -136,6 +136,13 @@ def test_everything_that_a_file_names_in_vain_is_listed(tmp_path: Path) -> None:
         assert missing in told, told
 
 
+def test_entry_with_wrong_disabled_fails_and_one_that_is_switched_off_is_ok(tmp_path: Path) -> None:
+    done = checked(tmp_path, mcpServers={"wrong": {"command": "x", "disabled": "no"}, "off": {"command": "x", "disabled": True}})
+    assert [status for status, _ in about(done, "entry mcpServers.wrong.disabled")] == ["fail"]
+    assert [status for status, _ in about(done, "entry mcpServers.off.disabled")] == ["ok"]
+    assert done.code == 2
+
+
 def test_quarantined_tool_fails_with_the_command_that_accepts_it(tmp_path: Path) -> None:
     search = {"name": "search", "description": "Finds.", "inputSchema": {"type": "object"}}
     checked(tmp_path, mcpServers={"docs": raw_stdio({"tools": [search], "later": [search]})})
