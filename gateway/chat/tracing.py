@@ -69,7 +69,13 @@ def traced_call(
         operation.add({"gen_ai.output.type": "json"})
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add(asked(context.messages, options))
-    return follow(operation, send(), partial(_finish, context, operation, told))
+    try:
+        parts = send()
+    except Exception as error:  # a client may refuse a request before it gives the first part
+        operation.fail(error)
+        operation.end(labels=LABELS)
+        raise
+    return follow(operation, parts, partial(_finish, context, operation, told))
 
 
 def _finish(context: ChatContext, operation: Operation, told: Mapping[str, str], updates: Sequence[ChatResponseUpdate]) -> None:

@@ -7,6 +7,7 @@ survive `from_dict` and `to_dict`. Chat clients translate; nothing here knows a 
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, cast
 
@@ -20,12 +21,13 @@ Annotations = Sequence[Annotation] | None
 
 
 class _TextItems:
-    """Compute `items` of a text result that was made without items. A value in the instance's `__dict__` takes precedence."""
+    """Compute `items` of a result that was made without items: its text or JSON. A value in the instance's `__dict__` takes precedence."""
 
     def __get__(self, instance: Content | None, owner: type[Content]) -> list[Content] | None:
-        if instance is None or instance.type != "function_result" or not isinstance(instance.result, str):
+        if instance is None or instance.type != "function_result" or instance.result is None:
             return None
-        return [Content.from_text(instance.result)]
+        result = instance.result
+        return [Content.from_text(result if isinstance(result, str) else json.dumps(result, ensure_ascii=False, default=str))]
 
 
 class Content:

@@ -151,6 +151,17 @@ async def test_a_client_names_its_provider_in_telemetry(recorded: Recorded) -> N
     assert (recorded.spans()["chat m"].attributes or {})[OtelAttr.PROVIDER_NAME] == "mine"
 
 
+async def test_request_that_a_client_refuses_at_once_has_a_span(recorded: Recorded) -> None:
+    class Client(ChatTelemetryLayer, BaseChatClient):
+        def _inner_get_response(self, **given: Any) -> Any:
+            raise ValueError("unknown option")
+
+    with pytest.raises(ValueError, match="unknown option"):
+        await Client(model="m").get_response("hi")
+    span = recorded.spans()["chat m"]
+    assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "ValueError")
+
+
 def test_names_of_attributes_are_the_words_that_are_exported() -> None:
     assert (str(OtelAttr.OPERATION), repr(OtelAttr.OPERATION)) == ("gen_ai.operation.name", "gen_ai.operation.name")
     assert {OtelAttr.WORKFLOW_RUN_SPAN: 1}["workflow.run"] == 1  # pyright: ignore[reportArgumentType]  # a string in every way

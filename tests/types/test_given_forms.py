@@ -107,7 +107,7 @@ def test_updates_of_two_authors_are_two_messages(kind: Any) -> None:
 
 
 @pytest.mark.requirement("TY3")
-def test_items_of_a_text_result_hold_it() -> None:
+def test_items_of_a_result_hold_its_text_or_json() -> None:
     result = Content.from_function_result("1", result="sunny")
     assert result.items == [Content.from_text("sunny")]
     assert Content.from_dict(result.to_dict()) == result
@@ -115,5 +115,6 @@ def test_items_of_a_text_result_hold_it() -> None:
     image = Content.from_data(b"a", "image/png")
     rich = Content.from_function_result("1", result=[Content.from_text("x"), image])
     assert rich.items == [Content.from_text("x"), image]
-    assert Content.from_function_result("1", result={"a": 1}).items is None
+    assert Content.from_function_result("1", result={"a": "ä"}).items == [Content.from_text('{"a": "ä"}')]
+    assert Content.from_function_result("1").items is None
     assert Content.from_text("x").items is None
