@@ -57,6 +57,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
     from gateway.cli.arguments import build_arguments, undeclared
     from gateway.cli.asking import TerminalCaller
     from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
+    from gateway.cli.listing import say_not_loaded
     from gateway.cli.output import is_interactive, say
     from gateway.errors import NotFound, UpstreamRefused, UpstreamTimeout
     from gateway.tools.base import Complete
@@ -71,6 +72,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
             tools = await hub.tools()
             found = pick_tool(tools, words.tool, await hub.sources() if hub.shows_sources else ())
         except NotFound as error:
+            say_not_loaded([problem for problem in await hub.not_loaded() if words.tool.startswith(f"{problem['source']}__")])
             if not isinstance(hub, RunningHub) or not hub.has_key:
                 raise
             # The gateway lists only the tools that the scopes of the API key include, and refuses the others by name.

@@ -175,7 +175,7 @@ async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
 async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
     """Agents, workflows or skills that the gateway serves; files that it could not load are named on stderr."""
     source = _OF_FILES[kind]
-    _say_not_loaded([problem for problem in await hub.not_loaded() if problem["source"] == source])
+    say_not_loaded([problem for problem in await hub.not_loaded() if problem["source"] == source])
     if kind == "skills":
         found = [wire for wire in await hub.listing("resources") if _SKILL_URI.match(str(wire["uri"]))]
         return [{"name": wire["name"], "description": wire.get("description") or "", "uri": wire["uri"]} for wire in found]
@@ -187,11 +187,12 @@ async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
     from gateway.cli.skills import read_index, skill_row
 
     index = await read_index(loaded)
-    _say_not_loaded(rejected_skills([*index.reports, *index.trouble]))
+    say_not_loaded(rejected_skills([*index.reports, *index.trouble]))
     return [skill_row(skill) for skill in index.skills]
 
 
-def _say_not_loaded(problems: Sequence[JsonMapping]) -> None:
+def say_not_loaded(problems: Sequence[JsonMapping]) -> None:
+    """Print each file that is not served, or whose change cannot be taken up, with the reason on stderr."""
     from gateway.cli.output import say
     from gateway.tools.functions_source import STAYS
 

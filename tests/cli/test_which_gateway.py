@@ -106,6 +106,8 @@ def test_list_with_url_shows_what_that_gateway_serves(gateway: Running, second: 
     assert moongate("list", kind, "--json", cwd=second).data[kind][0]["name"].endswith("guide")
     if kind == "agents":
         assert "not served: " in listed.err and "broken.agent.md" in listed.err and "'modle'" in listed.err
+        called = moongate("call", "agent__broken", "--url", gateway.url, cwd=second)
+        assert (called.code, "not served: " in called.err, "'modle'" in called.err) == (1, True, True), called
 
 
 def test_inspect_with_url_shows_no_rules_of_the_local_configuration(gateway: Running, second: Path) -> None:
