@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Unpack
 
 from gateway.config.models import HttpServer, StdioServer
+from gateway.errors import UpstreamLost, UpstreamUnavailable, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
 from gateway.tools.invocation import FunctionInvocationContext
@@ -51,10 +52,20 @@ class MCPStdioTool(MCPTool):
 
     @asynccontextmanager
     async def get_streams(self) -> AsyncGenerator[Streams | Link, None]:
-        """Start the child; leaving ends it and everything it started."""
+        """Start the child; leaving ends it and everything it started.
+
+        Raises:
+            UpstreamUnavailable: The child cannot be started, or ended before it answered.
+        """
         entry = StdioServer(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
-        async with open_transport(self.name, entry, ChildLog()) as link:
-            yield link
+        log = ChildLog()
+        try:
+            async with open_transport(self.name, entry, log) as link:
+                yield link
+        except Exception as error:
+            if not isinstance(only_cause(error), UpstreamLost) or not (reason := log.explain()):
+                raise
+            raise UpstreamUnavailable(f"Server {self.name!r} did not connect: {reason}.", server=self.name) from error
 
 
 class MCPStreamableHTTPTool(MCPTool):

@@ -209,6 +209,8 @@ async def test_it_may_be_opened_and_closed_in_different_tasks(make: Make) -> Non
 async def test_a_server_that_cannot_be_reached_is_an_error_that_names_it() -> None:
     with pytest.raises(ToolFailed, match="no-such-program"):
         await MCPStdioTool("gone", "no-such-program").connect()
+    with pytest.raises(ToolFailed, match=r"'dead' did not connect: the process exited with code 1; .*No module named nowhere"):
+        await MCPStdioTool("dead", sys.executable, args=["-m", "nowhere"]).connect()
     with pytest.raises(ToolFailed):
         await MCPStreamableHTTPTool("gone", f"http://127.0.0.1:{free_port()}/mcp").connect()
 
