@@ -4,8 +4,8 @@ SHELL := bash
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
-# One test process more than there are processors: tests wait for the gateways and servers they start.
-WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 1 )))
+# Two test processes more than there are processors: tests wait for the gateways and servers they start.
+WORKERS ?= $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN) + 2 )))
 
 # Programs that tests start load what others compiled. Where the variable is set, each of them would compile all of it again.
 export PYTHONDONTWRITEBYTECODE :=

@@ -203,8 +203,8 @@ class TaskRunner:
         stored = await rows.get(task.id)  # another process may run the task, and have asked since
         usable = usable_answers(Task(stored), responses) if stored is not None else {}
         row = await rows.answer(task.id, usable) if usable else None
-        if task.is_here and row is not None:
-            self._hear(task, row)
+        if row is not None and (here := self._here.get(task.id)) is not None:  # `task` may be a copy from before this process ran it
+            self._hear(here, row)
         await await_verdicts(rows, row, usable)
 
     async def questions(self, task: Task) -> list[OpenQuestion]:

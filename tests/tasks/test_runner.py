@@ -529,3 +529,17 @@ async def test_result_tool_gives_the_error_of_a_task_that_failed(tmp_path: Path)
         outcome = await tools.tools[1].call({"task_id": task.id}, CTX)
     assert isinstance(outcome, Complete)
     assert (outcome.is_error, outcome.as_text()) == (True, "the printer is on fire")
+
+
+async def test_answer_by_copy_of_a_task_is_heard_at_once_by_the_process_that_runs_it(tmp_path: Path) -> None:
+    async def asks(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
+        await ctx.ask(GO)
+        await ctx.ask(GO)
+        return Complete.text("done")
+
+    async with steady(tmp_path, asks) as runner:
+        task = await runner.start("x", {}, CTX)
+        await until(lambda: task.asks)
+        before = Task(dataclasses.replace(task.row))  # as a client that asked another process got it
+        await runner.answer(before, dict.fromkeys(before.asks, YES))
+        assert (await runner.find(task.id, "local")).asks == {}
