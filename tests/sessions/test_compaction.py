@@ -163,11 +163,11 @@ async def test_a_model_summarises_the_older_part_once_there_are_more_than_six_me
 
 @cp1
 async def test_a_summary_that_fails_leaves_the_conversation_whole(caplog: pytest.LogCaptureFixture) -> None:
-    client = ScriptedChatClient([ModelError("out of credit"), "   "])
+    client = ScriptedChatClient([ModelError("out of credit"), "   ", TypeError("no such field")])
     messages = conversation()
-    for _ in range(2):
+    for _ in range(3):
         assert not await SummarizationStrategy(client=client)(messages)
-    assert included_messages(messages) == messages and "out of credit" in caplog.text
+    assert included_messages(messages) == messages and "out of credit" in caplog.text and "no such field" in caplog.text
 
 
 @cp1
