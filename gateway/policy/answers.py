@@ -72,7 +72,7 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
     """Return why an answer to `request` cannot be used, or `None`. The text names the question, what it takes, and the problem.
 
     With `judges_fields` the fields of a form are judged too, with their formats: for the gateway's own questions. Fields that the form
-    does not have are refused. A schema that cannot be used judges nothing.
+    does not have are refused, if the form names its fields. A schema that cannot be used judges nothing.
     """
     method = str(request.get("method"))
     if not isinstance(answer, dict):
@@ -83,7 +83,7 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
     schema: JsonValue = _params(request).get("requestedSchema")
     if not judges_fields or method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
         return None
-    closed: JsonObject = {"additionalProperties": False, **schema}
+    closed: JsonObject = {"additionalProperties": False, **schema} if "properties" in schema else dict(schema)
     check = SchemaCheck(closed, is_rule=True)
     if check.problem is not None:  # a format that is not known
         check = SchemaCheck(closed)

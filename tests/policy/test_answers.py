@@ -32,6 +32,8 @@ def test_format_of_a_field_is_judged(kind: JsonObject, right: JsonValue, wrong: 
 def test_field_that_the_form_does_not_have_is_refused() -> None:
     refused = judge_answer(form({"x": {"type": "string"}}), {"action": "accept", "content": {"x": "a", "y": 1}})
     assert refused == "The answer to 'Go?' cannot be used: there is no field 'y'. It takes x (string)."
+    request: JsonObject = {"method": "elicitation/create", "params": {"message": "Go?", "requestedSchema": {"type": "object"}}}
+    assert judge_answer(request, {"action": "accept", "content": {"y": 1}}) is None, "a form that names no fields takes any"
 
 
 def test_refusals_of_a_question_that_is_asked_again_do_not_nest() -> None:
