@@ -83,7 +83,8 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
     schema: JsonValue = _params(request).get("requestedSchema")
     if not judges_fields or method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
         return None
-    closed: JsonObject = {"additionalProperties": False, **schema} if "properties" in schema else dict(schema)
+    form = cast("JsonObject", schema)
+    closed: JsonObject = {"additionalProperties": False, **form} if "properties" in form else form
     check = SchemaCheck(closed, is_rule=True)
     if check.problem is not None:  # a format that is not known
         check = SchemaCheck(closed)
