@@ -350,6 +350,8 @@ async def test_messages_that_a_hook_leaves_are_in_the_response(stream: bool, by:
             if by == "response":
                 assert context.response is not None
                 context.response.messages = left
+                context.response.response_id = "changed"
+                context.response.additional_properties["by"] = "hook"
             else:
                 context.turn_history = left
 
@@ -359,3 +361,5 @@ async def test_messages_that_a_hook_leaves_are_in_the_response(stream: bool, by:
 
     response = await run(agent_of(ScriptedChatClient(["said"]), Ends()), stream=stream)
     assert [message.text for message in response.messages] == ["left"]
+    if by == "response":
+        assert (response.response_id, response.additional_properties["by"]) == ("changed", "hook")

@@ -66,7 +66,7 @@ class _AgentLayer(AgentMiddleware):
         self._turns = turns
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        changed: list[list[Message]] = []
+        changed: list[AgentResponse] = []
         steps = self._steps(context, call_next, changed)
         if context.stream:
             context.result = ResponseStream(steps, partial(_whole_of, changed))
@@ -76,11 +76,11 @@ class _AgentLayer(AgentMiddleware):
                 pass
 
     async def _steps(
-        self, context: AgentContext, call_next: CallNext, changed: list[list[Message]]
+        self, context: AgentContext, call_next: CallNext, changed: list[AgentResponse]
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         """The turn; of a streamed run its updates come out, of a whole one nothing does.
 
-        `changed` gets the turn's messages if a hook may have changed them.
+        `changed` gets the turn's response if a hook may have changed it.
         """
         key, turn = self._turns.open(_facts(context))
         told = _turn_context(context, turn)
@@ -108,8 +108,8 @@ class _AgentLayer(AgentMiddleware):
                     for update in context.result.to_updates():
                         yield update
             ended = True
-            if (messages := await _ended(turn, told)) is not None:
-                changed.append(messages)
+            if (response := await _ended(turn, told)) is not None:
+                changed.append(response)
             if stopped is not None and not (context.stream and told.response is not None):
                 raise stopped
         finally:
@@ -119,8 +119,8 @@ class _AgentLayer(AgentMiddleware):
                     await turn.end(told)
 
 
-async def _ended(turn: Turn, told: MessageTurnContext) -> list[Message] | None:
-    """End the turn, and return the messages of its response if hooks may have changed them."""
+async def _ended(turn: Turn, told: MessageTurnContext) -> AgentResponse | None:
+    """End the turn, and return its response if hooks may have changed it."""
     given = None if told.response is None else told.response.messages
     before = [] if given is None else [*given]
     if given is not None:
@@ -130,8 +130,8 @@ async def _ended(turn: Turn, told: MessageTurnContext) -> list[Message] | None:
         return None
     if told.turn_history is not given:
         told.response.messages = told.turn_history
-    left = told.response.messages
-    return left if turn.changes_response and (told.error is None or left != before) else None
+    is_changed = told.error is None or told.response.messages != before
+    return told.response if turn.changes_response and is_changed else None
 
 
 async def _answered(context: AgentContext, call_next: CallNext, told: MessageTurnContext) -> AsyncGenerator[AgentResponseUpdate, None]:
@@ -164,12 +164,9 @@ async def _answered(context: AgentContext, call_next: CallNext, told: MessageTur
         raise stopped
 
 
-def _whole_of(changed: Sequence[list[Message]], updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-    """Return the whole of a streamed turn, with its messages as hooks left them."""
-    response = AgentResponse.from_updates(updates)
-    if changed:
-        response.messages = changed[-1]
-    return response
+def _whole_of(changed: Sequence[AgentResponse], updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
+    """Return the whole of a streamed turn, as hooks left it."""
+    return changed[-1] if changed else AgentResponse.from_updates(updates)
 
 
 class _ChatLayer(ChatMiddleware):
