@@ -15,12 +15,15 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Protocol, cast
 
+import anyio
+
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.caller import wants_level
 from gateway.server.clients import LegacySession
 from gateway.server.usage import SMALL_BYTES, Usage
 from gateway.tools.base import ToolOutcome
 from gateway.tools.context import Caller, LateClock, LogLevel, Presence, undeclared
+from gateway.tools.drive import WITHDRAW_SECONDS
 from gateway.tools.waits import PlainWait
 
 HAND_ON_SECONDS = 1.0
@@ -303,7 +306,8 @@ class Underway:
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:
-            self.cancel()
+            with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):  # its end may have to be told to another gateway
+                await self.end()
             raise
 
     async def end(self) -> None:

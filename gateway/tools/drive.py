@@ -82,18 +82,24 @@ async def drive_on(
 async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
     """End the call that a gateway keeps running for the answers to `asked`, if one does. `work` and `ctx` as for `drive_on`.
 
-    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it.
+    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it: the leg has a task of its own,
+    because a shielded scope does not keep `asyncio.Task.cancel` from the task that it is in.
     """
     if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the next leg would be a new call
         return
     facts = dataclasses.replace(ctx, caller=NoCaller(), wants_progress=False, waits=(), durable=None)
     leg = dataclasses.replace(facts, meta={**ctx.meta, WITHDRAWN_KEY: True}, input_responses={}, request_state=asked.state)
-    with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
-        try:
-            if ctx.durable is None or not await ctx.durable.goes_on():
-                await work(leg)
-        except GatewayError as error:
-            logger.debug("withdrawn call ended: %s", error)
+
+    async def tell() -> None:
+        with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):
+            try:
+                if ctx.durable is None or not await ctx.durable.goes_on():
+                    await work(leg)
+            except GatewayError as error:
+                logger.debug("withdrawn call ended: %s", error)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(tell)
 
 
 async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonObject:

@@ -267,10 +267,11 @@ def test_lost_client_of_a_front_gateway_ends_its_question_behind(tmp_path: Path,
         command, args = gateway_command(path)
         path = write_config(tmp_path, {"mcpServers": {"next": {"command": command, "args": args, "cwd": str(ROOT)}}})
         tool = f"next__{tool}"
-    die_while_asked(path, era, tool)
-    until(lambda: "elicit" not in questions(at, "boss"))
-    assert serves(at, "elicit")
-    assert heard(folder, "elicit")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"]
+    for _ in range(2):  # the second start knows that the tool does not take tasks, and calls it in another way
+        die_while_asked(path, era, tool)
+        until(lambda: "elicit" not in questions(at, "boss"))
+        assert serves(at, "elicit")
+    assert heard(folder, "elicit")[before:] == ["call elicit weak", "cancelled", "answered error", "call work honest"] * 2
 
 
 def die_while_asked(path: Path, era: str, tool: str) -> None:
