@@ -160,15 +160,22 @@ async def test_many_tasks_of_several_gateways_at_once_end_each_once_where_they_b
 
 
 async def test_what_a_server_says_of_its_progress_is_kept_however_odd(url: str, tmp_path: Path) -> None:
+    seen = anyio.Event()
+
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         await ctx.progress(1, None, "half\0way \ud800" + "x" * 100_000)
+        await seen.wait()
         return Complete.text("nul \0 and \ud800")
 
     async with running(tmp_path, call, url=url) as runner:
-        task = await ended(runner, await runner.start("tool", {}, CallContext()))
-    assert task.status == "completed"
-    assert task.message.startswith("half\ufffdway ?x")
-    assert len(task.message) == 2_000
+        task = await runner.start("tool", {}, CallContext())
+        with anyio.fail_after(20):
+            while not task.message.startswith("half\ufffdway ?x"):
+                task = await runner.moved(task)
+        assert len(task.message) == 2_000
+        seen.set()
+        task = await ended(runner, task)
+    assert (task.status, task.message) == ("completed", "Completed")
 
 
 async def test_the_same_request_through_several_gateways_at_once_is_one_task(url: str, tmp_path: Path) -> None:
