@@ -54,7 +54,7 @@ _NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
 
 
 class _Part(FileModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 class WindowCompaction(_Part):
@@ -192,7 +192,7 @@ OPTION_PARAMETERS: dict[str, JsonObject] = {
 class AgentFile(FileModel):
     """The frontmatter of an agent file. The body below it is the agent's instructions."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str
     """Name of the agent: letters, digits, `_` and `-`, at most 50. Left out: the file's name."""

@@ -168,7 +168,7 @@ def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
 
 
 def _check_bind(loaded: LoadedConfig, host: str) -> bool:
-    """Return whether callers need an API key. Raises `ConfigError` if there is none and other machines could connect."""
+    """Return whether callers need an API key. Raises `ConfigError` if no key exists and other machines could connect."""
     from gateway.auth.keys import KeyStore
     from gateway.server.http import check_bind
     from gateway.storage.state import state_dir
@@ -177,7 +177,7 @@ def _check_bind(loaded: LoadedConfig, host: str) -> bool:
 
 
 def _divide(loaded: LoadedConfig, listener: socket.socket, count: int, *, requires_key: bool) -> Place:
-    """Become one of `count` processes; the one that watches over them ends here when all is over. Raises `ConfigError`."""
+    """Fork `count` workers; return the worker's place in each of them. The supervising process exits with them. Raises `ConfigError`."""
     from importlib import import_module
 
     from gateway.app.workers import Supervisor

@@ -14,6 +14,8 @@ _SCALARS: frozenset[object] = frozenset({bool, int, float})
 class FileModel(BaseModel):
     """Base of every object that is read from a file: a boolean or number that is written as text is refused, not converted."""
 
+    model_config = ConfigDict(defer_build=True)  # the schema is built after `__pydantic_init_subclass__` changed the fields
+
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Make the booleans and numbers among the fields strict; a float still takes a whole number."""
@@ -31,4 +33,4 @@ class Model(FileModel):
     Built at first use: the whole of a file is built once then, and not each part of it at import and again within the whole.
     """
 
-    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)

@@ -61,7 +61,7 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
 
 
 def did_you_mean_path(written: str | Path, working_dir: Path | None = None) -> str:
-    """`Did you mean 'x'?` with the existing file or folder that a missing path is like; empty if there is none."""
+    """`Did you mean 'x'?` with the existing file or folder that a missing path is like; empty if nothing is like it."""
     path = Path(written).expanduser()
     base = working_dir or Path()
     folder, names = path, cast("list[str]", [])

@@ -257,7 +257,7 @@ def open_upstream_state(state: str | None) -> str | None:
     """The remote server's own state again, byte for byte.
 
     Raises:
-        NotFound: It is a handle of ours (`kind` is `GONE`), and its tool does not ask any more. As a first leg it would run the call anew.
+        NotFound: `state` is the handle of a parked call whose tool has ended (`kind` is `GONE`). It would start the call anew.
     """
     if state is not None and state.startswith(HANDLE_PREFIX):
         raise NotFound(GONE, "", OVER)

@@ -306,7 +306,7 @@ class Underway:
         try:
             return await asyncio.shield(self._task)
         except asyncio.CancelledError:
-            with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):  # its end may have to be told to another gateway
+            with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):  # a call that runs on behind another gateway is ended there first
                 await self.end()
             raise
 

@@ -10,7 +10,7 @@ import re
 from functools import cache
 
 MASK = "[secret]"
-"""What stands in a text where a secret was."""
+"""Replaces a secret in a text."""
 
 _NAMES = (
     r"passwords?|passwd|passphrase|pwd(?==[^/])|secret(?:[_-]?(?:access[_-]?)?key)?|client[_-]?secret|(?:api|access|private|account)[_-]?key"

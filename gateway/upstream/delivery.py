@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Protocol
@@ -132,11 +132,11 @@ class Delivery:
         finally:
             self._questions.remove(question)
 
-    def questions(self, approving: Mapping[int, str]) -> tuple[OpenQuestion, ...]:
-        """Whose answers the server waits for. `approving` says by the `id` of a context who must approve its question."""
+    def questions(self, approving: Sequence[tuple[CallContext, str]]) -> tuple[OpenQuestion, ...]:
+        """Whose answers the server waits for. `approving`: contexts of calls whose question must be approved, and by whom."""
         return tuple(self._open_question(*question, approving) for question in self._questions)
 
-    def _open_question(self, method: str, ctx: CallContext, since: float, approving: Mapping[int, str]) -> OpenQuestion:
+    def _open_question(self, method: str, ctx: CallContext, since: float, approving: Sequence[tuple[CallContext, str]]) -> OpenQuestion:
         now, turns = time.monotonic(), self._turns
         ends_at = since + (ctx.ask_timeout_seconds if method else self._policy.timeout_seconds)
         return OpenQuestion(
@@ -145,7 +145,7 @@ class Delivery:
             ctx.client.name[:MAX_NAME],
             round(now - since),
             max(round((ends_at if turns is None else min(ends_at, turns.question_ends_at)) - now), 0),
-            approving.get(id(ctx), ""),
+            next((who for call, who in approving if call is ctx), ""),
             0 if turns is None else turns.waiting,
         )
 

@@ -87,8 +87,8 @@ class InputGuard:
         models = services.models if policy.sampling.mode in ("ask", "answer") else None
         self.answers_itself = models is not None and models.can_answer(self._model)
         """Whether an ask of this server may be answered here."""
-        self.approving: dict[int, str] = {}
-        """By the `id` of a context: who must approve the request of its call that is on the list of approvals."""
+        self.approving: list[tuple[CallContext, str]] = []
+        """Each request that is on the list of approvals: the context of its call, and who must approve."""
         self._last: tuple[ClientProfile, JsonObject] | None = None
 
     # -- what is declared --------------------------------------------------------------------------------------
@@ -186,11 +186,12 @@ class InputGuard:
                 return None
             shown = describe_sampling(self._server, asked, _smaller(asked.get("maxTokens"), self._policy.sampling.max_tokens))
             approvals, by = self._services.approvals, self._policy.approval_by
-            self.approving[id(ctx)] = approvals.approvers_on_list(ctx, by)
+            entry = ctx, approvals.approvers_on_list(ctx, by)
+            self.approving.append(entry)
             try:
                 return await approvals.approve_sampling(self._server, SAMPLING, shown, ctx, by)
             finally:
-                del self.approving[id(ctx)]
+                self.approving.remove(entry)
 
         try:
             allowed = await admit_sampling(self._server, request, self._policy, count=lambda: self._count(ctx), approve=approve)

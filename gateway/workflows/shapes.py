@@ -38,7 +38,7 @@ CHOOSER, CHOOSER_SCHEMA = _matching(
 class Closed(FileModel):
     """Base of the file's objects: unknown keys are mistakes."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
 
 def _listed(value: Any) -> tuple[str, ...]:
