@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 WITH_PROGRESS := (while sleep 5 >&- 2>&-; do echo "  $$(ls -d $(VENV)/lib/*/site-packages/*.dist-info 2>/dev/null | wc -l) packages installed"; done) & \
   trap "kill $$! 2>/dev/null" EXIT;
 
-.PHONY: setup run test long-way check lint types layers house schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks fuzz-parts faults faults-report mutants soak postgres clean
+.PHONY: setup run test sdk-path check lint types layers architecture counts trace-call schemas bench bench-gate bench-start bench-stdio bench-page bench-loop bench-workflows bench-tasks conformance accept attacks docs fuzz-parts faults faults-report mutants soak postgres clean
 
 setup: $(STAMP)
 
@@ -43,11 +43,17 @@ types: $(STAMP)
 layers: $(STAMP)
 	@$(BIN)/lint-imports
 
-house: $(STAMP)
-	@$(BIN)/python -m pytest -q tests/house $(ARGS)
+architecture: $(STAMP)
+	@$(BIN)/python -m pytest -q tests/architecture $(ARGS)
 
-long-way: $(STAMP)
-	@LONG_WAY=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not interop and not faults and not postgres" tests/interaction $(ARGS)
+counts: $(STAMP)
+	@$(BIN)/python -m tests.architecture.counts
+
+trace-call: $(STAMP)
+	@$(BIN)/python -m tests.architecture.trace_call
+
+sdk-path: $(STAMP)
+	@SDK_PATH=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadfile -m "not interop and not faults and not postgres" tests/interaction $(ARGS)
 
 check: lint types layers test
 
@@ -108,6 +114,11 @@ accept: $(STAMP)
 attacks: $(STAMP)
 	@bash tests/attacks/setup.sh
 	@$(BIN)/python -m pytest -q -m attacks tests/attacks $(ARGS)
+
+docs: $(STAMP)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --group docs
+	@$(BIN)/sphinx-build --quiet --fail-on-warning --keep-going -b html docs docs/_build
+	@echo "docs/_build/index.html"
 
 postgres: $(STAMP)
 	@$(BIN)/python -m pytest -q -m postgres $(ARGS)

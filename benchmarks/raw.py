@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 import uvicorn
 
-from gateway.upstream.pool import Pool
+from gateway.egress.tcp import connector
+from gateway.wire.http1_client import ConnectionPool
 
 PASSED = (b"accept", b"content-type", b"mcp-protocol-version", b"mcp-method", b"mcp-name")
 
@@ -21,7 +22,7 @@ class Raw:
 
     def __init__(self, upstream: str) -> None:
         parts = urlsplit(upstream)
-        self.pool = Pool("up", parts.hostname or "", parts.port or 80, tls=None, max_body_bytes=1 << 26)
+        self.pool = ConnectionPool("up", connector(parts.hostname or "", parts.port or 80, None), max_body_bytes=1 << 26)
         self.head = f"POST {parts.path} HTTP/1.1\r\nhost: {parts.netloc}\r\n".encode()
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:

@@ -230,7 +230,7 @@ _INTRO = """# Measurements
 
 What a hop through the gateway costs beside others, and whether the targets hold. Written by `make bench-page`, which measures all of it
 {runs} times in a row; what it measures against is installed by `benchmarks/setup.sh` and described in
-[benchmarks/README.md](../benchmarks/README.md).
+`benchmarks/README.md`.
 
 Measured {date} on {machine}.
 Each contender has one core; the driver and the server behind it have the other, but for a server on the SDK, which takes longer than all
@@ -255,7 +255,7 @@ there, the SDK is loaded with the first request that needs it; what is left is P
 every call goes through. Readers of our own in place of these would come nearer to the aims, and cost the code its clarity.
 
 Starts over stdio, as IDEs make them, are measured by `make bench-start` beside a bare server of the SDK. Its figures are in
-[benchmarks/RESULTS.md](../benchmarks/RESULTS.md).
+`benchmarks/RESULTS.md`.
 """
 
 _NEW_AND_SILENT = """A new server behind a URL that takes the connection and says nothing is waited for, for two seconds: a list without the

@@ -77,9 +77,10 @@ async def run_own(folder: str, rounds: int) -> None:
 
     from gateway.catalog import Catalog, CatalogEntry
     from gateway.config.policies import SourcePolicy
-    from gateway.server.build import GatewayServer
+    from gateway.gate.pipeline import GateServices
+    from gateway.server.gateway_server import GatewayServer
     from gateway.skills.source import SkillSource
-    from gateway.telemetry.events import EventStream
+    from gateway.telemetry.gateway_events import EventStream
 
     class Anything(BaseModel):
         model_config = ConfigDict(extra="allow")
@@ -89,7 +90,7 @@ async def run_own(folder: str, rounds: int) -> None:
 
     async with SkillSource([Path(folder)]) as source:
         entry = CatalogEntry(source, SourcePolicy(), "", source, is_local=True)
-        catalog = Catalog([entry], EventStream(), name_budget=64, settled=settled)
+        catalog = Catalog([entry], GateServices(EventStream()), name_budget=64, settled=settled)
         await catalog.refresh()
         server = GatewayServer(
             catalog,

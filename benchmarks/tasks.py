@@ -24,7 +24,7 @@ import anyio.to_thread
 from gateway.config.models import TaskSettings
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from gateway.tasks.runner import TaskRunner
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext
@@ -57,7 +57,7 @@ async def one_task(runner: TaskRunner, steps: int) -> float:
     began = time.perf_counter()
     task = await runner.start("tool", {"steps": steps}, CallContext())
     while not task.is_over:
-        task = await runner.moved(task)
+        task = await runner.wait_for_change(task)
     return time.perf_counter() - began
 
 

@@ -1,21 +1,7 @@
-"""Agents that speak A2A; the stable import path of that integration."""
+"""Remote agents over A2A (extra `a2a`). Stable import path; `a2a.pyi` lists the names."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gateway.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from gateway.agents.remote.a2a import A2AAgent
-
-__all__ = [
-    "A2AAgent",
-]
-
-__getattr__ = lazy_names(
-    __name__,
-    {
-        "A2AAgent": "agents.remote.a2a",
-    },
-)
+__getattr__ = lazy_names(__name__)

@@ -1,23 +1,15 @@
-"""Documents of Azure AI Search; the stable import path of that integration."""
+"""Context from Azure AI Search. Stable import path; `azure.pyi` lists the names."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from gateway.lazy import lazy_names
-
-if TYPE_CHECKING:
-    from gateway.agents.providers.ai_search import AzureAISearchContextProvider
-
-__all__ = ["AzureAISearchContextProvider"]
 
 __getattr__ = lazy_names(
     __name__,
-    {"AzureAISearchContextProvider": "agents.providers.ai_search"},
-    missing={
-        "AzureOpenAIAssistantsClient": "Assistants are not supported here. Use gateway.openai.OpenAIChatClient(azure_endpoint=…).",
-        "AzureOpenAIChatClient": "agent-framework renamed it. Use gateway.openai.OpenAIChatCompletionClient(azure_endpoint=…).",
-        "AzureOpenAIResponsesClient": "agent-framework renamed it. Use gateway.openai.OpenAIChatClient(azure_endpoint=…).",
-        "CosmosHistoryProvider": "Cosmos DB is not supported here. Use gateway.SqlHistoryProvider with SQLite or PostgreSQL.",
+    hints={
+        "AzureOpenAIAssistantsClient": "Assistants are not supported. Use gateway.openai.OpenAIChatClient(azure_endpoint=…).",
+        "AzureOpenAIChatClient": "use gateway.openai.OpenAIChatCompletionClient(azure_endpoint=…).",
+        "AzureOpenAIResponsesClient": "use gateway.openai.OpenAIChatClient(azure_endpoint=…).",
+        "CosmosHistoryProvider": "Cosmos DB is not supported. Use gateway.SqlHistoryProvider with SQLite or PostgreSQL.",
     },
 )

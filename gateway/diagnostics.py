@@ -1,6 +1,6 @@
-"""What a check has to say of one file: findings with stable codes, and the verdict they add up to.
+"""`Diagnostic`: a finding about a file, with a stable code. Used by checks for people, editors and CI.
 
-Shared by everything that judges files for people, editors and CI (`moongate skills check`, `moongate workflows check`).
+Examples are `moongate skills check` and `moongate workflows check`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Diagnostic:
     level: Level
     message: str
     line: int | None = None
-    """1-based, where one can be named."""
+    """Line number from 1, if the finding has one."""
 
     def to_json(self) -> JsonObject:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         return {"code": self.code, "level": self.level, "message": self.message, "line": self.line}

@@ -1,4 +1,4 @@
-"""`.env` files of programs that use Moongate as a library: their settings and their telemetry read them."""
+"""Reads `.env` files of Python programs that use Moongate as a library, for their settings and telemetry."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from pathlib import Path
 
 
 def read_env_file(path: str | os.PathLike[str], encoding: str | None = None) -> dict[str, str]:
-    """The variables of a `.env` file, UTF-8 where nothing else is said.
+    """Return the variables of a `.env` file; the default encoding is UTF-8.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
     """
     if not Path(path).exists():
         raise FileNotFoundError(str(path))
-    from dotenv import dotenv_values  # loaded only by who reads such a file
+    from dotenv import dotenv_values  # not loaded unless such a file is read
 
     return {name: value for name, value in dotenv_values(path, encoding=encoding or "utf-8").items() if value is not None}

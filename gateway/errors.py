@@ -1,49 +1,54 @@
-"""The one exception tree. Everything Moongate raises on purpose is in it.
+"""The exception tree: every exception that Moongate raises on purpose.
 
     GatewayError
     ├── ConfigError(path)              the configuration cannot be used; `path` is a JSON path
     │   └── SettingNotFoundError       a required setting of `load_settings` has no value
     ├── PolicyDenied(rule, subject)    policy refused
-    ├── NotFound(kind, name)           unknown or hidden: the two are never told apart
+    ├── NotFound(kind, name)           unknown or hidden; callers cannot distinguish the two
     ├── Collision(name, first, second) two sources claim one exposed name
     ├── AskUnavailable                 the caller cannot be asked (capability, policy or transport)
-    │   └── AskExpired                 it was asked, and nobody answered in time
-    │       └── AskWithdrawn           its question was withdrawn before that time
+    │   └── AskExpired                 it was asked and did not answer in time
+    │       └── AskWithdrawn           its question was withdrawn before the timeout
     ├── UpstreamError(server)          a remote MCP server failed
-    │   ├── UpstreamUnavailable        nothing was delivered: not connected, refused, gone
-    │   │   ├── AuthNeeded             the server wants credentials the gateway does not have
-    │   │   ├── SessionGone            the server no longer knows our session and did not take the request
-    │   │   └── UpstreamBusy           the server turned the request away for now (`retry_after_seconds`)
-    │   ├── UpstreamLost               the connection broke while the call ran; it may have run
-    │   ├── UpstreamTimeout            no answer within the deadline
-    │   └── UpstreamRefused            it answered with a JSON-RPC error (`code`, `data`)
+    │   ├── RequestFailure             one request failed; the class says whether the server may have acted on it
+    │   │   ├── NotSent                the request was not delivered, or the server turned it away unread
+    │   │   │   ├── Unreachable        no connection to the server could be made
+    │   │   │   ├── Unauthorized       the server requires credentials that the gateway does not have (HTTP 401)
+    │   │   │   ├── SessionGone        the server has ended the session and did not accept the request
+    │   │   │   └── Busy               the server is overloaded (HTTP 429, 503; `retry_after_seconds`)
+    │   │   ├── OutcomeUnknown         the connection broke after the request was sent; the call may have run
+    │   │   │   └── Malformed          the response is not a JSON-RPC response to the request; the call may have run
+    │   │   ├── TooLarge               the response exceeds a size limit; the call has run
+    │   │   ├── Forbidden              the credentials do not permit this request (HTTP 403)
+    │   │   └── Rejected               the server answered with a JSON-RPC error (`code`, `data`)
+    │   └── UpstreamTimeout            no response within the deadline; the call may have run
     ├── ToolFailed                     a tool could not do its work; the text is for the model
     │   └── UserInputRequired(contents) a tool needs a person first; inside an agent's run these contents end it
     ├── ContentError                   a content of a message is unusable
-    │   └── AdditionItemMismatch       two contents are no parts of one thing
-    ├── MiddlewareException            middleware is unusable, or says how the call goes on
-    │   ├── MiddlewareTermination      stop here, with the result there is
+    │   └── AdditionItemMismatch       two contents cannot be joined
+    ├── MiddlewareException            middleware is unusable, or ends the call on purpose
+    │   ├── MiddlewareTermination      end the chain with the current result
     │   └── MiddlewareFailure          fail the whole run, also from around a tool call
     ├── ModelError                     a chat model failed (`status`, `retryable`, `retry_after_seconds`); also `ChatClientException`
     │   ├── ChatClientInvalidAuthException      the endpoint refused the key
-    │   ├── ChatClientInvalidRequestException   it rejected the request, or does not know the model
-    │   ├── ChatClientInvalidResponseException  what it answered could not be read
-    │   └── ChatClientContentFilterException    its content filter refused; also `OpenAIContentFilterException`
+    │   ├── ChatClientInvalidRequestException   the endpoint rejected the request, or does not know the model
+    │   ├── ChatClientInvalidResponseException  the response could not be parsed
+    │   └── ChatClientContentFilterException    the provider's content filter refused; also `OpenAIContentFilterException`
     ├── AgentError                     an agent definition or run is unusable
-    │   ├── AgentInvalidRequestException  it cannot be asked this, or not in this way
-    │   └── UnknownTool(name)          the model called a tool that does not exist, and the run may not go on then
+    │   ├── AgentInvalidRequestException  the agent does not support this request
+    │   └── UnknownTool(name)          the model called an unknown tool, which ends the run
     ├── WorkflowError
     │   ├── WorkflowInvalid            the graph cannot be built
-    │   │   └── WorkflowValidationError  … which check refused it (`validation_type`): edges twice, types, reachability
+    │   │   └── WorkflowValidationError  … a validation failed (`validation_type`): duplicate edges, types, reachability
     │   ├── WorkflowFailed             an executor failed while running
     │   └── WorkflowRunnerException    a run cannot go on
-    │       ├── WorkflowConvergenceException  it did not come to rest
-    │       └── WorkflowCheckpointException   a checkpoint cannot be kept, read, or used with this graph
+    │       ├── WorkflowConvergenceException  it did not converge
+    │       └── WorkflowCheckpointException   a checkpoint cannot be stored, read, or used with this graph
     ├── TaskError                      long-running work failed
     ├── SkillError                     a skill cannot be read
     └── StorageError                   the gateway's own state cannot be read or written
-        ├── StorageUnusable(passes)    its database or folder does not work; the text is the operator's, not a caller's
-        └── TooLargeToKeep             more than one caller may keep
+        ├── StorageUnusable(passes)    its database or folder does not work; callers do not see the message
+        └── TooLargeToKeep             a caller exceeds its quota of stored results
 
 Constructors only store fields. Messages say what, which name, and what to do; they never carry secrets
 or a peer's raw body. `server.errors` is the only place that turns these into wire errors.
@@ -58,10 +63,10 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 
 class GatewayError(Exception):
-    """Base of everything Moongate raises on purpose."""
+    """Base of every exception that Moongate raises on purpose."""
 
     def __init__(self, message: object = "", *args: object, inner_exception: BaseException | None = None) -> None:
-        """`inner_exception` is what it came from, as agent-framework's own code says it; `raise … from` does the same."""
+        """`inner_exception` is the cause, in agent-framework's style; `raise … from` does the same."""
         super().__init__(message, *args)
         if inner_exception is not None:
             self.__cause__ = inner_exception
@@ -76,7 +81,7 @@ class ConfigError(GatewayError):
 
 
 class SettingNotFoundError(ConfigError):
-    """A required setting has no value, or more than one of those that exclude each other has."""
+    """A required setting has no value, or several settings that exclude each other have one."""
 
 
 class PolicyDenied(GatewayError):
@@ -89,7 +94,7 @@ class PolicyDenied(GatewayError):
 
 
 class NotFound(GatewayError):
-    """No such thing, or one the caller may not see. `kind` is `tool`, `resource`, `prompt`, `skill`, …"""
+    """The thing does not exist, or the caller may not see it. `kind` is `tool`, `resource`, `prompt`, `skill`, …"""
 
     def __init__(self, kind: str, name: str, message: str = "") -> None:
         super().__init__(message or f"Unknown {kind}: {name}")
@@ -108,7 +113,7 @@ class Collision(GatewayError):
 
 
 class AskUnavailable(GatewayError):
-    """The caller cannot be asked. `capability` is what it would have had to declare, e.g. `sampling`."""
+    """The caller cannot be asked. `capability` is the client capability that is missing, for example `sampling`."""
 
     def __init__(self, message: str, *, capability: str) -> None:
         super().__init__(message)
@@ -116,14 +121,14 @@ class AskUnavailable(GatewayError):
 
 
 class AskExpired(AskUnavailable):
-    """The caller was asked and did not answer in time; `capability` is empty, because nothing is missing."""
+    """The caller was asked and did not answer in time; `capability` is empty."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, capability="")
 
 
 class AskWithdrawn(AskExpired):
-    """The question was withdrawn before its time was over: the client was lost, or other callers waited for the server."""
+    """The question was withdrawn before its timeout: the client was lost, or other callers waited for the server."""
 
 
 class UpstreamError(GatewayError):
@@ -134,41 +139,61 @@ class UpstreamError(GatewayError):
         self.server = server
 
 
-class UpstreamUnavailable(UpstreamError):
-    """Nothing was delivered to the server, so trying again cannot run anything twice."""
+class RequestFailure(UpstreamError):
+    """One request to a remote server failed. Every carrier raises one of the subclasses; `policy.retry_safety` decides by them."""
 
 
-class AuthNeeded(UpstreamUnavailable):
-    """The server wants credentials that the gateway does not have; the text names the command or the key that helps."""
+class NotSent(RequestFailure):
+    """The request was not delivered, so sending it again cannot run anything twice."""
 
 
-class SessionGone(UpstreamUnavailable):
-    """The server no longer knows our session and did not take the request; a new session helps."""
+class Unreachable(NotSent):
+    """No connection to the server could be made: nothing listens there, or the network or TLS failed."""
 
 
-class UpstreamBusy(UpstreamUnavailable):
-    """The server turned the request away and asked to be left alone for `retry_after_seconds`."""
+class Unauthorized(NotSent):
+    """The server requires credentials that the gateway does not have. The message names the command or the key that helps."""
+
+
+class SessionGone(NotSent):
+    """The server has ended the session and did not accept the request; a new session helps."""
+
+
+class Busy(NotSent):
+    """The server turned the request away for now; it accepts requests again after `retry_after_seconds`."""
 
     def __init__(self, message: str, *, server: str, retry_after_seconds: float) -> None:
         super().__init__(message, server=server)
         self.retry_after_seconds = retry_after_seconds
 
 
-class UpstreamLost(UpstreamError):
-    """The connection broke after the request went out; the call may have run."""
+class OutcomeUnknown(RequestFailure):
+    """The connection broke after the request was sent; the call may have run."""
 
 
-class UpstreamTimeout(UpstreamError):
-    """No answer within the deadline; the call may have run."""
+class Malformed(OutcomeUnknown):
+    """The response is not a JSON-RPC response to the request; the call may have run."""
 
 
-class UpstreamRefused(UpstreamError):
-    """The server answered with a JSON-RPC error."""
+class TooLarge(RequestFailure):
+    """The response exceeds a size limit. The call has run, and a second one would have the same response."""
+
+
+class Forbidden(RequestFailure):
+    """The gateway's credentials do not permit this request."""
+
+
+class Rejected(RequestFailure):
+    """The server answered with the JSON-RPC error `code`; the message is the server's."""
 
     def __init__(self, message: str, *, server: str, code: int, data: JsonValue = None) -> None:
         super().__init__(message, server=server)
         self.code = code
         self.data = data
+
+
+class UpstreamTimeout(UpstreamError):
+    """The server did not respond within the deadline; the call may have run."""
 
 
 class ToolFailed(GatewayError):
@@ -180,7 +205,7 @@ class AnswerRefused(ToolFailed):
 
 
 class UserInputRequired(ToolFailed):
-    """A tool needs a person first. Inside an agent's run `contents` end the run and wait for an answer (requirements TL15)."""
+    """A tool needs a person first. Inside an agent's run, `contents` end the run and wait for an answer."""
 
     def __init__(self, contents: Sequence[object], message: str = "This tool needs a person's answer first.") -> None:
         super().__init__(message)
@@ -192,15 +217,15 @@ class ContentError(GatewayError, ValueError):
 
 
 class AdditionItemMismatch(ContentError):
-    """Two contents are no parts of one thing, so they cannot be joined."""
+    """Two contents cannot be joined."""
 
 
 class MiddlewareException(GatewayError):
-    """Middleware is unusable. The two below it are raised by middleware on purpose."""
+    """Middleware is unusable. Middleware raises the two subclasses on purpose."""
 
 
 class MiddlewareTermination(MiddlewareException):
-    """Stop the chain here. The outcome is `context.result` where that was set, else `result` (requirements C15)."""
+    """End the chain here. The outcome is `context.result` if it was set, else `result`."""
 
     def __init__(self, message: str = "Middleware ended this.", *, result: object = None) -> None:
         super().__init__(message)
@@ -208,14 +233,14 @@ class MiddlewareTermination(MiddlewareException):
 
 
 class MiddlewareFailure(MiddlewareException):
-    """Fail closed: the whole run ends with this error, even when it comes from around a tool call (requirements MW16)."""
+    """Fail closed: the whole run ends with this error, even if it is raised around a tool call."""
 
 
 class ModelError(GatewayError):
-    """A chat model failed. `status` is the HTTP status where there was one."""
+    """A chat model failed. `status` is the HTTP status, if there was a response."""
 
     retry_after_seconds: float | None = None
-    """How long the endpoint asked to be left alone, where it did."""
+    """How long the endpoint asked clients to wait, if it did."""
 
     def __init__(self, message: str, *, status: int | None = None, retryable: bool = False) -> None:
         super().__init__(message)
@@ -228,15 +253,15 @@ class ChatClientInvalidAuthException(ModelError):
 
 
 class ChatClientInvalidRequestException(ModelError):
-    """The endpoint rejected the request, or does not know the model; sending the same again gives the same."""
+    """The endpoint rejected the request, or does not know the model; a retry fails the same way."""
 
 
 class ChatClientInvalidResponseException(ModelError):
-    """What the endpoint answered could not be read."""
+    """The endpoint's response could not be parsed."""
 
 
 class ChatClientContentFilterException(ModelError):
-    """The provider's content filter refused; `content_filter_result` says by category what it found, where it says so."""
+    """The provider's content filter refused. `content_filter_result` has its findings by category, if the provider sent them."""
 
     def __init__(self, message: str, *, status: int | None = None, content_filter_result: JsonObject | None = None) -> None:
         super().__init__(message, status=status)
@@ -244,7 +269,7 @@ class ChatClientContentFilterException(ModelError):
 
 
 OpenAIContentFilterException = ChatClientContentFilterException
-"""agent-framework's name for the one of its OpenAI clients."""
+"""agent-framework's name for the exception of its OpenAI clients."""
 
 
 class AgentError(GatewayError):
@@ -252,17 +277,17 @@ class AgentError(GatewayError):
 
 
 class AgentInvalidRequestException(AgentError):
-    """An agent cannot be asked this, or not in this way."""
+    """The agent does not support this request."""
 
 
 class UnknownTool(AgentError, KeyError):
-    """The model called tool `name`, which does not exist, and the run's limits say that this ends it."""
+    """The model called tool `name`, which does not exist, and the run's limits end the run then."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__(f'Error: Requested function "{name}" not found: the model called it, and it is no tool of this run.')
         self.name = name
 
-    __str__ = Exception.__str__  # KeyError's shows the repr
+    __str__ = Exception.__str__  # `str()` of a `KeyError` is the repr
 
 
 class WorkflowError(GatewayError):
@@ -286,11 +311,11 @@ class WorkflowRunnerException(WorkflowError):
 
 
 class WorkflowConvergenceException(WorkflowRunnerException):
-    """A run did not come to rest within its rounds."""
+    """A run did not converge within its rounds."""
 
 
 class WorkflowCheckpointException(WorkflowRunnerException):
-    """A checkpoint cannot be kept or read, or belongs to another graph."""
+    """A checkpoint cannot be stored or read, or belongs to another graph."""
 
 
 class TaskError(GatewayError):
@@ -310,8 +335,9 @@ class StorageError(GatewayError):
 
 
 class StorageUnusable(StorageError):
-    """The gateway's database, or its folder, does not work. The text names it and what is wrong: it is for the log and the operator
-    (`text_for_caller`). It `passes` where the same may work later: a server that is away, a disk that is full.
+    """The gateway's database or folder does not work. The message names it and the problem, for the log and the operator.
+
+    Callers see `text_for_caller` instead. `passes` says whether a retry may work: a server that is down, a disk that is full.
     """
 
     def __init__(self, message: str, *, passes: bool = True) -> None:
@@ -320,15 +346,15 @@ class StorageUnusable(StorageError):
 
 
 class TooLargeToKeep(StorageError):
-    """More than the configuration lets one caller keep; its text is fit for the caller."""
+    """A caller exceeds its quota of stored results. The message may be shown to the caller."""
 
 
 STORAGE_TEXT = "The gateway's own database or state folder does not work at the moment; its log says why. Try again later."
-"""What callers read in place of a `StorageUnusable`'s text."""
+"""Text that callers see instead of the message of a `StorageUnusable`."""
 
 
 def text_for_caller(error: BaseException) -> str:
-    """What a caller may read of an error of ours: where the gateway keeps its state, and how that fails, is the operator's business."""
+    """Return the part of an error that a caller may see. Where the gateway stores its state is for the operator only."""
     text = str(error)
     cause: BaseException | None = error
     while cause is not None:
@@ -339,32 +365,32 @@ def text_for_caller(error: BaseException) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """An exception of the operator's own code in words: its class and its text. Whoever shows the result masks secrets."""
+    """Return the class and message of an exception from the operator's own code. The caller of this function masks secrets."""
     text = text_for_caller(error).strip()
     name = type(error).__name__
     return f"{name}: {text}" if text else name
 
 
 CODE_ERRORS = (Exception, SystemExit, KeyboardInterrupt)
-"""What calls of the operator's own code catch. In a task, `SystemExit` and `KeyboardInterrupt` would end the whole process. A Ctrl-C of the
-operator is not among them: the gateway's signal handlers take it in the event loop."""
+"""Exceptions to catch around the operator's own code. In a task, `SystemExit` and `KeyboardInterrupt` would end the whole process.
+Ctrl-C is not affected: the gateway's signal handlers receive it in the event loop."""
 
 
 def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
-    """Return an error of `CODE_ERRORS`, or a group's one error; if it is not an `Exception`, what `wrap` makes of its text."""
+    """Return an error of `CODE_ERRORS`, or the only error of a group. An error that is not an `Exception` becomes `wrap(message)`."""
     cause = error if isinstance(error, Exception) else only_cause(error)
     return cause if isinstance(cause, Exception) else wrap(said_by(cause))
 
 
 def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:
-    """Take secrets out of what an error says: a server may repeat what it was given."""
+    """Mask secrets in the message of an error, because a server may repeat them."""
     error.args = tuple(mask(part) if isinstance(part, str) else part for part in error.args)
-    if isinstance(error, UpstreamRefused):
+    if isinstance(error, Rejected):
         error.data = masked(error.data, mask)
 
 
 def masked(value: JsonValue, mask: Callable[[str], str]) -> JsonValue:
-    """A JSON value without secrets."""
+    """Return a JSON value with secrets masked."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, dict):
@@ -379,7 +405,7 @@ def only_cause(error: Exception) -> Exception: ...
 @overload
 def only_cause(error: BaseException) -> BaseException: ...
 def only_cause(error: BaseException) -> BaseException:
-    """The one exception inside nested groups of one, as task groups make them; else `error` itself."""
+    """Return the only exception inside nested groups, as task groups create them; else `error` itself."""
     cause = error
     while isinstance(cause, BaseExceptionGroup):
         group = cast("BaseExceptionGroup[BaseException]", cause)
@@ -389,7 +415,7 @@ def only_cause(error: BaseException) -> BaseException:
     return cause
 
 
-# Agent-framework's names, where they differ.
+# Agent-framework's names that differ.
 AgentFrameworkException = GatewayError
 AgentException = AgentError
 ChatClientException = ModelError

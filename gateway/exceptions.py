@@ -1,7 +1,6 @@
-"""Agent-framework's import path for its exceptions; the tree itself, with our own names, is `gateway.errors`.
+"""Agent-framework's import path for its exceptions. `gateway.errors` contains the complete exception tree under Moongate's names.
 
-The classes defined here are for code that raises them, or catches what integrations of others raise: Moongate itself says
-the same with the class above.
+Moongate raises the classes defined here nowhere; programs that raise or catch agent-framework's exceptions use them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from gateway.errors import (
     AgentException,
     AgentFrameworkException,
     AgentInvalidRequestException,
-    AuthNeeded,
     ChatClientContentFilterException,
     ChatClientException,
     ChatClientInvalidAuthException,
@@ -20,11 +18,12 @@ from gateway.errors import (
     ContentError,
     IntegrationException,
     MiddlewareException,
+    NotSent,
+    Rejected,
     SettingNotFoundError,
     ToolException,
     ToolExecutionException,
-    UpstreamRefused,
-    UpstreamUnavailable,
+    Unauthorized,
     UserInputRequiredException,
     WorkflowCheckpointException,
     WorkflowConvergenceException,
@@ -63,26 +62,26 @@ __all__ = [
     "WorkflowRunnerException",
 ]
 
-IntegrationInitializationError = UpstreamUnavailable
-IntegrationInvalidAuthException = AuthNeeded
-IntegrationInvalidRequestException = UpstreamRefused
+IntegrationInitializationError = NotSent
+IntegrationInvalidAuthException = Unauthorized
+IntegrationInvalidRequestException = Rejected
 
 
 class AgentInvalidAuthException(AgentException):
-    """An agent was refused for its credentials."""
+    """An agent rejected the credentials."""
 
 
 class AgentInvalidResponseException(AgentException):
-    """What an agent answered cannot be used."""
+    """The response of an agent is invalid."""
 
 
 class AgentContentFilterException(AgentException):
-    """A content filter stopped an agent."""
+    """A content filter blocked an agent."""
 
 
 class IntegrationInvalidResponseException(IntegrationException):
-    """What a service answered cannot be used."""
+    """The response of a service is invalid."""
 
 
 class IntegrationContentFilterException(IntegrationException):
-    """A content filter stopped a service."""
+    """A content filter blocked a service."""

@@ -1,6 +1,6 @@
-"""Names of agent-framework that are called otherwise here, or that are not here; using one is an error that says what to use.
+"""Names of agent-framework that are renamed here or do not exist; using one raises an error that names the replacement.
 
-Used by the package itself and by the classes that had other methods.
+Used by the package itself and by classes with renamed methods.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FORMER: dict[str, str] = {
         "WorkflowEvent",
     ),
 }  # fmt: skip
-"""Names of agent-framework's earlier versions and documents, with what they are called now."""
+"""Names in agent-framework's earlier versions and documents, with the names used here."""
 
 FORMER_METHODS: dict[str, str] = {
     "create_agent": "as_agent(…)",
@@ -68,9 +68,9 @@ FORMER_METHODS: dict[str, str] = {
 
 
 class FormerMethods:
-    """A base of the classes that had the methods of `FORMER_METHODS`."""
+    """Base of classes that had the methods of `FORMER_METHODS`."""
 
-    if not TYPE_CHECKING:  # a type checker would take any name for an attribute
+    if not TYPE_CHECKING:  # otherwise a type checker accepts every attribute
 
         def __getattr__(self, name: str) -> Any:
             """Fail with what to use in place of a former method."""
@@ -117,4 +117,10 @@ MISSING: dict[str, tuple[str, ...]] = {
         "with_namespaced_value",
     ),
 }  # fmt: skip
-"""Names that agent-framework has and `gateway` has not on purpose, by the reason; `docs/library.md` lists them."""
+"""Names that agent-framework has and `gateway` does not, by the reason. `docs/library.md` lists them."""
+
+HINTS: dict[str, str] = {
+    **{former: f"use {name}" for former, name in FORMER.items()},
+    **{name: reason for reason, names in MISSING.items() for name in names},
+}
+"""Hint for a program that uses one of these names."""

@@ -1,6 +1,6 @@
-"""`create_harness_agent`: an agent for long work of its own, put together from the parts of `agents`, `sessions` and `skills`.
+"""`create_harness_agent`: an agent for long autonomous work, composed of parts of `agents`, `sessions` and `skills`.
 
-It stands above those rooms because it needs them all; each part can as well be given to `Agent` by hand.
+Each part can also be passed to `Agent` by hand.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any, cast
 from gateway.agents.agent import Agent
 from gateway.agents.middleware.approval import ToolApprovalMiddleware, ToolApprovalRuleCallback
 from gateway.agents.providers.background import BackgroundAgentsProvider
-from gateway.agents.providers.memory import MemoryContextProvider
+from gateway.agents.providers.memory_provider import MemoryContextProvider
 from gateway.agents.providers.memory_store import MemoryStore
 from gateway.agents.providers.mode import AgentModeProvider
 from gateway.agents.providers.todo import TodoProvider
-from gateway.chat.base import SupportsChatGetResponse
+from gateway.chat.chat_context import SupportsChatGetResponse
 from gateway.chat.hosted import SupportsWebSearchTool
 from gateway.json_types import JsonValue
 from gateway.middleware import listed
-from gateway.sessions.compacting import CompactionProvider
-from gateway.sessions.compaction import CompactionStrategy, ContextWindowCompactionStrategy, ToolResultCompactionStrategy
-from gateway.sessions.context import ContextProvider
-from gateway.sessions.grouping import TokenizerProtocol
+from gateway.sessions.compaction_provider import CompactionProvider
+from gateway.sessions.compaction_strategies import CompactionStrategy, ContextWindowCompactionStrategy, ToolResultCompactionStrategy
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
+from gateway.sessions.message_groups import TokenizerProtocol
 from gateway.sessions.session import SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider
 from gateway.skills.objects.provider import SkillsProvider
 from gateway.tools.given import normalize_tools
 from gateway.types.options import ChatOptions
@@ -34,7 +34,7 @@ from gateway.types.options import ChatOptions
 logger = logging.getLogger(__name__)
 
 KEPT_TOOL_GROUPS = 2
-"""How many of a run's last tool calls stay whole in the stored conversation: the next turn mostly goes on from those."""
+"""Number of recent tool calls of a run that stay complete in the stored conversation, because the next turn usually builds on them."""
 
 DEFAULT_HARNESS_INSTRUCTIONS = """\
 You work on tasks for a user, with tools.
@@ -81,13 +81,13 @@ def create_harness_agent(
     middleware: Any = None,
     default_options: Mapping[str, JsonValue] | None = None,
 ) -> Agent:
-    """An agent with history, compaction, a todo list, modes and approvals, and what else is given; each part can be left out.
+    """Return an agent with history, compaction, a todo list, modes, approvals and further parts; each can be left out.
 
-    `harness_instructions` replace the general ones (empty: none), `agent_instructions` follow them. Compaction needs a
-    strategy, or both numbers of tokens. With approvals a run needs a session.
+    `harness_instructions` replace the general ones (empty: none); `agent_instructions` follow them. Compaction needs a strategy, or both
+    token limits. Approvals need a session.
 
     Raises:
-        ValueError: The numbers of tokens are no window with room for an answer.
+        ValueError: The token limits leave no tokens for an answer.
     """
     window = _Window(max_context_window_tokens, max_output_tokens, tokenizer)
     history = history_provider or InMemoryHistoryProvider()
@@ -113,7 +113,7 @@ def create_harness_agent(
         tools=[*([] if disable_web_search else _web_search(client)), *normalize_tools(tools)],
         default_options=cast("ChatOptions", {**window.options(), **(default_options or {})}),
         context_providers=[provider for provider in providers if provider is not None],
-        middleware=[*approvals, *listed(middleware)],  # outermost: what a person said comes in there first
+        middleware=[*approvals, *listed(middleware)],  # outermost, because a person's answers enter the run there
         require_per_service_call_history_persistence=True,
     )
     agent.otel_provider_name = otel_provider_name
@@ -121,7 +121,7 @@ def create_harness_agent(
 
 
 class _Window:
-    """What a model's window has room for."""
+    """Token limits of a model's context window."""
 
     def __init__(self, window_tokens: int | None, output_tokens: int | None, tokenizer: TokenizerProtocol | None) -> None:
         for given, key in ((window_tokens, "max_context_window_tokens"), (output_tokens, "max_output_tokens")):
@@ -134,13 +134,13 @@ class _Window:
         self._tokenizer = tokenizer
 
     def options(self) -> dict[str, JsonValue]:
-        """What a model call is told of it."""
+        """The limits as options of a model call."""
         return {} if self._output_tokens is None else {"max_tokens": self._output_tokens}
 
     def compaction(
         self, history: HistoryProvider, before: CompactionStrategy | None, after: CompactionStrategy | None
     ) -> CompactionProvider | None:
-        """Compaction by the given strategies, else by the window; none where neither is known."""
+        """Compaction by the given strategies, else by the window; `None` if both are unknown."""
         if self._window_tokens is not None and self._output_tokens is not None:
             before = before or ContextWindowCompactionStrategy(
                 max_context_window_tokens=self._window_tokens, max_output_tokens=self._output_tokens, tokenizer=self._tokenizer

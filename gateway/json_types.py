@@ -1,7 +1,7 @@
-"""The JSON aliases of public signatures, the one place where `Any` is spelled, and a value as text.
+"""JSON aliases of public signatures, the only place with `Any`, and `as_text`.
 
-Values that crossed a wire are kept as decoded JSON instead of being remodelled, so nothing a peer
-said is lost. Rooms narrow with `isinstance` before they use a value.
+Values from a connection stay decoded JSON instead of becoming models, so that no field of a peer is lost. Packages narrow them with
+`isinstance`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JsonMapping = Mapping[str, Any]
 
 
 def as_text(value: JsonValue) -> str:
-    """A value where only text fits: text as it is, nothing for `None`, else its JSON."""
+    """Return a value as text: a string as it is, an empty string for `None`, else JSON."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)

@@ -1,6 +1,7 @@
-"""Names that are loaded on first use (PEP 562), and packages of an extra, which may not be installed.
+"""Names that load on first use (PEP 562), and modules that an optional dependency provides.
 
-What keeps `import gateway` and its import paths for integrations (`gateway.openai`, `gateway.foundry`) light.
+The package itself and its stable import paths (`gateway.openai`, `gateway.foundry`, …) stay light to import this way. Their names stand
+once, in the stub file (`.pyi`) beside the module, which type checkers read too.
 """
 
 from __future__ import annotations
@@ -8,34 +9,57 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 
-def lazy_names(module: str, homes: Mapping[str, str], *, missing: Mapping[str, str] | None = None) -> Callable[[str], object]:
-    """Make a `__getattr__` for `module`, which loads each name of `homes` from the module below `gateway` that it lives in.
+def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callable[[str], object]:
+    """Make a `__getattr__` for `module` that imports each name of the stub file beside the module on first use.
 
-    `dir(module)` lists the names of its `__all__` from now on, loaded or not. `missing` are names that agent-framework has and this
-    package has not, each with the reason: importing one fails with it.
+    `__all__` and `dir(module)` list the names of the stub. `hints` are names that agent-framework has and this package does not: the
+    error for such a name says why, or what to use.
     """
     namespace = vars(sys.modules[module])
-    namespace["__dir__"] = lambda: sorted(namespace["__all__"])
+    origins: dict[str, tuple[str, str]] = {}
 
     def load(name: str) -> object:
-        home = homes.get(name)
-        if missing and name in missing:
-            raise ImportError(f"{module}.{name}: {missing[name]}", name=module)
-        if home is None:
-            raise AttributeError(f"module {module!r} has no attribute {name!r}")
-        return getattr(import_module(f"gateway.{home}"), name)
+        if not origins:
+            origins.update(_origins(Path(namespace["__file__"]).with_suffix(".pyi")))
+        if name == "__all__":
+            return sorted(origins.keys() | ({"__version__"} & namespace.keys()))
+        if name not in origins:
+            _refuse(module, name, (hints or {}).get(name))
+        home, original = origins[name]
+        value = getattr(import_module(home), original)
+        namespace[name] = value
+        return value
 
+    namespace["__dir__"] = lambda: load("__all__")
     return load
 
 
+def _origins(stub: Path) -> dict[str, tuple[str, str]]:
+    """Module and name there of each name that a stub file imports with `as`."""
+    import ast
+
+    statements = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
+    return {alias.asname: (node.module or "", alias.name) for node in statements for alias in node.names if alias.asname}
+
+
+def _refuse(module: str, name: str, hint: str | None) -> None:
+    text = f"module {module!r} has no attribute {name!r}{f': {hint}' if hint else ''}"
+    importer = sys._getframe(2)  # pyright: ignore[reportPrivateUsage]  # `from gateway import …` drops the text of an AttributeError
+    is_package = "__path__" in vars(sys.modules[module])  # `from MODULE import …` has no importlib frame unless MODULE is a package
+    if hint and (not is_package or importer.f_globals.get("__name__") == "importlib._bootstrap"):
+        raise ImportError(text, name=module)
+    raise AttributeError(text, name=name)
+
+
 def import_extra(name: str, *, extra: str, purpose: str) -> ModuleType:
-    """A module that only an extra brings.
+    """Import a module of an optional dependency.
 
     Raises:
-        ModuleNotFoundError: The extra is not installed; the text has the command that installs it.
+        ModuleNotFoundError: The extra is not installed; the message has the command that installs it.
     """
     try:
         return import_module(name)

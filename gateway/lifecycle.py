@@ -1,10 +1,12 @@
-"""`gateway.lifecycle`: hooks around the steps of an agent's run, with the types that a hook's parameters and results have.
+"""`gateway.lifecycle`: lifecycle hooks for an agent's runs, and the types of their parameters and results. Experimental.
 
-Experimental. `docs/middleware.md` says when each hook runs and what it may change.
+`docs/middleware.md` describes when each hook is called and what it may change.
 """
 
 from __future__ import annotations
 
+from gateway.agents.lifecycle.hook_layers import lifecycle_middleware
+from gateway.agents.lifecycle.hook_state import EventListener, HookEvent, HookEvents, StateCell, TurnState
 from gateway.agents.lifecycle.hooks import (
     ErrorContext,
     ErrorSource,
@@ -21,8 +23,6 @@ from gateway.agents.lifecycle.hooks import (
     ParallelBatchContext,
     ToolExecutionContext,
 )
-from gateway.agents.lifecycle.layers import lifecycle_middleware
-from gateway.agents.lifecycle.state import EventListener, HookEvent, HookEvents, StateCell, TurnState
 from gateway.json_types import JsonMapping, JsonValue
 
 __all__ = [

@@ -1,10 +1,12 @@
-"""Middleware: code around a call, as `(context, call_next)`; generic over the context.
+"""Middleware: `(context, call_next)` functions and objects that wrap tool calls, model calls and agent runs.
 
-One composition for all layers: the first registered is the outermost. What a middleware does decides what runs
-(requirements MW7-MW12): return after `call_next` - everything; return without it - only what wraps it, with
-`context.result` as the outcome; raise `MiddlewareTermination` - nothing outside it runs its second half; set
-`context.terminate` - nothing further in runs. The contexts live with their rooms: function calls in `tools`, model
-calls in `chat`, runs in `agents`; the latter two answer in parts and share `through`.
+`compose` serves all three; the first middleware in a list is the outermost. A middleware decides how the call continues:
+- It awaits `call_next` and returns: everything runs.
+- It returns without `call_next`: nothing inside it runs, and `context.result` is the result.
+- It raises `MiddlewareTermination`: the call ends, and code after `call_next` in outer middleware is skipped.
+- It sets `context.terminate`: nothing inside it runs.
+
+The context classes are in `tools` (tool calls), `chat` (model calls) and `agents` (runs). The last two can stream and use `through`.
 """
 
 from __future__ import annotations
@@ -42,13 +44,14 @@ ContextT = TypeVar("ContextT")
 ContextT_contra = TypeVar("ContextT_contra", contravariant=True)
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 UpdateT = TypeVar("UpdateT")
+UpdateT_co = TypeVar("UpdateT_co", covariant=True)
 
 CallNext = Callable[[], Awaitable[None]]
-"""Runs everything further in. Takes no argument: the context is shared and mutable."""
+"""Runs the rest of the chain. It takes no argument, because all middleware share one mutable context."""
 
 
 class MiddlewareType(StrEnum):
-    """What a middleware is around."""
+    """The kind of call that a middleware wraps."""
 
     AGENT = "agent"
     """A run."""
@@ -59,10 +62,10 @@ class MiddlewareType(StrEnum):
 
 
 class Middleware(Protocol[ContextT_contra]):
-    """A callable around a call. Classes with a `process` of this form will do as well."""
+    """A callable that wraps a call. An object with a `process` method of this signature is accepted too."""
 
     async def __call__(self, context: ContextT_contra, call_next: CallNext) -> None:
-        """Do something before, call `call_next()` or not, do something after; read and set `context.result`."""
+        """Process one call: await `call_next()` to continue it; read or set `context.result`."""
         ...
 
 
@@ -77,7 +80,7 @@ async def compose(middleware: Sequence[Middleware[ContextT]], context: ContextT,
 
 
 def _started(layer: Middleware[ContextT], context: ContextT, call: CallNext) -> Awaitable[None]:
-    """Start one middleware.
+    """Call one middleware and return its awaitable.
 
     Raises:
         MiddlewareException: The middleware is not async.
@@ -88,6 +91,20 @@ def _started(layer: Middleware[ContextT], context: ContextT, call: CallNext) -> 
     return cast("Awaitable[None]", begun)
 
 
+class Response(Protocol[UpdateT_co]):
+    """A complete response that can be converted to updates."""
+
+    def to_updates(self) -> Sequence[UpdateT_co]:
+        """Return the updates that fold to this response."""
+        ...
+
+
+async def replay(response: Response[UpdateT]) -> AsyncGenerator[UpdateT, None]:
+    """Yield the updates of a complete response."""
+    for update in response.to_updates():
+        yield update
+
+
 async def through(
     middleware: Sequence[Middleware[ContextT]],
     context: ContextT,
@@ -96,13 +113,12 @@ async def through(
     whole: Callable[..., Any],
     said: Callable[[Sequence[UpdateT]], Any] | None = None,
 ) -> AsyncGenerator[UpdateT, None]:
-    """The parts of what `send` gives inside `middleware`. Once they have all come `context.result` is the whole of them.
+    """Run `send` inside `middleware` and yield its updates. After the last update, `context.result` is the complete response.
 
-    `fold` makes the whole, an instance of the class `whole`, of parts; `said` does of those that `send` gave, where that is
-    not the same.
+    `fold` builds a response, an instance of the class `whole`, from updates. `said` replaces it for the updates of `send`, if given.
 
     Raises:
-        MiddlewareException: Middleware set a result that is no answer.
+        MiddlewareException: Middleware set a result that is not a response.
     """
     around = cast("Any", context)
 
@@ -129,7 +145,7 @@ async def through(
                 yield update
             around.result = await stream.get_final_response()
             return
-        except MiddlewareTermination as stop:  # middleware further out streams itself, so what is further in ended only now
+        except MiddlewareTermination as stop:  # the result is a stream, so middleware inside could only terminate while it was read
             instead = stop.result if around.result is given else around.result
         finally:
             await stream.aclose()
@@ -140,10 +156,10 @@ async def through(
 
 
 def as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable[..., Any]) -> Any:
-    """Return a result as middleware may set it (the whole, its parts, or only what is said in it) as the whole or a stream of parts.
+    """Convert a result that middleware set (a response, updates, a message or text) to a response or a stream.
 
     Raises:
-        MiddlewareException: It is not an answer.
+        MiddlewareException: The result has none of these types.
     """
     if result is None or isinstance(result, ResponseStream) or isinstance(result, cast("type", whole)):
         return cast("Any", result)
@@ -154,7 +170,7 @@ def as_answer(result: Any, fold: Callable[[Sequence[Any]], Any], whole: Callable
     if isinstance(result, str | Content):
         return whole(messages=[Message("assistant", [result])])
     raise MiddlewareException(
-        f"Middleware set context.result to a {type(result).__name__}; set {cast('type', whole).__name__}, a ResponseStream, or a text."
+        f"Middleware set context.result to {type(result).__name__}; set {cast('type', whole).__name__}, a ResponseStream, or text."
     )
 
 
@@ -164,20 +180,18 @@ def _as_function(layer: Middleware[ContextT]) -> Middleware[ContextT]:
 
 
 def _next_of(context: object, call: CallNext) -> CallNext:
-    """`call` as a `call_next`: it says what is wrong when it is given the context, as it once was (requirements C1), and does
-    nothing once a middleware further out has set `terminate`.
-    """
+    """Return `call` as a `call_next`, which rejects arguments and does nothing if middleware set `terminate`."""
 
     def call_next(*unexpected: object) -> Awaitable[None]:
         if unexpected:
-            raise TypeError("call_next() takes no argument: the context is shared, so edit it and call call_next()")
+            raise TypeError("call_next() takes no argument: the context is shared, so change it and call call_next()")
         return _nothing() if getattr(context, "terminate", False) else call()
 
     return call_next
 
 
 async def _nothing() -> None:
-    """What is further in than a middleware that set `terminate`."""
+    """Run in place of the chain inside a middleware that set `terminate`."""
 
 
 # -- sorting ---------------------------------------------------------------------------------------------------
@@ -185,7 +199,7 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class SortedMiddleware:
-    """A mixed list taken apart, each kind in its order."""
+    """Middleware by kind, each in list order."""
 
     agent: Sequence[Middleware[Any]] = ()
     chat: Sequence[Middleware[Any]] = ()
@@ -196,7 +210,7 @@ NOTHING = SortedMiddleware()
 
 
 TYPE_ATTRIBUTE = "middleware_type"
-"""Where a middleware class, or a function that a decorator marked, says what it is around."""
+"""Attribute of a middleware class or a decorated function with its `MiddlewareType`."""
 
 _CONTEXTS = {
     "AgentContext": MiddlewareType.AGENT,
@@ -206,14 +220,14 @@ _CONTEXTS = {
 
 
 def sort_middleware(middleware: object) -> SortedMiddleware:
-    """Split a mixed list of middleware (or a single one, or `None`) by what each is around.
+    """Split middleware (a mixed list, a single item, or `None`) by kind.
 
-    A function declares its kind by a decorator or by the annotation of its first parameter. An object with a `process`
-    method that declares nothing counts as middleware around runs.
+    A function declares its kind by a decorator or by the annotation of its first parameter. An object with an undeclared `process`
+    method is agent middleware.
 
     Raises:
-        MiddlewareException: An item is not middleware or is a class. A function declares no kind or two different ones, or
-            does not take `(context, call_next)`.
+        MiddlewareException: An item is a class or not middleware. A function declares no kind or two different kinds, or does not
+            take `(context, call_next)`.
     """
     if not middleware:
         return NOTHING
@@ -233,53 +247,53 @@ def sort_middleware(middleware: object) -> SortedMiddleware:
 
 
 def listed(middleware: object) -> list[Any]:
-    """What a caller may give as middleware, one or several or none, as a list of its own."""
+    """Return middleware (a list, a single item, or `None`) as a new list."""
     if isinstance(middleware, list | tuple):
         return list(cast("Sequence[Any]", middleware))
     return [] if middleware is None else [middleware]
 
 
 def check_layer(layer: type, instance: object, args: Sequence[object]) -> None:
-    """Check that a layer's constructor has a class behind it that takes its positional arguments.
+    """Check that the class after a mixin in the method resolution order accepts the mixin's positional arguments.
 
     Raises:
-        TypeError: The class has no other base for them: the layer was called like a function around an agent or a client.
+        TypeError: It is `object`: the mixin was called as if it wrapped an agent or a client.
     """
     behind = cast("Any", super(layer, instance)).__init__
     if args and getattr(behind, "__objclass__", None) is object:
         raise TypeError(
-            f"{layer.__name__} does not wrap an object. Name it among the bases of a class, before the class that it is around: "
-            f"class Mine({layer.__name__}, …). An Agent and a chat client take middleware= themselves."
+            f"{layer.__name__} does not wrap an object. List it as a base class before the class that it wraps: "
+            f"class MyClass({layer.__name__}, …). An Agent and a chat client accept middleware= themselves."
         )
 
 
 def mark(function: FunctionT, kind: MiddlewareType) -> FunctionT:
-    """Say what a middleware function is around; what the decorators do."""
+    """Set the kind of a middleware function; used by the decorators."""
     setattr(function, TYPE_ATTRIBUTE, kind)
     return function
 
 
 def around_models(middleware: SortedMiddleware) -> SortedMiddleware:
-    """Return the middleware of a chat client as it is.
+    """Return the middleware of a chat client unchanged.
 
     Raises:
-        MiddlewareException: Some of it is around runs, and a chat client has no runs.
+        MiddlewareException: It contains agent middleware.
     """
     if middleware.agent:
         names = ", ".join(repr(_name_of(layer)) for layer in middleware.agent)
-        raise MiddlewareException(f"A chat client takes chat and function middleware only; give {names} to the agent.")
+        raise MiddlewareException(f"A chat client takes chat and function middleware only; pass {names} to the agent instead.")
     return middleware
 
 
 def _name_of(item: object) -> str:
-    item = getattr(item, "__self__", item)  # a class's `process` is named after the class
+    item = getattr(item, "__self__", item)  # a bound `process` method is named after its class
     return str(getattr(item, "__name__", type(item).__name__))
 
 
 def _type_of(item: object) -> MiddlewareType:
     name = _name_of(item)
     if isinstance(item, type):
-        raise MiddlewareException(f"Middleware {name!r} is a class; pass an object of it: {name}().")
+        raise MiddlewareException(f"Middleware {name!r} is a class; pass an instance: {name}().")
     marked = cast("MiddlewareType | None", getattr(item, TYPE_ATTRIBUTE, None))
     if marked is not None and not inspect.isroutine(item):
         return marked
@@ -291,7 +305,7 @@ def _type_of(item: object) -> MiddlewareType:
     annotated = _annotated(function, name)
     if marked is not None and annotated is not None and marked != annotated:
         taken = next(context for context, kind in _CONTEXTS.items() if kind is annotated)
-        raise MiddlewareException(f"Middleware {name!r} is marked as {marked.value} middleware, but takes a parameter of type {taken}.")
+        raise MiddlewareException(f"Middleware {name!r} is marked as {marked.value} middleware, but its first parameter is a {taken}.")
     found = marked or annotated
     if found is None and function is not item:
         return MiddlewareType.AGENT

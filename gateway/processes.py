@@ -1,11 +1,11 @@
-"""What programs that the gateway starts get from it: `seal_descriptors` keeps open files, sockets and pipes from them.
+"""`seal_descriptors`: keeps programs that the gateway starts from inheriting open files, sockets and pipes.
 
-No program that the gateway starts inherits an open file, socket or pipe except its standard streams.
+A started program inherits only its standard streams.
 
-Decided: every descriptor above 2 of this process is marked close-on-exec before each start of a program. Because uvloop, unlike
-asyncio and `subprocess`, closes nothing in the child, so a descriptor that the gateway's own parent left open was readable in every
-server and script. Instead of: closing them when the gateway starts, which would not cover the library inside another program.
-Revisit when: uvloop implements `close_fds`.
+Decided: every descriptor above 2 is marked close-on-exec before each start of a program. Because: uvloop, unlike asyncio and `subprocess`,
+closes no descriptors in the child, so every server and script could read a descriptor that the gateway's own parent left open. Instead of:
+closing descriptors when the gateway starts, which would not cover the library inside another program. Revisit when: uvloop implements
+`close_fds`.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ CLOSE_RANGE_CLOEXEC = 4
 """Flag of `close_range(2)` since Linux 5.11 (linux/close_range.h)."""
 
 FIRST_SEALED = 3
-"""The lowest descriptor that is no standard stream."""
+"""The lowest descriptor that is not a standard stream."""
 
 _FOLDERS = ("/proc/self/fd", "/dev/fd")
-"""Where a system lists the descriptors of the process that asks: Linux, and macOS and the BSDs."""
+"""Folders that list the descriptors of the reading process: Linux; macOS and the BSDs."""
 
 
 def seal_descriptors() -> None:
-    """Mark every descriptor above 2 close-on-exec; call it right before a program is started. Costs one system call on Linux.
+    """Mark every descriptor above 2 close-on-exec. Call it immediately before starting a program; on Linux it costs one system call.
 
-    A descriptor that the program is meant to inherit is passed as one of its standard streams.
+    Pass a descriptor that the program should inherit as one of its standard streams.
     """
     if sys.platform != "win32" and not _close_range():
         _seal_one_by_one()
 
 
 def _close_range() -> bool:
-    """Whether the kernel marked them all at once."""
+    """Mark all descriptors with one system call; return whether the kernel supports it."""
     try:
         function = ctypes.CDLL(None).close_range
     except AttributeError:
@@ -58,4 +58,4 @@ def _seal(number: int) -> None:
     try:
         os.set_inheritable(number, False)
     except OSError:
-        pass  # not open, or closed since it was listed
+        pass  # not open, or closed in the meantime

@@ -1,7 +1,7 @@
-"""What the protocol fixes and every side of a connection needs: names, codes, versions, and an error as it crosses the wire.
+"""Names, codes and versions that the protocol fixes, and JSON-RPC errors. Used on both sides of a connection.
 
-The SDK has all of it too, but loading the SDK takes longer than starting the gateway; what serves and uses plain 2026 traffic does
-without. `tests/house/test_protocol.py` keeps the two alike.
+The SDK has them too, but importing the SDK takes longer than starting the gateway, and the fast path works without it.
+`tests/architecture/test_protocol.py` compares the two.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ HANDSHAKE_PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", 
 """Versions with a handshake and a session, oldest first."""
 
 MODERN_PROTOCOL_VERSIONS: Final = ("2026-07-28",)
-"""Versions in which a request says all of it itself."""
+"""Versions without a handshake: each request carries all client facts."""
 
 LATEST_HANDSHAKE_VERSION: Final = "2025-11-25"
 LATEST_MODERN_VERSION: Final = "2026-07-28"
@@ -52,8 +52,7 @@ UNSUPPORTED_PROTOCOL_VERSION: Final = -32022
 
 
 class RpcError(Exception):
-    """A JSON-RPC error that came over a connection, or is to go over one. The SDK's `MCPError` is made from it, or it from that, where
-    a message is the SDK's to send or to read."""
+    """A JSON-RPC error that was received or will be sent. It is converted to and from the SDK's `MCPError` at the SDK path."""
 
     def __init__(self, code: int, message: str, data: JsonValue = None) -> None:
         super().__init__(message)

@@ -1,8 +1,7 @@
-"""Imports modules when they are first needed, without holding up what runs meanwhile: what needs the SDK, and the workflow engine.
+"""`load`: imports modules on first use in a thread, such as the MCP SDK and the workflow engine, while other calls continue.
 
-The SDK and what it brings (its models of both eras, its HTTP client, its server) take longer to import than the gateway takes to
-start, so plain 2026 traffic goes without. A module that needs it imports it as usual, at its top; whoever needs that module
-while requests are served awaits `load` with its name, and imports from it afterwards.
+Importing the SDK with its models, HTTP client and server takes longer than the gateway's start, and plain 2026 traffic does not need it. A
+module that needs the SDK imports it normally. Code that needs such a module while requests are served awaits `load` with its name first.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ import threading
 import anyio.to_thread
 
 _LOADING = threading.Lock()
-"""Two threads that import modules which import each other would see them half made."""
+"""Held while importing: two threads that import modules which import each other would see them incomplete."""
 
 
 async def load(*modules: str) -> None:
-    """Import modules by their full names, in a worker thread where one is not there yet; idempotent, and cheap from the second time on.
+    """Import modules by their full names, in a worker thread if necessary. Cheap if they are imported already.
 
     Raises:
-        ImportError: As an import statement.
+        ImportError: As for an import statement.
     """
-    if any(getattr(sys.modules.get(module), "__spec__", None) is None or _is_half_made(module) for module in modules):
+    if any(getattr(sys.modules.get(module), "__spec__", None) is None or _is_incomplete(module) for module in modules):
         await anyio.to_thread.run_sync(_import_all, modules)
 
 
-def _is_half_made(module: str) -> bool:
-    """Whether a thread is still importing it."""
+def _is_incomplete(module: str) -> bool:
+    """Whether a thread is still importing the module."""
     return bool(getattr(sys.modules[module].__spec__, "_initializing", False))
 
 

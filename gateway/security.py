@@ -1,8 +1,8 @@
-"""`gateway.security`: defence against what tool results make a model do; experimental and opt-in.
+"""`gateway.security`: guards against prompt injection through tool results; experimental and opt-in.
 
-Results are labelled by integrity (may somebody outside have written them) and confidentiality (who may see them); after
-untrusted content a call of a tool that acts on the world is refused or needs a person's approval. In an agent file the key
-`security` does the same (docs/agents.md).
+Each tool result is labelled with its integrity (trusted or possibly written by outsiders) and confidentiality (who may see it). After
+untrusted content, a call of a tool with external effects is refused or needs a person's approval. The key `security` of an agent file
+does the same (docs/agents.md).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Stages of features that are not settled: `experimental` and `release_candidate` mark classes and functions.
+"""Stages of features that may still change: `experimental` and `release_candidate` mark classes and functions.
 
-Using something experimental warns once per feature and process; a release candidate only says so in its documentation.
-The marks `__feature_stage__` and `__feature_id__` are for looking, not for relying on: they go when a feature is settled.
+An experimental feature warns once per process; a release candidate only says so in its documentation. The attributes `__feature_stage__`
+and `__feature_id__` are informational: they disappear when a feature becomes stable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ FeatureStageName = Literal["experimental", "release_candidate"]
 class ExperimentalFeature(StrEnum):
     """Features that may change in any release.
 
-    The ids without a description are agent-framework's. What they name is settled here, so using it does not warn.
+    The ids without a description are agent-framework's. Their features are stable here, so using them does not warn.
     """
 
     AGENT_HOOKS = "AGENT_HOOKS"
@@ -50,22 +50,22 @@ class ExperimentalFeature(StrEnum):
 
 
 class ReleaseCandidateFeature(StrEnum):
-    """Features that only small corrections still change; none now."""
+    """Features that change only by small corrections; currently none."""
 
 
 class FeatureStageWarning(FutureWarning):
-    """Base of the warnings about stages."""
+    """Base class of warnings about stages."""
 
 
 class ExperimentalWarning(FeatureStageWarning):
-    """Something experimental is used."""
+    """An experimental feature is used."""
 
 
-_EXPERIMENTAL_NOTE = "\n\nExperimental: may change or go in any release."
-_CANDIDATE_NOTE = "\n\nRelease candidate: only small corrections are to be expected."
+_EXPERIMENTAL_NOTE = "\n\nExperimental: may change or be removed in any release."
+_CANDIDATE_NOTE = "\n\nRelease candidate: expect only small corrections."
 
-_told: set[tuple[type[Warning], str]] = set()
-"""What this process has warned of; the one state that must be the process's, because the rule is."""
+_warned: set[tuple[type[Warning], str]] = set()
+"""Warnings already issued. At module level, because each warning is issued once per process."""
 
 
 def experimental(*, feature_id: ExperimentalFeature | str) -> Callable[[StagedT], StagedT]:
@@ -74,7 +74,7 @@ def experimental(*, feature_id: ExperimentalFeature | str) -> Callable[[StagedT]
 
 
 def release_candidate(*, feature_id: ReleaseCandidateFeature | str) -> Callable[[StagedT], StagedT]:
-    """Mark a class or function as almost settled; it does not warn."""
+    """Mark a class or function as almost stable; it does not warn."""
     return _stage("release_candidate", feature_id, _CANDIDATE_NOTE, None)
 
 
@@ -96,7 +96,7 @@ def _stage(stage: FeatureStageName, feature: Enum | str, note: str, category: ty
             marked = _class_that_warns(cast("type[Any]", target), warn) if isinstance(target, type) else _function_that_warns(target, warn)
         if marked.__doc__:
             marked.__doc__ = inspect.cleandoc(marked.__doc__) + note
-        if not is_protocol:  # an attribute would become a member that implementations must have
+        if not is_protocol:  # implementations of a protocol would need the attribute
             marked.__feature_stage__ = stage
             marked.__feature_id__ = feature_id
         return cast("StagedT", wrapper(marked) if wrapper is not None else marked)
@@ -105,7 +105,7 @@ def _stage(stage: FeatureStageName, feature: Enum | str, note: str, category: ty
 
 
 def _class_that_warns(kind: type[Any], warn: Callable[[], None]) -> type[Any]:
-    """`kind`, warning when it is instantiated itself or subclassed; instances of subclasses are the subclass's affair."""
+    """Return `kind`, which warns when it is instantiated or subclassed; an instance of a subclass does not warn again."""
     new: Any = kind.__new__
     init_subclass: Any = kind.__init_subclass__
 
@@ -128,7 +128,7 @@ def _class_that_warns(kind: type[Any], warn: Callable[[], None]) -> type[Any]:
         else:
             super(kind, cls).__init_subclass__(**kwargs)
 
-    vars_of: Any = kind  # the constructors of a class cannot be typed from outside
+    vars_of: Any = kind  # a class's constructors cannot be assigned with types
     vars_of.__new__ = staticmethod(__new__)
     vars_of.__init_subclass__ = classmethod(__init_subclass__)
     return kind
@@ -153,7 +153,7 @@ def _function_that_warns(function: Callable[..., Any], warn: Callable[[], None])
 
 
 def _warn_once(category: type[Warning], feature_id: str, text: str) -> None:
-    if (category, feature_id) in _told:
+    if (category, feature_id) in _warned:
         return
     frame = _first_frame_outside()
     if frame is None:
@@ -161,12 +161,12 @@ def _warn_once(category: type[Warning], feature_id: str, text: str) -> None:
     else:
         module = str(frame.f_globals.get("__name__", "<unknown>"))
         warnings.warn_explicit(text, category, frame.f_code.co_filename, frame.f_lineno, module)
-    _told.add((category, feature_id))
+    _warned.add((category, feature_id))
 
 
 def _first_frame_outside() -> FrameType | None:
-    """Return the frame that used the feature: below this module's frames and those of `_MACHINERY`."""
-    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # there is no public way without the source lines
+    """Return the frame that used the feature: the first one outside this module and `_MACHINERY`."""
+    frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]  # the public way also reads source lines
     while frame is not None and (frame.f_code.co_filename == __file__ or _package_of(frame) in _MACHINERY):
         frame = frame.f_back
     return frame
@@ -177,4 +177,4 @@ def _package_of(frame: FrameType) -> str:
 
 
 _MACHINERY = {"abc", "anyio", "asyncio", "contextlib", "functools", "typing"}
-"""Packages between a feature and its user: a coroutine that is a task is called by the event loop, which `asyncio.run(…)` called."""
+"""Packages that may call a feature on the user's behalf: `asyncio.run(…)` calls the event loop, which runs a coroutine as a task."""

@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.cli.processes import untouched_logging
-from tests.fakes.taskless import taskless_steps
 
 FOREIGN = ("MOONGATE_", "OPENAI_", "AZURE_OPENAI_", "FOUNDRY_", "OTEL_", "ENABLE_", "NOTES_FILE", "UNITS_PORT")
 """Starts of the names of variables that change what a gateway does."""
@@ -43,19 +42,3 @@ def own_logging() -> Generator[None]:
     """A command that runs here sets the process's logging up, and which tests come after in a process is chance."""
     with untouched_logging():
         yield
-
-
-@pytest.fixture(scope="session")
-def refused_without_task() -> Generator[list[str]]:
-    """Where calls in this process used what takes a task before they had one; none may."""
-    with pytest.MonkeyPatch.context() as patch, taskless_steps(patch) as found:
-        yield found
-
-
-@pytest.fixture(autouse=True)
-def no_task_too_late(refused_without_task: list[str]) -> Generator[None]:
-    """A call has a task before it uses what takes one, whichever way it goes."""
-    yield
-    found = "\n".join(refused_without_task)
-    refused_without_task.clear()
-    assert not found, f"await `own_task` before (gateway/tools/waits.py):\n{found}"

@@ -1,1 +1,1 @@
-"""Agents: definition files, the run loop, and the agent as a tool. They reach tools only through a `ToolBox` of guarded ones."""
+"""Agents: agent files, the run loop, and agents as tools. All tools of an agent of the gateway pass the gate."""

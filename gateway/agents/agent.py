@@ -1,6 +1,6 @@
-"""`Agent`: instructions, a model, tools and middleware; `run` answers messages. Names are agent-framework's.
+"""`Agent`: instructions, a model and tools, run over a chat client. The class, its parameters and methods have agent-framework's names.
 
-An agent is behaviour only and may run many conversations at once; a conversation's data is an `AgentSession`.
+An agent holds behavior only and can run many conversations at once. The data of a conversation is in an `AgentSession`.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
 from gateway.agents.base import BaseAgent
 from gateway.agents.call_history import CallHistory
-from gateway.agents.context import AgentContext, AgentRunContext, AgentStream, current_run_context, inside
-from gateway.agents.parts import AgentParts, Replaced, with_replaced
-from gateway.agents.run import RunObserver, RunPlan, run_stream
+from gateway.agents.run_context import AgentContext, AgentRunContext, AgentStream, as_current_run, current_run_context
+from gateway.agents.run_loop import RunObserver, RunPlan, run_stream
+from gateway.agents.run_updates import AgentUpdates, ReplacedAnswer, with_replaced
 from gateway.agents.tracing import traced_run
-from gateway.chat.base import OptionsT, SupportsChatGetResponse
-from gateway.chat.limits import LoopOptions, check_tool_values, loop_options
+from gateway.chat.chat_client import OptionsT
+from gateway.chat.chat_context import SupportsChatGetResponse
+from gateway.chat.loop_options import LoopOptions, check_tool_values, loop_options
 from gateway.errors import AgentInvalidRequestException
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
-from gateway.sessions.compacting import RunCompaction
-from gateway.sessions.compaction import CompactionStrategy
-from gateway.sessions.context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_hook
-from gateway.sessions.grouping import TokenizerProtocol
+from gateway.sessions.compaction_provider import RunCompaction
+from gateway.sessions.compaction_strategies import CompactionStrategy
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
+from gateway.sessions.message_groups import TokenizerProtocol
 from gateway.sessions.session import AgentSession
+from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_hook
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 
 class Agent(BaseAgent, Generic[OptionsT]):
-    """An agent over a chat client; generic over the options its client takes (requirements AG9)."""
+    """An agent over a chat client. The type parameter is the options type that the chat client accepts."""
 
     def __init__(
         self,
@@ -65,17 +66,21 @@ class Agent(BaseAgent, Generic[OptionsT]):
         require_per_service_call_history_persistence: bool = False,
         additional_properties: JsonObject | None = None,
     ) -> None:
-        """Providers run in list order before a run and in reverse after it; middleware is a mixed list, outermost first.
+        """Configure the agent; nothing runs yet.
 
-        Plain functions become tools. A source among `tools` (an `MCPTool`) gives each run the tools it has by then;
-        whoever made it closes it, or the agent where it is entered with `async with`. `default_options` are overlaid by a
-        run's own, limits of the loop by theirs. With `require_per_service_call_history_persistence` the agent's histories
-        load before and store after each model call, not once per run, so one that fails half way is not lost; what the model's
-        provider keeps is refused then, unless `store` says that it does.
+        Context providers run in list order before a run and in reverse order after it. `middleware` mixes agent, chat and function
+        middleware; the first item is the outermost. `tools` takes plain functions and tool sources such as `MCPTool`; a source
+        contributes the tools that it has when a run starts. The caller closes its sources, unless it enters the agent with
+        `async with`. Options of a run override `default_options`; loop limits in those options override
+        `function_invocation_configuration`.
+
+        With `require_per_service_call_history_persistence`, the agent's history providers load before and store after each model
+        call instead of once per run, so a run that fails keeps its completed calls. A conversation that the model's provider stores
+        is then rejected, unless `store` is set.
 
         Raises:
             TypeError: `client` is not a chat client.
-            ValueError: A limit of the loop does not exist or is out of range.
+            ValueError: A loop limit is unknown or out of range.
             MiddlewareException: An item of `middleware` is not middleware.
         """
         if not callable(getattr(client, "get_response", None)):
@@ -95,17 +100,17 @@ class Agent(BaseAgent, Generic[OptionsT]):
         self.default_options = cast("ChatOptions", dict(default_options or {}))
         self.tools: list[Any] = normalize_tools(tools) + normalize_tools(self.default_options.pop("tools", None))
         self.function_invocation_configuration = function_invocation_configuration
-        loop_options(function_invocation_configuration)  # a wrong limit is told here, not in the first run
+        loop_options(function_invocation_configuration)  # raises for a wrong limit now instead of in the first run
         self.compaction_strategy = compaction_strategy
         self.tokenizer = tokenizer
         self.require_per_service_call_history_persistence = require_per_service_call_history_persistence
         self.otel_provider_name: str | None = None
-        """What the spans of its runs name as provider; `None`: its client's."""
+        """Provider name in the telemetry of runs; `None` uses the chat client's provider name."""
         self._warned_of_loaders = False
         self._entered = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Enter the client and the sources among the tools that are context managers themselves; leaving closes them."""
+        """Enter the chat client and those tool sources that are context managers; leaving the agent closes them."""
         async with AsyncExitStack() as entering:
             for one in (self.client, *self.tools):
                 if isinstance(one, AbstractAsyncContextManager):
@@ -184,12 +189,12 @@ class Agent(BaseAgent, Generic[OptionsT]):
         observer: RunObserver | None = None,
         thread: object = None,
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Answer `messages`: a coroutine of the whole response, or at once a stream of its parts.
+        """Run the agent on `messages`: return an awaitable response, or with `stream` a stream of updates.
 
-        With a `session` the conversation goes on from where it was and is kept. `middleware` and `tools` are the run's
-        own, inside and beside the agent's. `function_invocation_kwargs` reach tools and function middleware, never the
-        model. `ctx` is the call on whose behalf the agent runs; its tools are called in that call's name. A run that is started
-        inside another one without a `ctx` has that one's caller and gate. Raises as `run_stream` does.
+        `session` continues a stored conversation. `middleware` and `tools` are added to the agent's own for this run only.
+        Tools and function middleware receive `function_invocation_kwargs`; the model never does. `ctx` is the call that the agent
+        serves: its tools are called with that call's caller and rights. A run that starts inside another run without `ctx` inherits the
+        outer run's caller and tool gate. Raises the errors of `run_stream`.
         """
         if thread is not None:
             raise TypeError("run() takes no thread: a conversation is an AgentSession; pass session=agent.create_session().")
@@ -210,15 +215,15 @@ class Agent(BaseAgent, Generic[OptionsT]):
         given = sort_middleware([*self.middleware, *listed(middleware)])
         around = current_run_context()
         call = ctx or (CallContext() if around is None else around.call.detached())
-        steps = _Steps(agent, context, given, call, observer)
+        steps = _AgentRun(agent, context, given, call, observer)
         current = AgentRunContext(agent, session, tuple(context.messages), context.options, call)
         if not stream:
             return steps.whole(current)
         response: AgentStream = ResponseStream(steps.updates(), steps.folded)
-        return response.with_pull_context_manager(lambda: inside(current))
+        return response.with_pull_context_manager(lambda: as_current_run(current))
 
     def warn_of_loaders(self) -> None:
-        """Warn, once, where not exactly one of the agent's histories loads (requirements SE15, C20). Called by the first run."""
+        """Warn once if the agent's history providers load the conversation twice or not at all."""
         if self._warned_of_loaders:
             return
         self._warned_of_loaders = True
@@ -226,25 +231,26 @@ class Agent(BaseAgent, Generic[OptionsT]):
         loading = [provider.source_id for provider in histories if provider.replays]
         if len(loading) > 1:
             warnings.warn(
-                f"{len(loading)} histories of agent {self.name or self.id!r} load messages ({', '.join(loading)}), so the model sees "
-                "the conversation several times; pass load_messages=False to all but one.",
+                f"{len(loading)} history providers of agent {self.name or self.id!r} load messages ({', '.join(loading)}), so the model "
+                "receives the conversation several times; pass load_messages=False to all but one.",
                 stacklevel=2,
             )
         elif histories and not loading:
             warnings.warn(
-                f"No history of agent {self.name or self.id!r} loads messages, so it remembers nothing; leave out "
-                "load_messages=False for the one that is its memory.",
+                f"No history provider of agent {self.name or self.id!r} loads messages, so the model never receives earlier turns; "
+                "remove load_messages=False from one of them.",
                 stacklevel=2,
             )
 
     def as_mcp_server(
         self, *, server_name: str = "Agent", version: str | None = None, instructions: str | None = None, lifespan: Lifespan | None = None
     ) -> Server[Any]:
-        """This agent as an MCP server of the SDK with one tool, which takes `task`; each call is a conversation of its own.
+        """Return an MCP server of the Python SDK with this agent as its only tool, which takes `task`.
 
-        The caller runs it on a transport. `moongate run` serves agents with all that this leaves out.
+        Each call is a conversation of its own. The caller runs the server on a transport. `moongate run` serves agents with sessions,
+        progress, approvals and access control, which this server does not have.
         """
-        from gateway.agents.mcp_server import to_mcp_server  # the SDK takes long to import, and few programs need it
+        from gateway.agents.mcp_server import to_mcp_server  # imports the MCP SDK, which takes seconds and few programs need
 
         return to_mcp_server(
             cast("Agent", self), name=server_name, version=version or "", instructions=instructions, lifespan=lifespan
@@ -252,11 +258,11 @@ class Agent(BaseAgent, Generic[OptionsT]):
 
 
 RawAgent = Agent
-"""Agent-framework's name for an agent without middleware and telemetry around it; here they cost nothing where there are none."""
+"""Agent-framework's name for an agent without middleware and telemetry layers; `Agent` pays nothing for layers that are not used."""
 
 
-class _Steps:
-    """One run: middleware around providers around the loop."""
+class _AgentRun:
+    """One run of an agent: middleware around context providers around the run loop."""
 
     def __init__(
         self, agent: Agent, context: AgentContext, middleware: SortedMiddleware, ctx: CallContext, observer: RunObserver | None
@@ -266,18 +272,18 @@ class _Steps:
         self._middleware = middleware
         self._ctx = ctx
         self._observer = observer
-        self._replaced: list[Replaced] = []
+        self._replaced: list[ReplacedAnswer] = []
         context.loader = self._load_history
 
     def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        """The whole of a run's parts: what middleware made of it, also where it is not the fold of them all."""
+        """Return the response of the run: the one that middleware set, or the fold of `updates`."""
         made = self._context.result if self._middleware.agent else None
         return made if isinstance(made, AgentResponse) else self._fold(updates)
 
     def _fold(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        if self._replaced and not self._context.stream_transform_hooks:  # parts that hooks of the run changed stay as they are
+        if self._replaced and not self._context.stream_transform_hooks:  # transform hooks have already changed these updates
             hides = all(update.response_id is None for update in updates)
-            parts = AgentParts(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id, hides)
+            parts = AgentUpdates(self._replaced[0].message_id.rpartition("-")[0], self._agent.name, self._agent.id, hides)
             updates = with_replaced(updates, self._replaced, parts)
         wanted = self._context.options.get("response_format", self._agent.default_options.get("response_format"))
         response = AgentResponse.from_updates(updates, output_format_type=response_format(wanted))
@@ -287,27 +293,27 @@ class _Steps:
         return response
 
     async def whole(self, current: AgentRunContext) -> AgentResponse:
-        """The folded run."""
-        with inside(current):
+        """Run without streaming and return the response."""
+        with as_current_run(current):
             return self.folded([update async for update in self.updates()])
 
     def updates(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """The run's parts."""
+        """Return the updates of the run, through the agent middleware if there is any."""
         layers = self._middleware.agent
         return through(layers, self._context, self._inner, self._fold, AgentResponse) if layers else self._inner()
 
     def _inner(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """The run inside all middleware; traced where that is on."""
+        """Return the updates of the run inside all middleware, traced if instrumentation is on."""
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return traced_run(self._agent, self._context, self._run())
         return self._run()
 
     async def _run(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """The run with its context providers around it.
+        """Run the loop with the context providers' hooks before and after it.
 
         Raises:
-            AgentInvalidRequestException: It is to go on in the background without a session to keep the conversation (LR4), or to
-                store by model call what the model's provider keeps.
+            AgentInvalidRequestException: A background run has no session to keep its conversation. Or the agent stores after each
+                model call, but the model's provider keeps the conversation.
         """
         context = self._context
         if context.session is None and cast("JsonMapping", {**self._agent.default_options, **context.options}).get("background"):
@@ -323,7 +329,7 @@ class _Steps:
         )
         hooked = [(provider, session) for provider in providers] if session is not None else []
         by_call = self._stored_by_call(around, session) if session is not None else None
-        loaded, context.loaded = context.loaded or {}, None  # a second run of the same context loads what the first one stored
+        loaded, context.loaded = context.loaded or {}, None  # a second run of this context must load what the first one stored
         for provider, own in hooked:
             await self._begin(provider, own, around, by_call, loaded.get(provider.source_id))
         plan = await self._plan(around)
@@ -335,7 +341,7 @@ class _Steps:
             async for update in await closing.enter_async_context(aclosing(run_stream(plan))):
                 seen.append(update)
                 if by_call is not None:
-                    by_call.told(update)
+                    by_call.add_update(update)
                 yield update
             if by_call is not None:
                 by_call.ended()
@@ -347,7 +353,7 @@ class _Steps:
                     await call_hook(provider, "after_run", agent=self._agent, session=own, context=around, state=state)
 
     async def _load_history(self) -> dict[str, list[Message]]:
-        """Load the session's histories for middleware, before the run."""
+        """Load the session's history providers for middleware that reads the conversation before the run."""
         session = self._context.session
         if session is None or self._is_loaded_elsewhere(session):
             return {}
@@ -365,21 +371,21 @@ class _Steps:
         by_call: CallHistory | None,
         loaded: Sequence[Message] | None,
     ) -> None:
-        """Let a provider add to the run before it. `loaded` is what middleware had loaded of a history, and may have changed."""
+        """Call a provider's `before_run`. If middleware loaded this history already, use its messages (`loaded`) instead."""
         is_history = isinstance(provider, HistoryProvider)
         if is_history and (not provider.load_messages or self._is_loaded_elsewhere(session)):
-            return  # it only stores, or the model's provider has what was said
+            return  # it only stores, or the model's provider keeps the conversation
         if loaded is not None:
             around.extend_messages(provider, loaded)
             if by_call is not None:
-                by_call.replaced()
+                by_call.use_run_messages()
             return
         await call_hook(provider, "before_run", agent=self._agent, session=session, context=around, state=_state_of(session, provider))
         if is_history and by_call is not None:
             by_call.loaded(provider)
 
     def _stored_by_call(self, around: SessionContext, session: AgentSession) -> CallHistory | None:
-        """What stores after each model call, where the agent says so and has a history."""
+        """Return the history that stores after each model call, if the agent is configured for it and has a history provider."""
         agent = self._agent
         histories = any(isinstance(provider, HistoryProvider) for provider in agent.context_providers)
         if not agent.require_per_service_call_history_persistence or not histories:
@@ -438,8 +444,9 @@ class _Steps:
         )
 
     def _providers(self) -> list[ContextProvider]:
-        """The agent's providers. Where it has none, a session that nobody else keeps gets a history in itself: from then on the
-        agent has that provider (requirements SE16, C5).
+        """Return the agent's context providers.
+
+        An agent without providers gets an in-memory history when it first runs with a session that no model provider keeps.
         """
         agent, context = self._agent, self._context
         if not agent.context_providers and context.session is not None and not self._is_kept_elsewhere(context.session):
@@ -452,12 +459,12 @@ class _Steps:
         return bool(session.service_session_id) or (by_call and self._is_kept_elsewhere(session))
 
     def _is_kept_elsewhere(self, session: AgentSession) -> bool:
-        """Whether a model's provider keeps the conversation."""
+        """Return whether a model provider keeps the conversation."""
         options, stores = self._kept_by_provider()
         return bool(session.service_session_id or options.get("conversation_id") or stores)
 
     def _kept_by_provider(self) -> tuple[JsonMapping, bool]:
-        """The run's options over the agent's, and whether they or the client say that its provider stores."""
+        """Return the run's options over the agent's, and whether the options or the chat client make the provider store messages."""
         options = {**self._agent.default_options, **{key: value for key, value in self._context.options.items() if value is not None}}
         stores = options.get("store")
         return options, bool(getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores)

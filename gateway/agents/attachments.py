@@ -1,7 +1,7 @@
-"""The argument `attachments` of an agent's tool: what goes to the agent beside the words of its task, as MCP content blocks.
+"""The argument `attachments` of an agent's tool: MCP content blocks that are sent to the agent with its task.
 
-Links to resources of the gateway are read through its gate, with the caller's rights or, for a link that a workflow's file contains,
-with the file's. Nothing else is ever fetched here, so a web address stays an address.
+Links to the gateway's resources are read through the gate, with the caller's rights, or with the file's rights for a link that a
+workflow file contains. Nothing else is fetched: a web address is passed on as an address.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from gateway.tools.toolbox import ResourceBox
 from gateway.types.content import Content
 
 MAX_ATTACHMENTS = 20
-"""Of one task; a model's attention is spent long before."""
+"""Maximum attachments of one task."""
 
 MAX_ATTACHED_BYTES = 16_777_216
-"""Of one task in all, as text or base64: what models take in one request, and a session can keep."""
+"""Maximum total size of one task's attachments, as text or base64; fits one model request and a stored session."""
 
 _BINARY = ("image", "audio")
 _NEEDS = {
@@ -38,46 +38,46 @@ ATTACHMENTS: JsonObject = {
     "type": "array",
     "maxItems": MAX_ATTACHMENTS,
     "description": (
-        "What the task is about beside its words, as MCP content blocks. Link what is a resource here "
+        "Content that belongs to the task, as MCP content blocks. Link a resource of this server "
         '({"type": "resource_link", "uri": …}) rather than copy it.'
     ),
     "items": {
         "type": "object",
         "properties": {
-            "type": {"type": "string", "enum": list(_NEEDS), "description": "Decides which of the others are needed."},
-            "text": {"type": "string", "description": "Of `text`."},
-            "data": {"type": "string", "description": "Of `image` and `audio`: the bytes as base64."},
-            "mimeType": {"type": "string", "description": "Of `image` and `audio`, such as image/png."},
-            "uri": {"type": "string", "description": "Of `resource_link`: a resource of this server, or a web address."},
-            "name": {"type": "string", "description": "Of `resource_link`: what to call it."},
-            "resource": {"type": "object", "description": "Of `resource`: a file, as {uri, mimeType, text} or {uri, mimeType, blob}."},
+            "type": {"type": "string", "enum": list(_NEEDS), "description": "Decides which other properties are needed."},
+            "text": {"type": "string", "description": "For `text`."},
+            "data": {"type": "string", "description": "For `image` and `audio`: the bytes as base64."},
+            "mimeType": {"type": "string", "description": "For `image` and `audio`, such as image/png."},
+            "uri": {"type": "string", "description": "For `resource_link`: a resource of this server, or a web address."},
+            "name": {"type": "string", "description": "For `resource_link`: its display name."},
+            "resource": {"type": "object", "description": "For `resource`: a file, as {uri, mimeType, text} or {uri, mimeType, blob}."},
         },
         "required": ["type"],
     },
 }
-"""Its schema: flat, because models fill flat objects better than a choice of five."""
+"""JSON Schema of the argument; flat, because models fill flat objects more reliably than a choice of five."""
 
 
 async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx: CallContext) -> list[Content]:
-    """The contents of the argument's blocks, links resolved; without `resources` only web addresses may be linked.
+    """Return the contents of the blocks with links resolved. Without `resources`, only web addresses may be linked.
 
     Raises:
-        AgentError: A block is not what its type says, they are too many or too large, or a link leads nowhere; names the block.
-        PolicyDenied: The API key of the caller has no scope for a linked resource.
+        AgentError: A block does not match its type, a limit is exceeded, or a link cannot be resolved; the text names the block.
+        PolicyDenied: The caller's API key has no scope for a linked resource.
         GatewayError: A resource cannot be read.
     """
     blocks: list[JsonMapping] = cast("list[JsonMapping]", given if isinstance(given, list) else [])
     if len(blocks) > MAX_ATTACHMENTS:
-        raise AgentError(f"attachments: {len(blocks)} are too many; a task takes {MAX_ATTACHMENTS}.")
+        raise AgentError(f"attachments: {len(blocks)} attachments were sent; a task takes at most {MAX_ATTACHMENTS}.")
     contents: list[Content] = []
     left = MAX_ATTACHED_BYTES
     for number, block in enumerate(blocks):
         at = f"attachments[{number}]"
         _check(block, at)
         found = await _linked(block, at, resources, ctx) if block["type"] == "resource_link" else _read([block], at)
-        left -= sum(_size(content) for content in found)
+        left -= sum(len(content.text or "") + len(content.uri or "") for content in found)
         if left < 0:
-            raise AgentError(f"{at}: the attachments are larger than {MAX_ATTACHED_BYTES} bytes in all; link or shorten them.")
+            raise AgentError(f"{at}: the attachments exceed {MAX_ATTACHED_BYTES} bytes in total; link or shorten them.")
         contents += found
     return contents
 
@@ -93,10 +93,10 @@ async def _linked(block: JsonMapping, at: str, resources: ResourceBox | None, ct
         outcome = await resources.read_resource(uri, ctx.for_argument("uri", uri))
     except NotFound:
         if is_web:
-            return [from_block(block)]  # the model's provider may look at it
-        raise AgentError(f"{at}: no resource {uri[:200]!r} is here; resources/list shows which are.") from None
+            return [from_block(block)]  # the model's provider may fetch the address
+        raise AgentError(f"{at}: resource {uri[:200]!r} does not exist; resources/list names the resources.") from None
     if not isinstance(outcome, Finished):
-        raise AgentError(f"{at}: resource {uri[:200]!r} asks something before it can be read; read it first and attach what it gives.")
+        raise AgentError(f"{at}: resource {uri[:200]!r} requires input before it can be read; read it first and attach its content.")
     parts = cast("Sequence[JsonMapping]", outcome.result.get("contents") or ())
     return _read([{"type": "resource", "resource": part} for part in parts], at)
 
@@ -106,7 +106,7 @@ def _read(blocks: Sequence[JsonMapping], at: str) -> list[Content]:
 
 
 def _named(block: JsonMapping, content: Content) -> Content:
-    """A file of text goes to the model with its name."""
+    """Prepend its URI to the text of a text resource, so that the model knows the file; return other contents unchanged."""
     if block.get("type") != "resource" or content.type != "text":
         return content
     uri = content.additional_properties.get("uri")
@@ -118,14 +118,14 @@ def _decodable(content: Content, at: str) -> Content:
         try:
             base64.b64decode((content.uri or "").partition("base64,")[2], validate=True)
         except (binascii.Error, ValueError):
-            raise AgentError(f"{at}: its data is no base64.") from None
+            raise AgentError(f"{at}: `data` is not valid base64.") from None
     return content
 
 
 def _check(block: JsonMapping, at: str) -> None:
     kind = str(block.get("type"))
     if kind not in _NEEDS:
-        raise AgentError(f"{at}: {kind[:50]!r} is no type of attachment; use one of {', '.join(_NEEDS)}.")
+        raise AgentError(f"{at}: {kind[:50]!r} is not a type of attachment; use one of {', '.join(_NEEDS)}.")
     file: JsonValue = block.get("resource")
     inner: JsonMapping = cast("JsonMapping", file) if isinstance(file, dict) else {}
     complete = {
@@ -137,6 +137,3 @@ def _check(block: JsonMapping, at: str) -> None:
     if not is_complete:
         raise AgentError(f"{at}: a block of type {kind!r} needs {_NEEDS[kind]}.")
 
-
-def _size(content: Content) -> int:
-    return len(content.text or "") + len(content.uri or "")

@@ -1,19 +1,19 @@
-"""`BaseAgent`: what agents of every kind share; subclasses implement `run`. `Agent` is the kind that runs here, over a chat client."""
+"""`BaseAgent`: the base class of all agents. `Agent` runs a chat client; subclasses such as `A2AAgent` implement `run`."""
 
 from __future__ import annotations
 
 import inspect
 import re
 import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from gateway.errors import UserInputRequired
 from gateway.former import FormerMethods
 from gateway.json_types import JsonObject
-from gateway.middleware import listed, sort_middleware
-from gateway.sessions.context import ContextProvider
+from gateway.middleware import listed, replay, sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider
 from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -24,7 +24,7 @@ _CALLABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
 class BaseAgent(FormerMethods):
-    """What agents of every kind share. A subclass implements `run(messages, *, stream=False, session=None, **kwargs)`."""
+    """Base class of agents. A subclass implements `run(messages, *, stream=False, session=None, **kwargs)`."""
 
     require_per_service_call_history_persistence: bool = False
 
@@ -38,25 +38,25 @@ class BaseAgent(FormerMethods):
         middleware: Any = None,
         additional_properties: JsonObject | None = None,
     ) -> None:
-        """`context_providers` and `middleware` are kept for the subclass, whose `run` calls them or not.
+        """Store the configuration; the subclass's `run` decides whether it uses `context_providers` and `middleware`.
 
         Raises:
-            MiddlewareException: See `sort_middleware`.
+            MiddlewareException: An item of `middleware` is not middleware.
         """
         self.id = id or str(uuid.uuid4())
         self.name = name
         self.description = description
         self.context_providers: list[ContextProvider] = list(context_providers or ())
         self.middleware: list[Any] = listed(middleware)
-        sort_middleware(self.middleware)  # an item that is not middleware is refused here, not in the first run
+        sort_middleware(self.middleware)  # raises for an item that is not middleware now instead of in the first run
         self.additional_properties: JsonObject = additional_properties or {}
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
+        """Return a new session with an empty conversation."""
         return AgentSession(session_id=session_id)
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that a model provider keeps."""
+        """Return a session for a conversation that a model provider keeps under `service_session_id`."""
         return AgentSession(session_id=session_id, service_session_id=service_session_id)
 
     def as_tool(
@@ -70,14 +70,14 @@ class BaseAgent(FormerMethods):
         stream_callback: Callable[[AgentResponseUpdate], Any] | None = None,
         propagate_session: bool = False,
     ) -> FunctionTool[..., Any]:
-        """This agent as a tool of another, with one string argument; each call is a conversation of its own.
+        """Return this agent as a tool for another agent, with one string argument. Each call is a conversation of its own.
 
-        `stream_callback` gets the parts of each run; `propagate_session` lets calls take part in the caller's session: its id
-        and its state, but not the conversation that the caller's provider keeps.
+        `stream_callback` receives the updates of each run. With `propagate_session` a call shares the id and the state of the
+        caller's session, but not the conversation that the caller's model provider keeps.
 
         Raises:
-            TypeError: The agent cannot be run.
-            ValueError: Neither the agent nor `name` has a name.
+            TypeError: The agent has no `run`.
+            ValueError: Neither the agent nor the `name` argument gives a name.
         """
         if not isinstance(self, SupportsAgentRun):
             raise TypeError(f"Agent {type(self).__name__} must implement SupportsAgentRun to be used as a tool: it has no run().")
@@ -88,8 +88,8 @@ class BaseAgent(FormerMethods):
         schema: JsonObject = {"type": "object", "properties": {arg_name: argument}, "required": [arg_name], "additionalProperties": False}
 
         async def run_agent(invocation: FunctionInvocationContext, **arguments: Any) -> str:
-            session = _own_part(cast("AgentSession | None", invocation.session)) if propagate_session else None
-            stream = self._asked(str(arguments.get(arg_name, "")), session, invocation)
+            session = _shared_session(cast("AgentSession | None", invocation.session)) if propagate_session else None
+            stream = self._run_for(str(arguments.get(arg_name, "")), session, invocation)
             async for update in stream:
                 if stream_callback is not None and inspect.isawaitable(heard := stream_callback(update)):
                     await heard
@@ -102,10 +102,10 @@ class BaseAgent(FormerMethods):
             run_agent, name=chosen, description=description or self.description or "", schema=schema, approval_mode=approval_mode
         )
 
-    def _asked(
+    def _run_for(
         self, task: str, session: AgentSession | None, invocation: FunctionInvocationContext
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """A run on behalf of a call; it is handed what its `run` has parameters for."""
+        """Start a streamed run that serves a tool call, with those of the call's values that `run` has parameters for."""
         run: Callable[..., Any] = cast("Any", self).run
         parameters = inspect.signature(run).parameters
         given: dict[str, Any] = {}
@@ -116,8 +116,8 @@ class BaseAgent(FormerMethods):
         return stream_of(run(task, stream=True, session=session, **given))
 
 
-def _own_part(session: AgentSession | None) -> AgentSession | None:
-    """The caller's session for a callee: several callees may run at once, each with a conversation of its own at its provider."""
+def _shared_session(session: AgentSession | None) -> AgentSession | None:
+    """Return a session with the caller's id and state, but without its provider conversation: several callees may run at once."""
     if session is None:
         return None
     own = AgentSession(session_id=session.session_id)
@@ -126,13 +126,13 @@ def _own_part(session: AgentSession | None) -> AgentSession | None:
 
 
 def _tool_name(name: str) -> str:
-    """A name in which models may call an agent; some take none that begins with a digit."""
+    """Return a tool name that models accept; some reject names that begin with a digit."""
     chosen = _NOT_IN_NAMES.sub("_", name).strip("_") or "agent"
     return f"_{chosen}" if chosen[:1].isdigit() else chosen
 
 
 def stream_of(answer: Any) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
-    """What an agent of one's own gave: a stream, bare parts, or what is to be awaited for them or for the whole."""
+    """Return the result of any agent's `run` as a stream: it may be a stream, updates, a response, or an awaitable of these."""
     if isinstance(answer, ResponseStream):
         return cast("ResponseStream[AgentResponseUpdate, AgentResponse]", answer)
     return ResponseStream(_settled(answer), AgentResponse.from_updates)
@@ -140,9 +140,4 @@ def stream_of(answer: Any) -> ResponseStream[AgentResponseUpdate, AgentResponse]
 
 async def _settled(answer: Any) -> Any:
     found = await answer if inspect.isawaitable(answer) else answer
-    return _parts_of(found) if isinstance(found, AgentResponse) else found
-
-
-async def _parts_of(response: AgentResponse) -> AsyncGenerator[AgentResponseUpdate, None]:
-    for update in response.to_updates():
-        yield update
+    return replay(found) if isinstance(found, AgentResponse) else found

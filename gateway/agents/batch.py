@@ -1,7 +1,7 @@
-"""One batch of tool calls: everything a model asked for in one answer, run concurrently, answered in order.
+"""`ToolBatch`: executes the tool calls of one model answer, concurrently by default, and returns their results in call order.
 
-Nothing that goes wrong with one call ends the run: the model reads what happened and goes on (requirements TL7-TL9).
-What ends it is a call that somebody else must answer, a termination, or a `MiddlewareFailure`.
+A call that fails does not end the run: the model receives the error as the call's result. The run ends if a person must
+answer a call, if middleware terminates it, or on `MiddlewareFailure`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 import anyio
 
 from gateway.agents.tracing import Failed, traced_tool
-from gateway.chat.limits import LoopOptions
+from gateway.chat.loop_options import LoopOptions
 from gateway.errors import (
     CODE_ERRORS,
     GatewayError,
@@ -39,7 +39,7 @@ from gateway.tools.drive import drive
 from gateway.tools.function import FunctionFailed, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext, SessionData
 from gateway.tools.schema import ArgumentsRefused
-from gateway.types.arguments import read_arguments
+from gateway.types.call_arguments import read_arguments
 from gateway.types.content import Content
 
 logger = logging.getLogger(__name__)
@@ -49,55 +49,55 @@ ARGUMENTS_FAILED = "Error: Argument parsing failed."
 NO_DETAILS = "Tool requires user input but no request details were provided."
 
 RESERVED = frozenset({"conversation_id", "middleware", "chat_options", "options", "response_format", "tool_choice", "thread"})
-"""Names of the framework's own that no tool gets among its run-time values (requirements TL16)."""
+"""Names that the framework uses itself; tools do not receive them among their run-time values."""
 
 
 @dataclass(slots=True)
-class BatchOutcome:
-    """What a batch gave."""
+class BatchResult:
+    """Results and effects of one batch."""
 
     results: list[Content]
-    """A `function_result` per call, in the order of the calls; for a call that needs a person, what it waits for."""
+    """One `function_result` per call, in call order. For a call that needs a person: the first request to that person."""
     executed: int = 0
     failed: bool = False
     terminated: bool = False
-    """A function middleware ended the loop."""
+    """Whether function middleware ended the run."""
     extra: list[Content] = field(default_factory=lambda: list[Content]())
-    """More that a person must answer, where one call needs several answers."""
+    """Further requests of calls that need several answers from a person."""
     failure: Exception | None = None
-    """What ends the run."""
+    """The exception that ends the run."""
 
     @property
     def waits(self) -> bool:
-        """Whether a person must answer before the run can go on."""
+        """Whether a person must answer before the run can continue."""
         return any(content.user_input_request for content in (*self.results, *self.extra))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """Runs batches for one run of an agent."""
+class ToolBatch:
+    """Executes the batches of one run."""
 
     tools: list[Tool]
-    """The run's live list."""
+    """The run's live list: tools and middleware may change it between batches."""
     hidden_tools: Sequence[Tool] = ()
-    """Tools that may be called though the model is not told of them (`additional_tools`)."""
+    """Tools that may be called although the model does not receive their definitions (`additional_tools`)."""
     ctx: CallContext
     options: LoopOptions
     middleware: Sequence[Middleware[FunctionInvocationContext]] = ()
     session: SessionData | None = None
     kwargs: JsonMapping = field(default_factory=dict[str, JsonValue])
     _numbers: Iterator[int] = field(default_factory=lambda: count(1), init=False)
-    """Of the batches of the run."""
+    """Numbers the batches of the run, from 1."""
 
-    async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchOutcome:
-        """Run the calls; `approvals` are the answers that let them, where they needed one.
+    async def run(self, calls: Sequence[Content], approvals: Sequence[Content | None] = ()) -> BatchResult:
+        """Execute the calls. `approvals` has for each call the response that approved it, or `None` if it needed none.
 
         Raises:
             MiddlewareFailure: Middleware failed the run.
         """
         self.guard_tools()
         by_name = {tool.definition.name: tool for tool in (*self.hidden_tools, *self.tools)}
-        outcome = BatchOutcome([Content("function_result")] * len(calls))
+        outcome = BatchResult([Content("function_result")] * len(calls))
         number = next(self._numbers)
 
         async def one(index: int, call: Content) -> None:
@@ -116,7 +116,7 @@ class Batch:
                 async def guarded(index: int, call: Content) -> None:
                     try:
                         await one(index, call)
-                    except MiddlewareFailure as failure:  # out of the group by itself, not in an ExceptionGroup
+                    except MiddlewareFailure as failure:  # raised below, because the task group would wrap it in an ExceptionGroup
                         outcome.failure = failure
                         tasks.cancel_scope.cancel()
 
@@ -127,19 +127,19 @@ class Batch:
         return outcome
 
     def guard_tools(self) -> None:
-        """Put the gate around what the run's own code added to the live list since the last time."""
+        """Wrap tools that code of the run added to the live list in the gate."""
         if self.ctx.tool_guard is not None:
             self.tools[:] = self.ctx.tool_guard.guarded(self.tools)
 
     async def _call(
-        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome, label: str
+        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str
     ) -> Content:
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return await traced_tool(tool, call, lambda failed: self._answer(tool, call, approval, outcome, label, failed))
         return await self._answer(tool, call, approval, outcome, label, _ignore)
 
     async def _answer(
-        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchOutcome, label: str, failed: Failed
+        self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str, failed: Failed
     ) -> Content:
         call_id = call.call_id or ""
         if tool is None:
@@ -149,7 +149,7 @@ class Batch:
         arguments, unread, refused = self._read(tool, call)
         context = self._context(tool, arguments, call_id, approval, label)
         if (wrong := unread or refused) is not None:
-            # Middleware still sees such a call, and may repair it.
+            # Middleware still receives the call, because it may repair the arguments.
             context.metadata["argument_error"], context.metadata["raw_arguments"] = str(wrong), call.arguments
         try:
             await compose(self.middleware, context, lambda: self._invoke(context, unread, outcome, failed))
@@ -160,7 +160,7 @@ class Batch:
             return _asked(ask, call_id, outcome)
         except MiddlewareFailure:
             raise
-        except CODE_ERRORS as error:  # a tool or middleware that fails must not end the run
+        except CODE_ERRORS as error:  # an exception of a tool or middleware becomes the result of its call
             outcome.failed = True
             failed(cause_of(error))
             return self._failure(tool, call_id, error)
@@ -168,9 +168,9 @@ class Batch:
         return _result(call, context.result)
 
     def _read(self, tool: Tool, call: Content) -> tuple[JsonObject, ValueError | None, ArgumentsRefused | None]:
-        """Return the arguments as middleware and the tool see them, and why they cannot be read or do not fit.
+        """Return the arguments for middleware and the tool, then the error if they cannot be parsed, then the error if they do not fit.
 
-        A function that is not behind the gate has its arguments converted here; the gate gets them as the model wrote them.
+        Arguments of a plain function are converted here. The gate receives the arguments of all other tools as the model wrote them.
         """
         try:
             arguments = read_arguments(call.arguments)
@@ -186,7 +186,7 @@ class Batch:
     def _context(
         self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None, label: str
     ) -> FunctionInvocationContext:
-        """Build what middleware sees of the call. `label` is the call's place in the run: the calls of a batch ask side by side."""
+        """Build the context for function middleware. `label` identifies the call in the run's durable record."""
         context = FunctionInvocationContext(
             tool,
             arguments,
@@ -203,7 +203,7 @@ class Batch:
         return context
 
     async def _invoke(
-        self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchOutcome, failed: Failed
+        self, context: FunctionInvocationContext, unread: ValueError | None, outcome: BatchResult, failed: Failed
     ) -> None:
         if unread is not None and not context.arguments:
             raise ArgumentsRefused(f"Argument parsing failed. {unread}")
@@ -215,7 +215,7 @@ class Batch:
             cause = cause_of(error)
             failure = cause if isinstance(cause, Exception) else error
         if failure is not None:
-            raise failure  # middleware around the call may catch what the function itself raised
+            raise failure  # the function's own exception, so that middleware around the call can catch it
         outcome.executed += 1
         if isinstance(result, Complete):
             if result.is_error:
@@ -226,10 +226,10 @@ class Batch:
             context.result = to_contents("The tool works in the background; its result is not available in this run.")
 
     def _guarded(self, function: Tool) -> Tool:
-        """The tool behind the gate: middleware may have put another one in the place of what was called.
+        """Return the tool wrapped in the gate; middleware may have replaced the tool that the model called.
 
         Raises:
-            PolicyDenied: Policy does not let it exist.
+            PolicyDenied: Policy hides the tool.
         """
         guard = self.ctx.tool_guard
         behind = [function] if guard is None else guard.guarded([function])
@@ -239,7 +239,7 @@ class Batch:
         return behind[0]
 
     def _failure(self, tool: Tool, call_id: str, error: BaseException) -> Content:
-        """What the model reads of an error, and what only the caller sees."""
+        """Return the result that the model receives for an error, with the details that only the caller sees."""
         detailed = self.options.include_detailed_errors
         cause = cause_of(error)
         if isinstance(error, ArgumentsRefused):
@@ -248,23 +248,23 @@ class Batch:
         elif isinstance(error, GatewayError) and not isinstance(error, FunctionFailed):
             text = f"Error: {text_for_caller(error)}"
         else:
-            logger.warning("tool %r of an agent failed: %s", tool.definition.name, type(cause).__name__, exc_info=cause)
+            logger.warning("tool call failed tool=%s error=%s", tool.definition.name, type(cause).__name__, exc_info=cause)
             text = f"{FUNCTION_FAILED} Exception: {cause}" if detailed else FUNCTION_FAILED
         return Content.from_function_result(call_id, text, str(cause) or repr(cause))
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return what a function raised, or the error itself."""
+    """Return the exception that a function raised, or `error` itself."""
     return error.__cause__ if isinstance(error, FunctionFailed) and error.__cause__ is not None else error
 
 
 def _ignore(error: BaseException | str) -> None:
-    """Take a failure where nothing is traced."""
+    """Drop a failure: nothing is traced."""
 
 
 @types.coroutine
 def _in_own_context(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-    """Await `work` with context variables of its own, as calls of a batch have them, without the price of a task."""
+    """Await `work` in a copy of the context variables, as a task of a group would run, at a fraction of a task's cost."""
     context = copy_context()
     step: Callable[[], Any] = partial(work.send, None)
     while True:
@@ -277,19 +277,19 @@ def _in_own_context(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None
         except GeneratorExit:
             work.close()
             raise
-        except BaseException as error:  # whatever it is: it is the work's to see
+        except BaseException as error:  # any exception, cancellation included, belongs to the awaited code
             step = partial(work.throw, error)
 
 
 def _result(call: Content, result: object) -> Content:
-    """What a call gave, from a tool or from middleware in its stead, as the model reads it."""
+    """Return the result of a call, from the tool or from middleware that replaced it, as content for the model."""
     if isinstance(result, Content) and result.type in ("function_result", "function_approval_request"):
         return result
     given = "" if result is None else result if isinstance(result, str) else to_contents(result)
     return Content.from_function_result(call.call_id or "", given, additional_properties=call.additional_properties or None)
 
 
-def _asked(ask: UserInputRequired, call_id: str, outcome: BatchOutcome) -> Content:
+def _asked(ask: UserInputRequired, call_id: str, outcome: BatchResult) -> Content:
     contents = [item for item in ask.contents if isinstance(item, Content)]
     if not contents:
         outcome.failed = True

@@ -1,4 +1,4 @@
-"""The card of an agent: what a client can read about it at `agent://<name>`, as JSON. Says nothing of its instructions."""
+"""Agent cards: what clients can read about an agent as JSON at `agent://<name>`. A card omits the agent's instructions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ MIME_TYPE = "application/json"
 
 
 def to_card(definition: AgentDefinition) -> JsonObject:
-    """Everything a caller may know of an agent before it gives it a task."""
+    """Return the card of an agent."""
     file = definition.file
     card: JsonObject = {
         "name": file.name,
@@ -31,13 +31,13 @@ def to_card(definition: AgentDefinition) -> JsonObject:
 
 
 def to_resource(definition: AgentDefinition) -> JsonObject:
-    """The card as `resources/list` has it."""
+    """Return the card as an item of `resources/list`."""
     name = definition.file.name
-    described = f"What agent {name!r} does, its tools, its model and its limits."
+    described = f"What agent {name!r} does, with its tools, model and limits."
     return {"uri": f"{SCHEME}{name}", "name": name, "title": f"Agent {name}", "description": described, "mimeType": MIME_TYPE}
 
 
 def to_contents(definition: AgentDefinition) -> JsonObject:
-    """The card as `resources/read` answers it."""
+    """Return the card as the result of `resources/read`."""
     text = json.dumps(to_card(definition), ensure_ascii=False, indent=2)
     return {"contents": [{"uri": f"{SCHEME}{definition.file.name}", "mimeType": MIME_TYPE, "text": text}]}

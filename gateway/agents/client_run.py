@@ -1,7 +1,6 @@
-"""`get_response` of a chat client where it is more than one model call: the run loop of agents, without an agent.
+"""`FunctionInvocationLayer`: executes the tool calls in a chat client's answers with the run loop of agents.
 
-There is one loop. An agent makes its own plan for it and asks its client for single model calls, so a client's tools are
-never run twice.
+An agent has its own `RunPlan` and makes single model calls, so a client's tools are never executed twice.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast
 
-from gateway.agents.parts import ChatParts, Replaced, with_replaced
-from gateway.agents.run import RunPlan, answer_stream
-from gateway.chat.base import BaseChatClient, ClientRequest, OptionsT
-from gateway.chat.limits import check_tool_values, loop_options, normalize_function_invocation_configuration
+from gateway.agents.run_loop import RunPlan, answer_stream
+from gateway.agents.run_updates import ChatUpdates, ReplacedAnswer, with_replaced
+from gateway.chat.chat_client import BaseChatClient, ClientRequest, OptionsT
+from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
 from gateway.json_types import JsonMapping
 from gateway.middleware import around_models, check_layer, listed, sort_middleware
-from gateway.sessions.compacting import RunCompaction
+from gateway.sessions.compaction_provider import RunCompaction
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
 from gateway.types.copying import last_raw
@@ -26,15 +25,15 @@ from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
 if TYPE_CHECKING:
-    from gateway.chat.middleware import ChatStream
+    from gateway.chat.chat_context import ChatStream
     from gateway.types.options import ChatOptions
 
 
 class FunctionInvocationLayer(Generic[OptionsT]):
-    """Runs the tools that a chat client's answers ask for.
+    """Executes the tools that a chat client's answers call.
 
-    Every `BaseChatClient` has it. A class that names it among its bases, as agent-framework's clients do, gets nothing more; over a
-    client of another kind the layer runs the loop itself.
+    Every `BaseChatClient` includes it, so listing it as a base class of such a client has no effect. Over any other client the layer
+    runs the loop itself.
     """
 
     is_layer = True
@@ -46,12 +45,12 @@ class FunctionInvocationLayer(Generic[OptionsT]):
         function_invocation_configuration: JsonMapping | None = None,
         **kwargs: Any,
     ) -> None:
-        """Other arguments go to the class behind it, and so does chat middleware.
+        """Store function middleware and loop limits. Other arguments, and chat middleware, go to the next class.
 
         Raises:
-            MiddlewareException: An item is not middleware, or is around runs.
-            ValueError: A limit of the loop does not exist or is out of range.
-            TypeError: The class has no other base that takes the arguments.
+            MiddlewareException: An item of `middleware` is not middleware, or is agent middleware.
+            ValueError: A loop limit is unknown or out of range.
+            TypeError: The class has no other base that accepts the arguments.
         """
         check_layer(FunctionInvocationLayer, self, args)
         if isinstance(self, BaseChatClient):
@@ -64,23 +63,23 @@ class FunctionInvocationLayer(Generic[OptionsT]):
             kwargs |= {"middleware": given.chat} if given.chat else {}
         cast("Any", super()).__init__(*args, **kwargs)
 
-    if not TYPE_CHECKING:  # for a type checker the method is that of the class behind the layer
+    if not TYPE_CHECKING:  # type checkers use the signature of the next class
 
         def get_response(self, messages: Any, **how: Any) -> Any:
-            """Return the answer of the class behind this one, after running the tools that it asks for."""
+            """Return the next class's response, after executing the tools that it calls."""
             inner = super().get_response
             return inner(messages, **how) if isinstance(self, BaseChatClient) else _looped(self, inner, messages, **how)
 
     @staticmethod
     def answers(request: ClientRequest) -> ChatStream:
-        """The parts of model calls and tool results in their order; whole, they are one response with all its messages.
+        """Return the stream of model answers and tool results in order; its response contains all their messages.
 
-        Raises as `run_stream` does, when it is read.
+        Reading it raises the errors of `run_stream`.
         """
-        replaced: list[Replaced] = []
+        replaced: list[ReplacedAnswer] = []
 
         def fold(updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
-            whole = with_replaced(updates, replaced, ChatParts("")) if replaced else updates
+            whole = with_replaced(updates, replaced, ChatUpdates("")) if replaced else updates
             response = ChatResponse.from_updates(whole, output_format_type=request.options.get("response_format"))
             if not request.stream:
                 response.raw_representation = last_raw(response.raw_representation)
@@ -90,16 +89,16 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
 
 @dataclass(frozen=True, slots=True)
-class _Behind:
-    """The client of another kind behind a layer, which answers one model call at a time."""
+class _NextClient:
+    """The next class of a layer as a chat client that makes one model call at a time."""
 
     get_response: Callable[..., Any]
     model: str
     function_invocation_configuration: JsonMapping
 
 
-class _Asked(TypedDict, total=False):
-    """What `get_response` takes beside messages."""
+class _ResponseArguments(TypedDict, total=False):
+    """Keyword arguments of `get_response`."""
 
     stream: bool
     options: JsonMapping | None
@@ -111,16 +110,16 @@ class _Asked(TypedDict, total=False):
 
 
 def _looped(
-    client: FunctionInvocationLayer[Any], inner: Callable[..., Any], messages: AgentRunInputs, **how: Unpack[_Asked]
+    client: FunctionInvocationLayer[Any], inner: Callable[..., Any], messages: AgentRunInputs, **how: Unpack[_ResponseArguments]
 ) -> Awaitable[ChatResponse] | ChatStream:
-    """Run the loop over `inner`, the `get_response` of a client of another kind."""
+    """Run the loop over `inner`, the `get_response` of a client that is not a `BaseChatClient`."""
     values = how.get("function_invocation_kwargs") or {}
     check_tool_values(values)
     layers = listed(how.get("middleware"))
     around_models(sort_middleware(layers))
     given = cast("ChatOptions", dict(how.get("options") or {}))
     request = ClientRequest(
-        client=cast("Any", _Behind(inner, str(getattr(client, "model", "")), client.function_invocation_configuration)),
+        client=cast("Any", _NextClient(inner, str(getattr(client, "model", "")), client.function_invocation_configuration)),
         messages=to_messages(messages),
         limits=given.pop("loop", None),
         options=given,
@@ -136,7 +135,7 @@ def _looped(
     return answer if request.stream else answer.get_final_response()
 
 
-async def _answers(request: ClientRequest, replaced: list[Replaced]) -> AsyncGenerator[ChatResponseUpdate, None]:
+async def _answers(request: ClientRequest, replaced: list[ReplacedAnswer]) -> AsyncGenerator[ChatResponseUpdate, None]:
     options = cast("dict[str, Any]", dict(request.options))
     tools, hosted = await tell_apart(normalize_tools(options.pop("tools", None)))
     around = sort_middleware(list(request.middleware))

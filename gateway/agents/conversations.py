@@ -1,10 +1,10 @@
-"""`Conversations`: sessions that callers have with agents over several calls, kept in the gateway's database.
+"""`Conversations`: sessions of callers with agents over several calls, stored in the gateway's database.
 
-A caller asks for one with `session_id: "new"` and goes on with the id in the result. An id is nobody's but its caller's; one call at a
-time goes on with a session, others wait a while. A turn is stored whole when its run has ended, so a run that fails, is cancelled or
-killed leaves the session as it was.
+A caller starts a session with `session_id: "new"` and continues it with the id in the result. Only that caller can use the id. One call
+at a time uses a session; others wait for it. A turn is stored as a whole when its run has ended, so a run that fails, is cancelled or is
+killed leaves the session unchanged.
 
-Inside a durable task the run goes on after a kill, in the same session (`resuming`), and its turn is stored once.
+In a durable task, a run that was killed continues in the same session (`resuming`), and its turn is stored once.
 """
 
 from __future__ import annotations
@@ -29,55 +29,55 @@ from gateway.tools.context import CallContext, DurablePort
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
+    from gateway.storage.agent_sessions import HeldSession, Sessions
     from gateway.storage.engine import Database
-    from gateway.storage.sessions import HeldSession, Sessions
 
 logger = logging.getLogger(__name__)
 
 NEW_SESSION = "new"
-"""The `session_id` that begins a conversation."""
+"""The `session_id` that starts a new session."""
 
 SUMMARY_KEY = "summary"
-"""In a session's state: what its first messages come to, where they were summed up."""
+"""Key in a session's state: the summary of its first messages, if they were summarized."""
 
 TURN_KEY = "turn"
-"""In a session's state: the durable step whose turn was stored last."""
+"""Key in a session's state: the durable step whose turn was stored last."""
 
 _KEPT_ID = "session"
 _KEPT_ANSWER = "answer"
-"""Names under which a durable task keeps what `new` began, and an answer that is about to be stored."""
+"""Names under which a durable task stores the id of a new session, and an answer that is about to be stored."""
 
 RENEW_SECONDS = 2.0
-"""How often a running call says that it still holds its session; a third of what it may keep silent."""
+"""Interval at which a running call renews its hold on a session; a hold expires after three intervals."""
 
 POLL_SECONDS = 0.1
-"""How often a session that another call holds is tried again; that call may be in another process."""
+"""Interval at which a session that another call holds is claimed again; that call may run in another process."""
 
 CLEAN_UP_SECONDS = 5.0
-"""Time for letting go of a session when the call was cancelled; after that it is free by itself."""
+"""Time limit for releasing a session after a cancelled call; after that, the hold expires by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConversationLimits:
-    """How long conversations are kept, and how many."""
+    """Limits of the sessions of one gateway."""
 
     ttl_seconds: float
-    """From the last turn on."""
+    """Seconds from the last turn until a session is deleted."""
     max_per_caller: int
     wait_seconds: float
-    """How long a call waits for another one on the same session."""
+    """Maximum seconds that a call waits for another call on the same session."""
 
 
 class TurnHistory(HistoryProvider):
-    """What was said in one session, for one call: loaded before it, and kept aside after it until the turn is stored.
+    """History of one session for one call: loads the stored messages and collects new ones until the turn is stored.
 
-    Where the first part was summed up in an earlier turn, its summary is loaded in its place; stored it stays whole.
+    If an earlier turn summarized the first messages, the summary is loaded instead of them; the messages stay stored.
     """
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "database"
 
     def __init__(self, stored: Sequence[JsonObject], summary: JsonMapping | None = None) -> None:
-        """`summary` is what `Conversation.keep_summary` put into the session's state."""
+        """`summary` is the value that `Conversation.keep_summary` stored in the session's state."""
         super().__init__(self.DEFAULT_SOURCE_ID)
         count = int(summary["count"]) if summary else 0
         self._stored = [Message("assistant", [str(summary["text"])])] if summary else []
@@ -87,19 +87,19 @@ class TurnHistory(HistoryProvider):
         self.added: list[Message] = []
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Everything that was said."""
+        """Return the stored messages and the collected ones."""
         return [*self._stored, *self.added]
 
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Kept aside."""
+        """Collect messages of this turn."""
         self.added += messages
 
 
 @dataclass(slots=True)
 class Conversation:
-    """A session in the hands of one call."""
+    """A session that one call holds."""
 
     session: AgentSession
     history: TurnHistory
@@ -112,20 +112,20 @@ class Conversation:
 
     @property
     def id(self) -> str:
-        """The id that the caller gives to go on."""
+        """The id with which the caller continues the session."""
         return self._held.id
 
     @property
     def is_new(self) -> bool:
-        """Whether this would be its first turn."""
+        """Whether this is the session's first turn."""
         return self._held.is_new
 
     def keep_summary(self, text: str, count: int) -> None:
-        """From the next turn on, `text` is loaded in place of the first `count` messages that are stored."""
+        """From the next turn on, load `text` instead of the first `count` stored messages."""
         self.session.state[SUMMARY_KEY] = {"text": text, "count": count}
 
     async def resuming(self, ctx: CallContext) -> Complete | None:
-        """Make the turn one of a durable task, where the call is in one; its answer, where it was stored before a kill already."""
+        """If the call is in a durable task, mark the turn as its step; return the answer if it was stored before the task was killed."""
         turn = ctx.provenance.step_key
         if ctx.durable is None or not turn:
             return None
@@ -136,7 +136,7 @@ class Conversation:
         return Complete(cast("JsonObject", self._durable.kept(_KEPT_ANSWER))) if self.is_kept else None
 
     async def keep(self, answer: Complete) -> None:
-        """Store the turn. Raises `StorageError`."""
+        """Store the turn once. Raises `StorageError`."""
         if self.is_kept:
             return
         if self._durable is not None:
@@ -148,28 +148,28 @@ class Conversation:
 
 
 class Conversations:
-    """The conversations of every caller. The database is opened when the first of them is."""
+    """The sessions of all callers. The database is opened with the first session."""
 
     def __init__(self, records: Records, limits: ConversationLimits) -> None:
         self._records = records
         self._limits = limits
 
     async def open(self) -> Database:
-        """The database they are in. Raises `StorageError`."""
+        """Return the database of the sessions. Raises `StorageError`."""
         return await self._records.database()
 
     @asynccontextmanager
     async def hold(
         self, file: AgentFile, session_id: str, principal: str, durable: DurablePort | None = None
     ) -> AsyncGenerator[Conversation]:
-        """Hold a session of this caller with this agent, or a new one for `new`, while the block runs.
+        """Hold a session of the caller with an agent, or create one for `new`, until the block ends.
 
-        In a durable task (`durable`) `new` is the one that it began before a kill.
+        In a durable task (`durable`), `new` is the session that the task created before it was killed, if any.
 
         Raises:
-            NotFound: It is unknown, over, or another caller's.
-            AgentError: Another call holds it for too long; or it is with another agent.
-            PolicyDenied: The caller has too many sessions for another one.
+            NotFound: The session does not exist, has expired, or belongs to another caller.
+            AgentError: Another call holds the session for too long, or the session is with another agent.
+            PolicyDenied: The caller has too many sessions to create another one.
             StorageError: The database cannot be used.
         """
         agent, ttl_seconds = file.name, file.session_ttl or self._limits.ttl_seconds
@@ -183,7 +183,7 @@ class Conversations:
         held = await self._claim(store, session_id, principal)
         try:
             if held.agent != agent:
-                raise AgentError(f"Session {held.id!r} is with agent {held.agent!r}; call that one, or begin another with `new`.")
+                raise AgentError(f"Session {held.id!r} is with agent {held.agent!r}; call that agent, or start a session with `new`.")
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(_renew, store, held)
                 yield _conversation(store, held, ttl_seconds)
@@ -201,7 +201,7 @@ class Conversations:
                 if held is not None:
                     return held
                 await anyio.sleep(POLL_SECONDS)
-        raise AgentError(f"Session {session_id[:100]!r} is busy with another call; wait for its answer and call again.")
+        raise AgentError(f"Session {session_id[:100]!r} is busy with another call. Wait for its answer and call again.")
 
 
 def _conversation(store: Sessions, held: HeldSession, ttl_seconds: float) -> Conversation:
@@ -210,12 +210,12 @@ def _conversation(store: Sessions, held: HeldSession, ttl_seconds: float) -> Con
         history = TurnHistory(held.messages, cast("JsonMapping | None", held.state.get(SUMMARY_KEY)))
         session = AgentSession.from_dict(stored)
     except (KeyError, TypeError, ValueError, AttributeError):
-        raise StorageError(f"Session {held.id!r} is damaged in the database; start a new one. Nothing was changed.") from None
+        raise StorageError(f"Session {held.id!r} is damaged in the database and was not changed; start a new session.") from None
     return Conversation(session, history, held, store, ttl_seconds)
 
 
 async def _stored(store: Sessions, session_id: str, principal: str) -> str:
-    """The id, or `new` where nothing of that session was stored."""
+    """Return the session id, or `new` if no turn of the session was stored."""
     try:
         await store.get(session_id, principal)
     except NotFound:
@@ -224,19 +224,19 @@ async def _stored(store: Sessions, session_id: str, principal: str) -> str:
 
 
 async def in_session(conversation: Conversation, answer: Complete) -> Complete:
-    """The result of a turn: stored, and with the session's id for the model (in the text) and for programs (in `_meta`).
+    """Store a turn and return its result with the session id, in the text for the model and in `_meta` for programs.
 
-    A turn that failed is not stored. One that cannot be stored still gives its answer, and says so.
+    A failed turn is not stored. If a successful turn cannot be stored, the result contains the answer and the error.
     """
     result = dict(answer.result)
     said = f"session_id: {conversation.id}"
     if answer.is_error:
-        said = f"{said} (this turn failed and is not part of the conversation)" if not conversation.is_new else ""
+        said = f"{said} (this turn failed and is not part of the session)" if not conversation.is_new else ""
     else:
         try:
             await conversation.keep(answer)
         except StorageError as error:
-            said = f"The answer above could not be stored, so the session goes on without it: {text_for_caller(error)}"
+            said = f"The answer above was not stored and is not part of the session: {text_for_caller(error)}"
             result["isError"] = True
     if said:
         result["content"] = [*answer.content, {"type": "text", "text": said}]
@@ -252,11 +252,11 @@ async def _renew(store: Sessions, held: HeldSession) -> None:
         try:
             await store.renew(held)
         except StorageError as error:
-            logger.warning("Session %s could not be held on to: %s", held.id, error)
+            logger.warning("session not renewed session=%s error=%s", held.id, error)
 
 
 async def _release(store: Sessions, held: HeldSession) -> None:
     try:
         await store.release(held)
     except StorageError as error:
-        logger.warning("Session %s could not be let go of and is free in a moment: %s", held.id, error)
+        logger.warning("session not released session=%s error=%s", held.id, error)

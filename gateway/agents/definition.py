@@ -1,7 +1,7 @@
-"""`AgentFile`: the format of `<name>.agent.md`, and reading one.
+"""`AgentFile`: the format of `<name>.agent.md` files, and `read_agent`, which reads one.
 
-YAML frontmatter with the prompt as the Markdown body, as other hosts have it; plain `*.md` files load too, so a
-folder made for another host works. Only shapes and their errors live here; `source` runs what they say.
+A file has YAML frontmatter and the instructions as its Markdown body. Files named `*.md` that were written for other hosts load too.
+This module defines the format and its errors; `source` loads the agents.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, ValidationError, field_validator, model_
 
 from gateway.config.agents import FileAccess as AgentFiles
 from gateway.config.agents import FlowSecurity, MiddlewareEntry, checked_middleware, checked_reference, reference_of
-from gateway.config.base import FileModel
+from gateway.config.base_models import FileModel
 from gateway.config.documents import DocumentError, load_mapping, read_document, split_frontmatter
 from gateway.config.executes import RunEntry, file_entry
 from gateway.config.problems import problems_of
@@ -47,7 +47,7 @@ FOREIGN_KEYS = frozenset(
         "version",
     }
 )
-"""Keys other hosts use in the same files; ignored with a note, because they say nothing about running here."""
+"""Keys that other hosts use in the same files; ignored with a log entry, because they do not apply to Moongate."""
 
 _ALIASES = {"max_turns": "max-turns", "maxTurns": "max-turns", "steps": "max-turns"}
 _NAME = re.compile(r"^[A-Za-z0-9_-]{1,50}$")
@@ -58,54 +58,54 @@ class _Part(FileModel):
 
 
 class WindowCompaction(_Part):
-    """Keep within a model's context window: first old tool results are collapsed, then the oldest messages go."""
+    """Stay within the model's context window: collapse old tool results first, then drop the oldest messages."""
 
     strategy: Literal["context-window"]
     """`context-window`."""
     max_tokens: int = Field(ge=100, alias="max-tokens")
-    """The model's context window, in tokens."""
+    """Size of the model's context window, in tokens."""
     output_tokens: int = Field(default=4096, ge=0, alias="output-tokens")
-    """Of that, room for the answer."""
+    """Tokens of the window reserved for the answer."""
 
     @model_validator(mode="after")
     def _leaves_room(self) -> WindowCompaction:
         if self.output_tokens >= self.max_tokens:
-            raise ValueError("output-tokens must be less than max-tokens, which is the whole window")
+            raise ValueError("output-tokens must be less than max-tokens, which is the size of the whole context window")
         return self
 
 
 class KeepingCompaction(_Part):
-    """Keep only the newest part of the conversation, of some kind."""
+    """Keep only the newest part of the conversation."""
 
     strategy: Literal["sliding-window", "tool-results", "tool-calls"]
-    """`sliding-window` drops older turns, `tool-calls` older tool calls, `tool-results` says in a line what older tool calls gave."""
+    """`sliding-window` drops older turns, `tool-calls` drops older tool calls, `tool-results` summarizes older tool results in a line."""
     keep: int = Field(default=20, ge=1)
-    """Newest groups that stay: a message, or a tool call with its results."""
+    """Newest groups to keep; a group is a message, or a tool call with its results."""
 
 
 class SummaryCompaction(_Part):
-    """Let the agent's model summarise the older part of the conversation."""
+    """Have the agent's model summarize the older part of the conversation."""
 
     strategy: Literal["summarization"]
     """`summarization`."""
     keep: int = Field(default=4, ge=1)
-    """About how many of the newest messages stay as they are."""
+    """Approximate number of newest messages that stay unchanged."""
     threshold: int = Field(default=2, ge=0)
-    """How many more there may be before it happens."""
+    """Messages beyond `keep` that trigger a summary."""
 
 
 Compaction = Annotated[WindowCompaction | KeepingCompaction | SummaryCompaction, Field(discriminator="strategy")]
 
 
 class RemoteAgent(_Part):
-    """An agent that runs elsewhere: exactly one of its two addresses."""
+    """An agent that runs elsewhere; exactly one of `a2a` and `ag-ui` is set."""
 
     a2a: str | None = None
-    """Base URL of an agent that speaks A2A; its card lies at `/.well-known/agent-card.json` below it."""
+    """Base URL of an A2A agent; its agent card is at `/.well-known/agent-card.json` below the URL."""
     ag_ui: str | None = Field(default=None, alias="ag-ui")
     """URL of an AG-UI endpoint."""
     headers: dict[str, str] = Field(default_factory=dict)
-    """Sent with every request; `${VAR}`, `${file:PATH}` and `${keyring:SERVICE/USER}` are replaced, and are secrets."""
+    """HTTP headers of every request; `${VAR}`, `${file:PATH}` and `${keyring:SERVICE/USER}` are replaced, and their values are secrets."""
 
     @model_validator(mode="after")
     def _check(self) -> RemoteAgent:
@@ -118,14 +118,14 @@ class RemoteAgent(_Part):
 
 
 class LoopUntil(_Part):
-    """Run the agent again until a second model says that the task is done."""
+    """Run the agent again until a judge model finds the task done."""
 
     criteria: list[str] = Field(min_length=1)
-    """What the answer must satisfy; told to the agent and to the judge."""
+    """Criteria that the answer must meet; the agent and the judge receive them."""
     judge: str | None = None
-    """The judge's model, as in `model`; left out: the agent's own."""
+    """Model of the judge, as in `model`. Default: the agent's own model."""
     max: int = Field(default=5, ge=1, le=20)
-    """Runs at most."""
+    """Maximum number of runs."""
 
 
 def _dashed(name: str) -> str:
@@ -139,40 +139,40 @@ class FileAccess(AgentFiles):
 
 
 class Security(FlowSecurity):
-    """What may be called after content that somebody outside may have written; globs over `<source>/<tool>`. Experimental."""
+    """Rules for calls after untrusted content; globs over `<source>/<tool>`. Experimental."""
 
     model_config = ConfigDict(alias_generator=_dashed)
 
 
 class MemoryKey(_Part):
-    """What is said is remembered beyond its session, and what fits a later task is put before it."""
+    """Remember what callers say beyond a session, and recall memories that match a later task."""
 
     embedding: str = "openai:text-embedding-3-small"
-    """Model that says what texts mean, at the endpoint of the agents' models: `openai:NAME`."""
+    """Embedding model, at the endpoint of the agents' models: `openai:NAME`."""
     top: int = Field(default=5, ge=1, le=50)
-    """Memories put before a task at most."""
+    """Maximum number of memories that are put before a task."""
     min_similarity: float = Field(default=0.3, ge=-1, le=1, alias="min-similarity")
-    """How near a memory must be, as a cosine."""
+    """Minimum similarity of a memory, as a cosine."""
     shared: bool = False
-    """One memory for all callers, instead of one for each."""
+    """Share one memory among all callers, instead of one per caller."""
     answers: bool = False
-    """Remember the agent's answers too, beside what it was told."""
+    """Remember the agent's answers too, in addition to what callers said."""
 
 
 class LoopLimits(_Part):
-    """Limits of the loop of model and tool calls (`docs/agent-loop.md`); what is left out is as there."""
+    """Limits of the loop of model and tool calls (`docs/agent-loop.md`); its defaults apply to limits that are left out."""
 
     max_function_calls: int | None = Field(default=None, ge=1, alias="max-function-calls")
-    """Tool calls of one run; then tools are off."""
+    """Maximum number of tool calls in one run; after that, tools are off."""
     max_consecutive_errors: int | None = Field(default=None, ge=0, alias="max-consecutive-errors")
-    """Batches in a row with a failing call, before tools are off; 3 where left out."""
+    """Consecutive batches with a failing call after which tools are off. Default: 3."""
     terminate_on_unknown_calls: bool | None = Field(default=None, alias="terminate-on-unknown-calls")
-    """End the run with an error when the model calls a tool that does not exist."""
+    """End the run with an error when the model calls an unknown tool."""
     include_detailed_errors: bool | None = Field(default=None, alias="include-detailed-errors")
-    """Let the model read what an unexpected exception of a tool says."""
+    """Show the model the texts of unexpected exceptions in tools."""
 
     def to_limits(self, *, by_alias: bool = False) -> JsonObject:
-        """What is set, in the names of `LoopOptions`, or with `by_alias` in those of the file."""
+        """Return the limits that are set, by their names in `LoopOptions`, or with `by_alias` by their keys in the file."""
         values = self.model_dump(exclude_none=True, by_alias=by_alias)
         if not by_alias and "max_consecutive_errors" in values:
             values["max_consecutive_errors_per_request"] = values.pop("max_consecutive_errors")
@@ -180,71 +180,71 @@ class LoopLimits(_Part):
 
 
 OPTION_PARAMETERS: dict[str, JsonObject] = {
-    "temperature": {"type": "number", "minimum": 0, "maximum": 2, "description": "How freely the model answers."},
-    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": "The share of likely words the model chooses from."},
-    "max_tokens": {"type": "integer", "minimum": 1, "description": "Length of each answer of the model at most."},
-    "seed": {"type": "integer", "description": "The same seed makes similar answers."},
+    "temperature": {"type": "number", "minimum": 0, "maximum": 2, "description": "Sampling temperature: higher values vary more."},
+    "top_p": {"type": "number", "exclusiveMinimum": 0, "maximum": 1, "description": "Share of the likeliest words that the model samples."},
+    "max_tokens": {"type": "integer", "minimum": 1, "description": "Maximum length of each model answer, in tokens."},
+    "seed": {"type": "integer", "description": "Calls with the same seed give similar answers."},
     "stop": {"type": "array", "items": {"type": "string"}, "maxItems": 4, "description": "Texts at which the model stops."},
 }
-"""Options of a model that an agent may let its callers set, as arguments of its tool."""
+"""Schemas of the model options that an agent's file may expose as arguments of its tool."""
 
 
 class AgentFile(FileModel):
-    """The frontmatter of an agent file. The body below it is the agent's instructions."""
+    """The frontmatter of an agent file; the body below it contains the agent's instructions."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
     name: str
-    """Name of the agent: letters, digits, `_` and `-`, at most 50. Left out: the file's name."""
+    """Name of the agent: letters, digits, `_` and `-`, at most 50. Default: the file's name."""
     description: str
-    """What it does and when to use it; clients choose by this."""
+    """What the agent does and when to use it; clients select agents by this text."""
     model: str = "auto"
     """`auto`, `openai:NAME` (Responses API) or `openai-chat:NAME` (Chat Completions)."""
     tools: list[str] = Field(default_factory=list)
-    """Tools it may use, as `<source>/<glob>`: `docs/read_*`, `agent/editor`, `function/now`. Left out: none."""
+    """Tools that the agent may call, as `<source>/<glob>`: `docs/read_*`, `agent/editor`, `function/now`. Default: none."""
     skills: list[str] = Field(default_factory=list)
-    """Names of skills it is told about; it loads them with the skill tools."""
+    """Names of skills that the instructions describe; the agent loads them with the skill tools."""
     narrow_to_skills: bool = Field(default=False, alias="narrow-to-skills")
-    """Take away those of its tools that no skill of its `skills` names in `allowed-tools`; a skill without the field wants all."""
+    """Remove tools that no skill in `skills` lists in `allowed-tools`; a skill without that field allows all tools."""
     max_turns: int = Field(default=12, ge=1, le=200, alias="max-turns")
-    """Model calls of one run at most; the last is made without tools."""
+    """Maximum number of model calls in one run; the last call is made without tools."""
     remote: RemoteAgent | None = None
-    """Where the agent runs, when not here. It brings its own model and tools; an A2A agent its own instructions too."""
+    """Address of an agent that runs elsewhere. It has its own model and tools, and an A2A agent its own instructions."""
     loop: LoopLimits = Field(default_factory=LoopLimits)
     """Further limits of a run."""
     middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
-    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; the first is the outermost."""
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; the first item is the outermost."""
     options: JsonObject = Field(default_factory=lambda: cast("JsonObject", {}))
-    """Options for the model, such as `temperature`."""
+    """Model options, such as `temperature`."""
     parameters: list[Literal["temperature", "top_p", "max_tokens", "seed", "stop"]] = Field(default_factory=lambda: cast("list[Any]", []))
-    """Options that callers may set, as arguments of the agent's tool."""
+    """Model options that callers may set, as arguments of the agent's tool."""
     attachments: bool = True
-    """Whether callers may give images, audio, files and links with a task."""
+    """Whether callers may attach images, audio, files and links to a task."""
     output: JsonObject | None = None
-    """JSON Schema of an object the answer must be; the tool then has structured output."""
+    """JSON Schema of the answer, which is then an object; the tool has structured output."""
     history: Literal["database", "none"] = "database"
-    """Whether callers may have sessions with it, kept in the gateway's database."""
+    """Whether callers may have sessions with the agent, which the gateway's database stores."""
     session_ttl: float | None = Field(default=None, gt=0, alias="session-ttl")
-    """Seconds after the last turn until a session is forgotten; left out: `sessions.ttlSeconds` of the configuration."""
+    """Seconds after the last turn until a session is deleted. Default: `sessions.ttlSeconds` of the configuration."""
     compaction: Compaction | None = None
-    """What the model no longer sees of a conversation that grew long; left out: it sees everything."""
+    """How a long conversation is shortened for the model. Default: not at all."""
     memory: MemoryKey | None = None
-    """What it remembers beyond a session."""
+    """Memory beyond a session."""
     context_providers: list[str] = Field(default_factory=list, alias="context-providers")
-    """Context providers of your own, as `module:name` of an object or of what makes one; in the order they run."""
+    """Custom context providers, as `module:name` of an object or a factory; they run in this order."""
     task: TaskSupport = "optional"
-    """Whether clients may (`optional`), must (`required`) or cannot (`never`) run it in the background."""
+    """Whether clients may (`optional`), must (`required`) or cannot (`never`) run the agent as a background task."""
 
     loop_until: LoopUntil | None = Field(default=None, alias="loop-until")
-    """Run it again until a judge finds the task done."""
+    """Run the agent again until a judge finds the task done."""
     files: FileAccess | None = None
-    """A folder whose files it may use, with the tools `file_access_*`."""
+    """A folder that the agent accesses with the tools `file_access_*`."""
     security: Security | None = None
-    """What it may call after it has read what others may have written. Experimental."""
+    """Rules for calls after the agent has read untrusted content. Experimental."""
 
     @property
     def python_references(self) -> set[str]:
-        """Everything that it names in Python, as `module:name`."""
+        """All Python references of the file, as `module:name`."""
         return {*map(reference_of, self.middleware), *self.context_providers}
 
     @field_validator("name")
@@ -263,17 +263,17 @@ class AgentFile(FileModel):
 
     @model_validator(mode="after")
     def _check_remote(self) -> AgentFile:
-        """A remote agent has its own model, tools and skills."""
+        """Reject keys that do not apply to a remote agent, which has its own model, tools and skills."""
         idle = sorted(self.model_fields_set & {"model", "tools", "skills", "max_turns"}) if self.remote is not None else []
         if idle:
             keys = ", ".join(f"`{name.replace('_', '-')}`" for name in idle)
-            raise ValueError(f"{keys} can say nothing about a remote agent; leave them out")
+            raise ValueError(f"{keys} cannot be set for a remote agent; remove them")
         return self
 
     @field_validator("tools", "skills", "context_providers", "middleware", "parameters", mode="before")
     @classmethod
     def _split(cls, value: object) -> object:
-        """Other hosts write lists as `a, b`."""
+        """Convert `a, b`, as other hosts write lists, to a list."""
         return [part.strip() for part in value.split(",") if part.strip()] if isinstance(value, str) else value
 
     @field_validator("middleware")
@@ -289,17 +289,17 @@ class AgentFile(FileModel):
 
 @dataclass(frozen=True, slots=True)
 class AgentDefinition:
-    """An agent file that was read."""
+    """A parsed agent file."""
 
     file: AgentFile
     instructions: str
     path: Path
     notes: list[str]
-    """What was ignored, for the log."""
+    """Log entries about ignored keys."""
 
     @property
     def run_entry(self) -> RunEntry | None:
-        """What must be accepted before the file's Python names are imported; `None` if it has none."""
+        """The entry that must be accepted before the file's Python references are imported; `None` if it has none."""
         names = self.file.python_references
         content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
         return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None
@@ -309,7 +309,7 @@ def read_agent(path: Path) -> AgentDefinition:
     """Read one agent file.
 
     Raises:
-        AgentError: It cannot be used; the text names the file, the key and the fix.
+        AgentError: The file is invalid; the text names the file, the key and the fix.
     """
     try:
         parts = split_frontmatter(read_document(path).decode())
@@ -333,13 +333,13 @@ def read_agent(path: Path) -> AgentDefinition:
 
 
 def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
-    """The keys that mean something here, in our spelling."""
+    """Return the supported keys under their Moongate names; ignored keys are added to `notes`."""
     known = {field.alias or name for name, field in AgentFile.model_fields.items()}
     values: JsonObject = {}
     for key, value in header.items():
         name = _ALIASES.get(key, key)
         if name == "memory" and not isinstance(value, dict):
-            notes.append(f"{path}: key {key!r} as text belongs to another host and is ignored")
+            notes.append(f"{path}: key {key!r} with a text value belongs to another host and is ignored")
         elif name in known:
             values[name] = _plain(name, value)
         elif key in FOREIGN_KEYS:
@@ -350,7 +350,7 @@ def _own_keys(header: JsonObject, path: Path, notes: list[str]) -> JsonObject:
 
 
 def _plain(name: str, value: JsonValue) -> JsonValue:
-    """Values as other hosts write them: a tool map becomes the list of what is switched on."""
+    """Convert the tool map of other hosts (`{name: enabled}`) to the list of enabled tools."""
     if name == "tools" and isinstance(value, dict):
         return [key for key, on in cast("JsonObject", value).items() if on]
     return value

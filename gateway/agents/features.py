@@ -1,4 +1,4 @@
-"""What the keys `files`, `security`, `memory` and `loop-until` put around an agent's runs. Called by `AgentTool` for each call."""
+"""Context providers and middleware for the keys `files`, `security`, `memory` and `loop-until` of an agent file. Used by `agent_runs`."""
 
 from __future__ import annotations
 
@@ -10,43 +10,43 @@ from typing import TYPE_CHECKING, Protocol
 import anyio.to_thread
 
 from gateway.errors import AgentError
-from gateway.policy.roots import Access
+from gateway.policy.root_policy import Access
 
 if TYPE_CHECKING:
-    from gateway.agents.context import AgentMiddleware
     from gateway.agents.conversations import Conversations
     from gateway.agents.definition import LoopUntil, MemoryKey
-    from gateway.chat.base import SupportsChatGetResponse
-    from gateway.chat.resolve import ModelResolver
+    from gateway.agents.run_context import AgentMiddleware
+    from gateway.chat.chat_context import SupportsChatGetResponse
+    from gateway.chat.model_resolver import ModelResolver
     from gateway.config.agents import FileAccess, FlowSecurity
-    from gateway.sessions.context import ContextProvider
+    from gateway.sessions.session_context import ContextProvider
 
 Tell = Callable[[str], Awaitable[None]]
-"""Tells the caller of the agent how far it is."""
+"""Sends a progress message to the caller of the agent."""
 
 
 class RootJudge(Protocol):
-    """Decides which folders a model may have; `refusal` and `remark` block."""
+    """Decides which folders a model may access; `refusal` and `remark` do blocking I/O."""
 
     def protect(self, references: Iterable[str]) -> None:
-        """Protect what files name in Python too: `package.module:name`."""
+        """Protect the modules of these Python references (`package.module:name`) from models too."""
         ...
 
     def refusal(self, root: Path, access: Access) -> str | None:
-        """Return why a model may not have `root`, and what to do; `None` if it may."""
+        """Return why a model may not access `root`, with the fix; `None` if it may."""
         ...
 
     def remark(self, root: Path) -> str | None:
-        """Return what an operator should know of a folder that a model may read."""
+        """Return a note for the operator about a folder that a model may read; `None` if there is nothing to note."""
         ...
 
 
 async def file_provider(files: FileAccess, folder: Path, roots: RootJudge | None) -> ContextProvider:
-    """The tools for the files of a folder, which is relative to `folder`; judged for each run, because folders change.
+    """Return the provider of file tools. The root is relative to `folder` and is judged for each run, because folders change.
 
     Raises:
         AgentError: `roots` refuses the folder.
-        StorageError: The folder cannot be made.
+        StorageError: The folder cannot be created.
     """
     if refusal := await root_refusal(folder / files.root, files.access, roots):
         raise AgentError(f"files.root: {refusal}")
@@ -54,17 +54,17 @@ async def file_provider(files: FileAccess, folder: Path, roots: RootJudge | None
     from gateway.agents.files.provider import FileAccessProvider
 
     store = await anyio.to_thread.run_sync(FileSystemAgentFileStore, folder / files.root)
-    # Whoever wrote `access: delete` into the file has approved it.
+    # The author of the file approved deletion by writing `access: delete`.
     return FileAccessProvider(store, access=files.access, require_delete_approval=False)
 
 
 async def root_refusal(root: Path, access: Access, roots: RootJudge | None) -> str | None:
-    """Return why `roots` refuses to let a model have `root`; `None` if it may."""
+    """Return why a model may not access the folder `root`; `None` if it may, or if `roots` is `None`."""
     return await anyio.to_thread.run_sync(roots.refusal, root, access) if roots is not None else None
 
 
 def security_provider(security: FlowSecurity) -> ContextProvider:
-    """The guard after untrusted content. A person who cannot be asked at once says no: a run in the gateway has no second part."""
+    """Return the guard after untrusted content. A call that nobody can approve at once is refused: a gateway run cannot be resumed."""
     from gateway.agents.middleware.information_flow import SecureAgentConfig
     from gateway.policy.labels import FlowRules
     from gateway.staging import ExperimentalWarning
@@ -78,17 +78,17 @@ def security_provider(security: FlowSecurity) -> ContextProvider:
         public_sinks=security.public_sinks,
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # the documentation of the key says it
+        warnings.simplefilter("ignore", ExperimentalWarning)  # docs/agents.md says that the key is experimental
         return SecureAgentConfig(rules=rules, approval_on_violation=security.on_violation == "ask", may_end_run=False)
 
 
 def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conversations: Conversations | None) -> ContextProvider:
-    """What was said to this agent, found again by meaning. Another embedding model has memories of its own.
+    """Return the provider that stores what was said to the agent and recalls it by meaning. Each embedding model has its own memories.
 
     Raises:
-        ModelError: There is no endpoint for the embedding model.
+        ModelError: The embedding model has no endpoint.
     """
-    from gateway.sessions.memory import SemanticMemoryProvider
+    from gateway.sessions.semantic_memory import SemanticMemoryProvider
 
     return SemanticMemoryProvider(
         models.embeddings(memory.embedding),
@@ -102,7 +102,7 @@ def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conver
 
 
 def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:
-    """The loop, which tells of each new round."""
+    """Return the loop middleware for `loop-until`; it reports each further round to `tell`."""
     from gateway.agents.middleware.judge import next_message_after_verdict
     from gateway.agents.middleware.loop import DEFAULT_NEXT_MESSAGE, AgentLoopMiddleware
 

@@ -1,7 +1,7 @@
-"""The layers that agents written for agent-framework are put together from; `Agent` already is all of them.
+"""Mixins of agent-framework that add telemetry and middleware to an agent class; `Agent` has both without them.
 
-Each goes before the class whose `run` it is around: `class Mine(AgentTelemetryLayer, AgentMiddlewareLayer, BaseAgent)`. Over
-`Agent` they do nothing of their own. Their signatures pass on what they do not know, as mixins must.
+List them before the class whose `run` they wrap: `class MyAgent(AgentTelemetryLayer, AgentMiddlewareLayer, BaseAgent)`. They have no
+effect on subclasses of `Agent`. Their methods pass unknown arguments to that class.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Any, cast
 
 from gateway.agents.agent import Agent
 from gateway.agents.base import stream_of
-from gateway.agents.context import AgentContext, AgentStream
-from gateway.agents.tracing import begun, finish
+from gateway.agents.run_context import AgentContext, AgentStream
+from gateway.agents.tracing import begin_run, finish_run
 from gateway.middleware import check_layer, listed, sort_middleware, through
 from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation, follow
@@ -22,40 +22,40 @@ from gateway.types.streams import ResponseStream
 
 
 class AgentTelemetryLayer:
-    """A span for each run of an agent of one's own kind, where `enable_instrumentation` was called."""
+    """Traces each run of an agent class as a span, if `enable_instrumentation` was called."""
 
     AGENT_PROVIDER_NAME: str = "unknown"
-    """The provider in telemetry, where none is given."""
+    """Default provider name in telemetry."""
 
     def __init__(
         self, *args: Any, otel_agent_provider_name: str | None = None, otel_provider_name: str | None = None, **kwargs: Any
     ) -> None:
-        """The rest goes to the class behind it."""
+        """Set the provider name in telemetry; other arguments go to the next class."""
         super().__init__(*args, **kwargs)
         self.otel_provider_name: str | None = otel_agent_provider_name or otel_provider_name or self.AGENT_PROVIDER_NAME
 
     def run(self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **kwargs: Any) -> Any:
-        """The run of the class behind this one, in a span: to be awaited, or with `stream` its parts."""
+        """Run the next class's `run` inside a span: return an awaitable response, or with `stream` a stream of updates."""
         answer: Any = cast("Any", super()).run(messages, stream=stream, session=session, **kwargs)
         if isinstance(self, Agent) or not OBSERVABILITY_SETTINGS.enable_instrumentation:
             return answer
-        operation = begun(self, to_messages(messages), session, kwargs.get("options") or {})
+        operation = begin_run(self, to_messages(messages), session, kwargs.get("options") or {})
         if not stream:
             return _followed(answer, operation)
         parts = stream_of(answer)
-        told = follow(operation, _read(parts), lambda seen: finish(operation, AgentResponse.from_updates(seen)))
-        return ResponseStream(told, lambda _: parts.get_final_response())
+        traced = follow(operation, _read(parts), lambda seen: finish_run(operation, AgentResponse.from_updates(seen)))
+        return ResponseStream(traced, lambda _: parts.get_final_response())
 
 
 class AgentMiddlewareLayer:
-    """Agent middleware around the runs of an agent of one's own kind."""
+    """Wraps agent middleware around the runs of an agent class."""
 
     def __init__(self, *args: Any, middleware: Any = None, **kwargs: Any) -> None:
-        """The rest goes to the class behind it, and the list with it: chat and function middleware is that class's to use.
+        """Store the agent middleware. All arguments go to the next class too, which uses the chat and function middleware.
 
         Raises:
-            MiddlewareException: An item is not middleware.
-            TypeError: The class has no other base that takes the arguments.
+            MiddlewareException: An item of `middleware` is not middleware.
+            TypeError: The class has no other base that accepts the arguments.
         """
         check_layer(AgentMiddlewareLayer, self, (*args, middleware))
         cast("Any", super()).__init__(*args, middleware=middleware, **kwargs)
@@ -64,7 +64,7 @@ class AgentMiddlewareLayer:
     def run(
         self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, middleware: Any = None, **kwargs: Any
     ) -> Any:
-        """The run of the class behind this one inside the agent's middleware, then the run's own."""
+        """Run the next class's `run` inside the agent's middleware and, further inside, the run's own."""
         inner: Callable[..., Any] = cast("Any", super()).run
         own = listed(middleware)
         if isinstance(self, Agent):
@@ -94,7 +94,7 @@ async def _followed(answer: Awaitable[AgentResponse], operation: Operation) -> A
         operation.fail(error)
         raise
     finally:
-        finish(operation, response)
+        finish_run(operation, response)
 
 
 async def _read(updates: AgentStream) -> AsyncGenerator[AgentResponseUpdate, None]:

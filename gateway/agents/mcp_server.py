@@ -1,7 +1,7 @@
-"""`Agent.as_mcp_server`: one agent of a program as an MCP server with one tool, in the manner of agent-framework.
+"""The MCP server of `Agent.as_mcp_server`: one agent of a program as its only tool, as agent-framework does it.
 
-It gives text and nothing else; transport and access are the program's affair. What the gateway serves of an agent file (sessions,
-images, progress, approvals, tasks, keys) is `agents.tool` behind `server`.
+The tool returns text only; the program provides transport and access control. `agents.tool` and `server` serve agent files with
+sessions, images, progress, approvals, tasks and keys.
 """
 
 from __future__ import annotations
@@ -9,25 +9,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.shared.exceptions import MCPError
 from mcp_types import INVALID_PARAMS, CallToolRequestParams, CallToolResult, ListToolsResult, PaginatedRequestParams, Tool
 
+from gateway.agents.base import BaseAgent
 from gateway.errors import GatewayError
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext
 
-if TYPE_CHECKING:
-    from gateway.agents.agent import Agent
-
 Lifespan = Callable[[Server[Any]], AbstractAsyncContextManager[Any]]
 
 
-def to_mcp_server(agent: Agent, *, name: str, version: str, instructions: str | None, lifespan: Lifespan | None) -> Server[Any]:
-    """The server, without a transport. A failed run is a result that says so, so the calling model can act on it."""
+def to_mcp_server(agent: BaseAgent, *, name: str, version: str, instructions: str | None, lifespan: Lifespan | None) -> Server[Any]:
+    """Return the server without a transport. A failed run is an error result, so that the calling model can react to it."""
     tool = agent.as_tool(name=None if agent.name else "UnnamedAgent")
     listed = Tool(name=tool.name, description=tool.description, input_schema=tool.definition.input_schema)
 
@@ -41,7 +39,7 @@ def to_mcp_server(agent: Agent, *, name: str, version: str, instructions: str | 
             outcome = await tool.call(params.arguments or {}, CallContext())
         except GatewayError as error:
             outcome = Complete.text(str(error), is_error=True)
-        found = outcome if isinstance(outcome, Complete) else Complete.text("The agent waits for a person.", is_error=True)
+        found = outcome if isinstance(outcome, Complete) else Complete.text("The agent waits for a person's answer.", is_error=True)
         return CallToolResult.model_validate(found.result)
 
     make = Server[Any] if lifespan is None else partial(Server[Any], lifespan=lifespan)

@@ -1,8 +1,8 @@
-"""`AgentSource`: the agent files of some folders, as tools, with a card of each as a resource.
+"""`AgentSource`: the agents of agent files, as tools and, by their cards, as resources.
 
-Reads when entered; a broken file is noted in `problems` and the others load. `app` makes a new source when files change, which goes on
-from the one before: files that did not change keep what was made for them, and a file that cannot be used any more keeps its last good
-version.
+Entering the source reads the files. A file that cannot be used is listed in `problems`, and the others load. When files change, `app`
+creates a new source with `go_on_from(previous)`: it reuses what was created for unchanged files, and keeps the last usable version of a
+file that no longer loads.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from typing import cast
 
 import anyio.to_thread
 
+from gateway.agents.agent_setup import AgentServices, SkillTexts, files_of
 from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
 from gateway.agents.features import RootJudge, root_refusal
 from gateway.agents.files.provider import file_tools
 from gateway.agents.files.store import InMemoryAgentFileStore
-from gateway.agents.following import GivenConversation
 from gateway.agents.lifecycle.hooks import LifecycleHooks
-from gateway.agents.remote.run import Remote
-from gateway.agents.tool import AgentTool
-from gateway.agents.tool_parts import Shared, SkillTexts, files_of
-from gateway.chat.resolve import ModelResolver
+from gateway.agents.remote.remote_run import Remote
+from gateway.agents.tool import AgentTool, ConversationTool
+from gateway.chat.model_resolver import ModelResolver
 from gateway.config.agents import AgentSettings, MiddlewareEntry
 from gateway.config.executes import RunEntry, middleware_entry
 from gateway.config.expand import Expander
@@ -38,8 +37,8 @@ from gateway.config.watch import Signature, signature_of
 from gateway.errors import AgentError, ConfigError, GatewayError, NotFound
 from gateway.json_types import JsonObject, JsonValue
 from gateway.middleware import sort_middleware
-from gateway.policy.roots import Access
-from gateway.sessions.context import ContextProvider
+from gateway.policy.root_policy import Access
+from gateway.sessions.session_context import ContextProvider
 from gateway.staging import ExperimentalWarning
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
@@ -53,18 +52,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LoadedAgent:
-    """One file that is served, with what was made for it."""
+    """A served agent file with the objects that were created for it."""
 
     definition: AgentDefinition
     remote: Remote | None
-    """The client of an agent that runs elsewhere; the last source that has it closes it."""
+    """Connection of an agent that runs elsewhere; the last source that uses it closes it."""
     providers: Sequence[ContextProvider]
     middleware: Sequence[object]
     around: Sequence[object]
-    """The middleware of every agent."""
+    """Middleware of all agents (`agents.middleware`)."""
     signature: Signature
     generation: int
-    """Of the modules that it imported (`OwnModules.generation`)."""
+    """Generation of the imported modules (`OwnModules.generation`)."""
 
     @property
     def name(self) -> str:
@@ -72,13 +71,13 @@ class LoadedAgent:
         return self.definition.file.name
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
-        """Whether neither the file nor what it imports has changed."""
+        """Return whether the file and its imported modules are unchanged."""
         same = signature is not None and signature == self.signature and around is self.around
         return same and (not self.definition.file.python_references or generation == self.generation)
 
 
 class AgentSource:
-    """Agents of folders and files, in the order of their names."""
+    """A source of the agents in folders and files, sorted by name."""
 
     def __init__(
         self,
@@ -92,14 +91,15 @@ class AgentSource:
         base_dir: Path | None = None,
         settings: AgentSettings | None = None,
     ) -> None:
-        """`models` stays the caller's; `environ` is what remote agents' secrets may refer to; `base_dir` is where modules of
-        context providers are looked for first. `settings` hold for every agent; links are read if `toolbox` is a
-        `ResourceBox` too, and tools that agents bring along are gated if it is a `ToolGuards` too. Without `conversations` no agent
-        has sessions. No side effects before it is entered.
+        """Configure the source; entering it reads the files. The caller closes `models`.
+
+        `environ` resolves secrets of remote agents. Python modules are imported from `base_dir` first. `settings` apply to every
+        agent. If `toolbox` is also a `ResourceBox`, attachments may link resources; if it is also a `ToolGuards`, tools that agents add
+        themselves pass the gate. Without `conversations` no agent has sessions.
         """
         self._paths = list(paths)
         self._base_dir = base_dir or Path.cwd()
-        self._shared = Shared(
+        self._shared = AgentServices(
             toolbox=toolbox,
             models=models,
             skills=skills,
@@ -112,48 +112,48 @@ class AgentSource:
         self._environ = environ
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
         self.loaded: dict[Path, LoadedAgent] = {}
-        """What is served, by file."""
+        """The served agents, by file."""
         self.around: list[object] | None = None
-        """The middleware of every agent, once it is made."""
+        """Middleware of all agents, or `None` until it is created."""
         modules = current_modules()
         self.generation = modules.generation if modules is not None else 0
         self._previous: AgentSource | None = None
         self._left: set[int] = set()
         self._tools: dict[str, AgentTool] = {}
         self.secrets: set[str] = set()
-        """Values to mask wherever something is shown."""
+        """Values to mask in all output."""
         self.definitions: list[AgentDefinition] = []
-        """The agents that loaded."""
+        """Agents that loaded."""
         self.unloaded: list[AgentDefinition] = []
-        """Agents that name Python objects or a remote agent that cannot be used."""
+        """Agents whose Python references or remote address cannot be used."""
         self.problems: list[SourceProblem] = []
-        """What did not load; shown by `moongate doctor`."""
+        """Files and keys that did not load; `moongate doctor` prints them."""
         self.is_waiting = False
-        """Whether something is left out until a person accepts it."""
+        """Whether a file is not loaded because a person has not accepted it yet."""
         self.judged: dict[tuple[Path, Access], str | None] = {}
-        """Folders that models get, each with why it is refused."""
+        """Folders that models access, each with the reason for a refusal or `None`."""
         self.remarks: list[SourceProblem] = []
-        """What an operator should know of agents that loaded."""
+        """Notes for the operator about agents that loaded."""
 
     def judge_folders(self, roots: RootJudge) -> None:
-        """Let models have only the folders that `roots` allows; before entering. Without it they may have any."""
+        """Restrict models to folders that `roots` allows; call it before entering. Without it, models may access every folder."""
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Import nothing that `refusal` has a reason against; before entering. It may block. Without it everything is imported."""
+        """Import only what `refusal` returns no reason against; call it before entering. `refusal` may block."""
         self._refusal = refusal
 
     @property
     def id(self) -> str:
-        """Always `agent`."""
+        """The source id, always `agent`."""
         return "agent"
 
     def go_on_from(self, previous: AgentSource) -> None:
-        """Keep what `previous`, which was made alike, has of files that did not change and of files that cannot be used any more."""
+        """Reuse what `previous`, a source with the same configuration, loaded for unchanged files and for files that no longer load."""
         self._previous = previous
 
     async def __aenter__(self) -> AgentSource:
-        """Read every file."""
+        """Read all files."""
         before = self._previous.loaded if self._previous is not None else {}
         around = await self._around_or_noted(before)
         found: dict[str, LoadedAgent] = {}
@@ -180,29 +180,38 @@ class AgentSource:
                 self._note(loaded.definition.path, error)
                 continue
             self.loaded[loaded.definition.path] = loaded
-            if self._previous is not None:  # it does not close what is used on
+            if self._previous is not None:  # so that it does not close what this source uses
                 self._previous.give_up(loaded)
         for loaded in made:
             if self.loaded.get(loaded.definition.path) is not loaded:
                 await _close(loaded.remote)
         self.definitions = [loaded.definition for loaded in self.loaded.values()]
-        self._tools = {loaded.name: self._tool(loaded) for loaded in self.loaded.values()}
+        self._tools = {
+            loaded.name: AgentTool(
+                loaded.definition,
+                self._shared,
+                context_providers=loaded.providers,
+                remote=loaded.remote,
+                middleware=[*loaded.around, *loaded.middleware],
+            )
+            for loaded in self.loaded.values()
+        }
         self._previous = None
         return self
 
     async def _around_or_noted(self, before: Mapping[Path, LoadedAgent]) -> list[object] | None:
-        """The middleware of every agent; `None` if it cannot be made, with a problem for each line of the reason."""
+        """Return the middleware of all agents; `None` if it cannot be created, with one problem per line of the reason."""
         try:
             return await self._around(before)
         except AgentError as error:
             for line in str(error).splitlines():
-                text = still_served(line) if before else f"{line} Without it, no agent is served."
+                text = still_served(line) if before else f"{line} No agent is served until this is fixed."
                 self.problems.append(SourceProblem("agents.middleware", text.removeprefix("agents.middleware: ")))
                 logger.warning("%s", text)
             return None
 
     async def _around(self, before: Mapping[Path, LoadedAgent]) -> list[object]:
-        """The middleware of every agent: as it was made before, or made now. Raises `AgentError`."""
+        """Return the middleware of all agents, reused or created. Raises `AgentError`."""
         written, known = self._shared.settings.middleware, self._previous
         if known is not None and known.generation == self.generation and known.around is not None:
             self.around = known.around
@@ -216,7 +225,7 @@ class AgentSource:
         return around
 
     async def _load(self, path: Path, known: LoadedAgent | None, around: Sequence[object]) -> LoadedAgent:
-        """Read one file and make what it names. Raises `AgentError`."""
+        """Read one file and create the objects that it names. Raises `AgentError`."""
         signature = await anyio.to_thread.run_sync(signature_of, path)
         if known is not None and known.is_current(signature, self.generation, around):
             return known
@@ -241,17 +250,17 @@ class AgentSource:
         return LoadedAgent(definition, remote, providers, own, around, signature, self.generation)
 
     def give_up(self, loaded: LoadedAgent) -> None:
-        """Leave what belongs to an agent to the source that goes on with it."""
+        """Do not close `loaded` when this source is left, because another source uses it."""
         self._left.add(id(loaded))
 
     async def _admit(self, entry: RunEntry | None, where: str) -> None:
-        """Raise `AgentError` if something that is about to be imported waits for acceptance."""
+        """Raise `AgentError` if the entry must be accepted before it is imported."""
         if entry is not None and (refusal := await anyio.to_thread.run_sync(self._refusal, entry)) is not None:
             self.is_waiting = True
             raise AgentError(f"{where}: {refusal}")
 
     async def _check_roots(self, definition: AgentDefinition, providers: Sequence[ContextProvider]) -> None:
-        """Judge every folder on disk that the agent's model gets; one that is only read may be worth a remark.
+        """Check every folder on disk that the agent's model accesses, and note remarks about folders that it only reads.
 
         Raises:
             AgentError: A folder is refused.
@@ -276,14 +285,14 @@ class AgentSource:
             raise AgentError(f"{where}: {refusal}")
 
     def _note(self, path: Path, error: AgentError, *, stays: bool = False) -> None:
-        """One problem per line."""
+        """Add one problem per line of the error."""
         for line in str(error).splitlines():
             text = still_served(line) if stays else line
             self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
             logger.warning("%s", text)
 
     def file_schemas(self) -> dict[str, dict[str, JsonValue]]:
-        """Return the input schemas of the file tools that agents get, by the name of the source in rules: `agent/<name>`."""
+        """Return the input schemas of the agents' file tools, by source name in policies (`agent/<name>`) and tool name."""
         found: dict[str, dict[str, JsonValue]] = {}
         for definition in self.definitions:
             if (files := files_of(definition, self._shared)) is not None:
@@ -293,20 +302,15 @@ class AgentSource:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether callers may have sessions with one of the agents."""
+        """Whether an agent has sessions."""
         return self._shared.conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
 
-    def _tool(self, loaded: LoadedAgent) -> AgentTool:
-        middleware = [*loaded.around, *loaded.middleware]
-        return AgentTool(
-            loaded.definition, self._shared, context_providers=loaded.providers, remote=loaded.remote, middleware=middleware
-        )
 
     async def _made(self, entries: Sequence[MiddlewareEntry], where: str, problems: list[str]) -> list[object]:
-        """The middleware that a list names: objects and functions as they are, classes made with their arguments. Lifecycle hooks
-        are together where the first of them stands, because their order is among themselves.
+        """Create the middleware that `entries` name: objects and functions as they are, classes with their arguments.
 
-        Adds a line to `problems` for each that cannot be imported, made, or does not say what it is around.
+        All lifecycle hooks are combined at the position of the first one, because their order among each other matters. Each entry that
+        cannot be imported or created, or is not middleware, adds a line to `problems`.
         """
         made: list[object] = []
         hooks: list[LifecycleHooks] = []
@@ -329,9 +333,9 @@ class AgentSource:
         return [*made[:place], *_layers(hooks), *made[place:]] if hooks else made
 
     async def _providers_of(self, definition: AgentDefinition, problems: list[str]) -> list[ContextProvider]:
-        """The context providers that a file names: objects, or what makes one when called.
+        """Create the context providers that a file names: objects, or the results of calling factories.
 
-        Adds a line to `problems` for each that cannot be imported or made, or is something else.
+        Each one that cannot be imported or created, or is not a context provider, adds a line to `problems`.
         """
         made: list[ContextProvider] = []
         where = f"{definition.path}: context-providers"
@@ -347,19 +351,19 @@ class AgentSource:
                 if isinstance(value, ContextProvider):
                     made.append(value)
                 else:
-                    problems.append(f"{where}: {reference!r} is no ContextProvider, but {type(value).__name__}.")
+                    problems.append(f"{where}: {reference!r} is not a ContextProvider, but {type(value).__name__}.")
         return made
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """A tool that runs agent `name` on `messages`, with the caller's own `tools`; `None` where there is no such agent."""
+        """Return a tool that runs agent `name` on `messages` with the caller's `tools`; `None` if there is no such agent."""
         agent = self._tools.get(name)
-        return GivenConversation(agent, messages, tools) if agent is not None else None
+        return ConversationTool(agent, messages, tools) if agent is not None else None
 
     def _remote(self, definition: AgentDefinition) -> Remote | None:
-        """Where an agent runs that does not run here. Blocks: a secret may come from a file.
+        """Return the connection of an agent that runs elsewhere; blocks if a secret is read from a file.
 
         Raises:
-            AgentError: A reference cannot be resolved.
+            AgentError: A reference to a secret cannot be resolved, or a package is missing.
         """
         written = definition.file.remote
         if written is None:
@@ -378,7 +382,7 @@ class AgentSource:
 
             file = definition.file
             return Remote(agent=A2AAgent(url=url, headers=headers, name=file.name, description=file.description))
-        from gateway.chat.agui import AGUIChatClient
+        from gateway.chat.agui_client import AGUIChatClient
 
         return Remote(client=AGUIChatClient(endpoint=url, headers=headers))
 
@@ -388,15 +392,15 @@ class AgentSource:
                 await _close(loaded.remote)
 
     async def tools(self) -> Sequence[Tool]:
-        """One tool per agent."""
+        """Return one tool per agent."""
         return list(self._tools.values())
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """A card of each agent among the resources; nothing else."""
+        """Return the agents' cards for kind `resources`, and nothing for other kinds."""
         return [to_resource(definition) for definition in self.definitions] if kind == "resources" else []
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
-        """The card of an agent. Raises `NotFound`."""
+        """Return the card of an agent. Raises `NotFound`."""
         return Finished(to_contents(self._known(uri)))
 
     def _known(self, uri: str) -> AgentDefinition:
@@ -406,22 +410,22 @@ class AgentSource:
         return found
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
-        """There are none. Raises `NotFound`."""
+        """Raise `NotFound`: the source has no prompts."""
         raise NotFound("prompt", name)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """No suggestions."""
+        """Return no suggestions."""
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """Cards do not change while this source is here. Raises `NotFound` for anything else."""
+        """Accept a watch of a card, which does not change during the life of this source. Raises `NotFound` for other URIs."""
         self._known(uri)
 
     async def unwatch(self, uri: str) -> None:
         """Undo one `watch`."""
 
     def subscribe(self, on_change: OnChange) -> None:
-        """A source does not change: `app` makes another one."""
+        """Ignore the callback: this source does not change, because `app` replaces it."""
 
 
 async def _close(remote: Remote | None) -> None:
@@ -435,15 +439,15 @@ def _on_one_line(error: Exception) -> str:
 
 
 def _layers(hooks: Sequence[LifecycleHooks]) -> list[object]:
-    from gateway.agents.lifecycle.layers import lifecycle_middleware
+    from gateway.agents.lifecycle.hook_layers import lifecycle_middleware
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ExperimentalWarning)  # the documentation of the key says it
+        warnings.simplefilter("ignore", ExperimentalWarning)  # docs/agents.md says that the key is experimental
         return lifecycle_middleware(*hooks)
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """The agent files below `paths`: `*.agent.md` and other Markdown with frontmatter, without READMEs; sorted."""
+    """Return the agent files in `paths`, sorted within each folder: `*.agent.md` and other Markdown files, except READMEs."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():

@@ -1,7 +1,7 @@
-"""`AgentTool`: an agent as a tool with the argument `task`, and progress on the way.
+"""`AgentTool`: an agent file as a tool with the argument `task`; `ConversationTool`: the same on a given conversation.
 
-Each call is a conversation of its own, or a turn of a session of its caller (`conversations`). The agent's model is chosen per call,
-because `model: auto` may mean the caller's own; its tools are the guarded ones of the catalog, called in the caller's name.
+Each call is a conversation of its own, or a turn of a session of its caller (`conversations`). The model is chosen per call, because
+`model: auto` may mean the caller's own. The agent's tools come from the catalog and are called with the caller's identity.
 """
 
 from __future__ import annotations
@@ -9,39 +9,39 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gateway.agents.agent_setup import AgentServices, AgentSetup
 from gateway.agents.attachments import ATTACHMENTS
 from gateway.agents.conversations import NEW_SESSION
 from gateway.agents.definition import OPTION_PARAMETERS, AgentDefinition
-from gateway.agents.remote.run import Remote
-from gateway.agents.tool_parts import Parts, Shared
+from gateway.agents.remote.remote_run import Remote
 from gateway.json_types import JsonObject
 from gateway.sdk import load
-from gateway.sessions.context import ContextProvider
+from gateway.sessions.session_context import ContextProvider
 from gateway.tools.base import Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
-    from gateway.agents.tool_runs import AgentRuns
+    from gateway.agents.agent_runs import AgentRuns
     from gateway.types.options import ChatOptions
 
 MAX_TASK_CHARS = 200_000
-"""Longer tasks are refused: they would not fit a model anyway."""
+"""Maximum length of a task, in characters; longer tasks exceed the context window of common models."""
 
 
 _TASK: JsonObject = {
     "type": "string",
     "minLength": 1,
     "maxLength": MAX_TASK_CHARS,
-    "description": "What the agent is to do, with everything it needs to know: it does not see your conversation.",
+    "description": "The task for the agent, with all information that it needs: the agent does not see your conversation.",
 }
 
 _SESSION_ID: JsonObject = {
     "type": "string",
     "maxLength": 100,
     "description": (
-        f"Leave it out for a task that stands alone. `{NEW_SESSION}` begins a conversation: the result names its id; "
-        "give that id with the next task, and the agent remembers what was said."
+        f"Leave it out for an independent task. `{NEW_SESSION}` starts a session: the result contains its id. "
+        "Send that id with the next task, and the agent continues the conversation."
     ),
 }
 
@@ -50,20 +50,20 @@ class AgentTool:
     """Implements `Tool` over one agent file."""
 
     records_steps = True
-    """Inside a durable task it records its model calls, and the tools it calls record themselves."""
+    """Inside a durable task the agent records its model calls, and the tools that it calls record themselves."""
 
     def __init__(
         self,
         definition: AgentDefinition,
-        shared: Shared,
+        shared: AgentServices,
         *,
         context_providers: Sequence[ContextProvider] = (),
         remote: Remote | None = None,
         middleware: Sequence[object] = (),
     ) -> None:
-        """`remote` is where an agent runs that does not run here; whoever made it closes it."""
+        """`remote` is set for an agent that runs elsewhere; its creator closes it."""
         self._conversations = shared.conversations if definition.file.history != "none" else None
-        self._parts = Parts(definition, shared, tuple(context_providers), remote or Remote(), tuple(middleware), self._conversations)
+        self._setup = AgentSetup(definition, shared, tuple(context_providers), remote or Remote(), tuple(middleware), self._conversations)
         self._runs: AgentRuns | None = None
         file = definition.file
         self._definition = ToolDefinition(
@@ -89,17 +89,16 @@ class AgentTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The argument `task`, `session_id` where sessions are kept, `attachments`, and the options that the file lets callers set."""
+        """Return the definition: `task`, `session_id` if sessions are kept, `attachments`, and the options that callers may set."""
         return self._definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the agent on a task, alone or as the next turn of a session.
 
         Raises:
-            ModelError: No model, or it failed; the text says what to set or do.
-            AgentError: Agents call each other too deeply, a skill it names does not exist, the session is busy, or an attachment
-                is none.
-            NotFound: The session is unknown to this caller (`kind` is `session`).
+            ModelError: No model is available, or a model call failed; the text names the fix.
+            AgentError: Agents call each other too deeply, a skill does not exist, the session is busy, or an attachment is invalid.
+            NotFound: The caller has no such session (`kind` is `session`).
             PolicyDenied: The caller has too many sessions.
             StorageError: The session cannot be read.
         """
@@ -108,19 +107,38 @@ class AgentTool:
     async def converse(
         self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
     ) -> ToolOutcome:
-        """Run the agent on a conversation, with `tools` beside its own. A caller that is a `RunFollower` is told each part.
+        """Run the agent on a conversation, with `tools` added to its own. A caller that is a `RunFollower` receives each update.
 
         Raises:
-            ModelError: As `call`.
-            AgentError: As `call`.
+            ModelError: Same as `call`.
+            AgentError: Same as `call`.
         """
         return await (await self._running()).converse(messages, tools, ctx, options)
 
     async def _running(self) -> AgentRuns:
-        """What runs the agent, imported with the first call: a gateway starts without it."""
+        """Return the runner; imported with the first call, so that the gateway starts without it."""
         if self._runs is None:
-            await load("gateway.agents.tool_runs")
-            from gateway.agents.tool_runs import AgentRuns
+            await load("gateway.agents.agent_runs")
+            from gateway.agents.agent_runs import AgentRuns
 
-            self._runs = AgentRuns(self._parts)
+            self._runs = AgentRuns(self._setup)
         return self._runs
+
+
+class ConversationTool:
+    """An agent's tool that runs on a given conversation instead of a task, for user interfaces that send the whole conversation."""
+
+    def __init__(self, agent: AgentTool, messages: Sequence[Message], tools: Sequence[Tool]) -> None:
+        """`tools` belong to the caller: a call of one ends the run and is returned to the caller."""
+        self._agent = agent
+        self._messages = messages
+        self._tools = tools
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The definition of the agent's tool."""
+        return self._agent.definition
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Run the agent on the conversation; only the gate uses `arguments`. Raises like `AgentTool.converse`."""
+        return await self._agent.converse(self._messages, self._tools, ctx)

@@ -1,46 +1,43 @@
-"""Runs and tool calls of agents as OpenTelemetry spans, in the words of the GenAI conventions.
+"""OpenTelemetry spans and metrics of agent runs and tool calls, by the GenAI semantic conventions. Called if instrumentation is on.
 
-Called only when instrumentation is on. `chat.tracing` counts the tokens of each model call in `gen_ai.client.token.usage`; the sum of
-a run is in its span and in a metric of its own, `agent.client.token.usage`, so that nothing is counted twice.
+`chat.model_tracing` counts the tokens of each model call in `gen_ai.client.token.usage`. A run's sum is in its span and in the separate
+metric `agent.client.token.usage`, so that no token is counted twice.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
-from gateway.chat.tracing import DURATION, LABELS, answered, count_tokens, provider_of, shown
+from gateway.agents.base import BaseAgent
+from gateway.agents.run_context import AgentContext
+from gateway.chat.model_tracing import DURATION, LABELS, answered, count_tokens, provider_of, shown
 from gateway.json_types import JsonMapping
 from gateway.sessions.session import AgentSession
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation, follow
+from gateway.tools.base import Tool
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 
-if TYPE_CHECKING:
-    from gateway.agents.agent import Agent
-    from gateway.agents.context import AgentContext
-    from gateway.tools.base import Tool
-
-
 REQUESTS = "agent.client.request.count"
 TOKENS = "agent.client.token.usage"
 RUN_LABELS = (*LABELS, "gen_ai.agent.name")
-"""The attributes of the metrics of runs."""
+"""Span attributes that become labels of the run metrics."""
 
 
 def traced_run(
-    agent: Agent, context: AgentContext, updates: AsyncGenerator[AgentResponseUpdate, None]
+    agent: BaseAgent, context: AgentContext, updates: AsyncGenerator[AgentResponseUpdate, None]
 ) -> AsyncGenerator[AgentResponseUpdate, None]:
-    """A run's parts, inside a span."""
-    operation = begun(agent, context.messages, context.session, context.options)
-    return follow(operation, updates, lambda seen: finish(operation, AgentResponse.from_updates(seen)))
+    """Return a run's updates, traced as one span."""
+    operation = begin_run(agent, context.messages, context.session, context.options)
+    return follow(operation, updates, lambda seen: finish_run(operation, AgentResponse.from_updates(seen)))
 
 
-def begun(agent: Any, messages: Sequence[Message], session: AgentSession | None, options: JsonMapping | ChatOptions) -> Operation:
-    """The span of a run of an agent of any kind, from now on."""
+def begin_run(agent: Any, messages: Sequence[Message], session: AgentSession | None, options: JsonMapping | ChatOptions) -> Operation:
+    """Start the span of a run of an agent of any class."""
     client, defaults = getattr(agent, "client", None), cast("JsonMapping", getattr(agent, "default_options", None) or {})
     name = agent.name or agent.id
     told = {"gen_ai.operation.name": "invoke_agent", "gen_ai.provider.name": agent.otel_provider_name or provider_of(client)}
@@ -60,8 +57,8 @@ def begun(agent: Any, messages: Sequence[Message], session: AgentSession | None,
     return operation
 
 
-def finish(operation: Operation, response: AgentResponse) -> None:
-    """The run is over, with this response or what there is of it."""
+def finish_run(operation: Operation, response: AgentResponse) -> None:
+    """End the span of a run; `response` is complete, or the part that the run produced before it failed."""
     operation.add(answered(response.response_id, None, response.finish_reason, response.usage_details))
     if OBSERVABILITY_SETTINGS.enable_sensitive_data:
         operation.add({"gen_ai.output.messages": shown(response.messages, response.finish_reason)})
@@ -73,11 +70,11 @@ def finish(operation: Operation, response: AgentResponse) -> None:
 
 
 Failed = Callable[[BaseException | str], None]
-"""Takes the error of a call that failed, or the kind of its failure."""
+"""Receives the exception of a failed call, or the kind of failure as text."""
 
 
 async def traced_tool(tool: Tool | None, call: Content, run: Callable[[Failed], Awaitable[Content]]) -> Content:
-    """Run one tool call inside a span. `run` reports a failure that becomes a result."""
+    """Execute one tool call inside a span. `run` passes a failure that becomes a tool result to its argument."""
     name = call.name or "unknown"
     told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     operation = Operation(f"execute_tool {name}", {**told, "gen_ai.tool.call.id": call.call_id or ""}, metric=DURATION)

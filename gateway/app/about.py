@@ -1,4 +1,4 @@
-"""What the status page says of a running gateway beside its sources; `moongate` reads it. Used by `Gateway.serve_http`."""
+"""Facts about a running gateway on its status page beside its sources. Commands read them too."""
 
 from __future__ import annotations
 
@@ -10,45 +10,44 @@ from gateway.auth.identity import Identity
 from gateway.auth.principal import LOCAL, Principal
 from gateway.json_types import JsonObject
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
-from gateway.storage.state import StateFolder, state_dir
+from gateway.storage.state_folder import StateFolder, state_dir
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-    from gateway.app.gateway import Gateway
-    from gateway.app.workers import Place
+    from gateway.app.inspection import Inspection
     from gateway.config.load import LoadedConfig
-    from gateway.skills.models import SkillReport
+    from gateway.skills.model import SkillReport
 
 
 def prover_of(loaded: LoadedConfig, port: int) -> Callable[[str], str]:
-    """Return what proves to a command of the same user that the gateway on `port` serves `loaded` (`Identity.prove`)."""
+    """Return the function that answers challenges of commands: it proves that the gateway on `port` serves `loaded` (`Identity.prove`)."""
     identity = Identity(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
     return lambda challenge: identity.prove(challenge, port)
 
 
-def about(gateway: Gateway, place: Place | None) -> JsonObject:
-    """Return the configuration file, the process to stop, the prefixes of sources, and the files that did not load."""
-    policies = gateway.loaded.config.policies
+def about(loaded: LoadedConfig, not_loaded: Sequence[JsonObject]) -> JsonObject:
+    """Return the configuration file, the process id, the prefixes of sources, and the files that did not load."""
+    policies = loaded.config.policies
     return {
-        "configuration": str(gateway.loaded.path) if gateway.loaded.path is not None else None,
-        "pid": os.getpid() if place is None else os.getppid(),
+        "configuration": str(loaded.path) if loaded.path is not None else None,
+        "pid": os.getpid(),
         "prefixes": {name: policy.prefix for name, policy in policies.items() if policy.prefix is not None},
-        "notLoaded": not_loaded(gateway),
+        "notLoaded": [*not_loaded],
     }
 
 
 def viewer_of(request: Request) -> Principal:
-    """The caller of a page; the local user on a gateway without keys."""
+    """Return the principal that requests a page: the local user if the gateway has no keys."""
     return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
-def not_loaded(gateway: Gateway) -> list[JsonObject]:
+def not_loaded(inspection: Inspection) -> list[JsonObject]:
     """Return the files of agents, workflows, functions and skills that are not served, each with its source and the reason."""
     found: list[JsonObject] = [
-        {"source": source, "where": problem.where, "message": problem.message} for source, problem in gateway.local_problems()
+        {"source": source, "where": problem.where, "message": problem.message} for source, problem in inspection.local_problems()
     ]
-    return [*found, *rejected_skills(gateway.skill_problems())]
+    return [*found, *rejected_skills(inspection.skill_problems())]
 
 
 def rejected_skills(reports: Sequence[SkillReport]) -> list[JsonObject]:

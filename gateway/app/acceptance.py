@@ -1,11 +1,12 @@
 """`Acceptance`: holds back what a changed configuration would execute, until a person accepts it with `moongate lock --accept`.
 
-`config.executes` names the entries, `policy.acceptance` decides, `storage.acceptance` keeps the record. A gateway has one of these for
-its whole life: it starts as the user's start and turns strict when everything is running (`settle`). `moongate add` and `moongate
-lock` use it to accept.
+`config.executes` names the entries, `policy.acceptance_rule` decides, `storage.acceptance_record` stores the record. A gateway has one
+`Acceptance` for its whole life: it accepts everything at the start, because the user started it, and becomes strict when everything runs
+(`settle`). `moongate add` and `moongate lock` use it to accept.
 
-Decided: the record is written to the configured state folder and to the user's own. Because: a file that names another `storage.dir`
-would otherwise begin with an empty record, which holds nothing back. Revisit when: the state folder is no longer named by the file.
+Decided: the record is written to the configured state folder and to the user's default one. Because: a file that names another
+`storage.dir` would otherwise begin with an empty record, which holds nothing back. Revisit when: the file does not name the state folder
+any more.
 """
 
 from __future__ import annotations
@@ -16,27 +17,27 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from gateway.config.entries import DisabledServer
 from gateway.config.executes import RunEntry
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
-from gateway.config.skills import ScriptSettings
+from gateway.config.read_entries import DisabledServer
+from gateway.config.skill_settings import ScriptSettings
 from gateway.errors import StorageError, StorageUnusable
-from gateway.policy.acceptance import Recorded, may_run
-from gateway.storage.acceptance import AcceptanceRecord, Acceptances
-from gateway.storage.state import default_state_dir, state_dir
+from gateway.policy.acceptance_rule import Recorded, may_run
+from gateway.storage.acceptance_record import AcceptanceRecord, Acceptances
+from gateway.storage.state_folder import default_state_dir, state_dir
 
 logger = logging.getLogger(__name__)
 
 _OF_FILES = ("agent/", "workflow/")
-"""Starts of keys that stand for a file of their own and not for a part of the configuration."""
+"""Prefixes of keys that stand for a file and not for a part of the configuration."""
 
 
 class Acceptance:
-    """Implements `config.executes.Admission`. Everything here blocks; one thread at a time."""
+    """Implements `config.executes.Admission`. All methods block; use one thread at a time."""
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
-        """`is_start`: the user starts the gateway, which accepts what the file says; with `records_start` that is written down."""
+        """`is_start`: the user starts the gateway, which accepts what the file says. `records_start` writes that down."""
         self._is_start = is_start
         self._records_start = records_start
         self._records: list[tuple[AcceptanceRecord, Acceptances]] = []
@@ -50,13 +51,13 @@ class Acceptance:
 
     @property
     def watched(self) -> Path | None:
-        """The file that changes when a person accepts something; `None` without a configuration file."""
+        """The file that changes when a person accepts an entry; `None` without a configuration file."""
         return self._records[0][0].path if self._records else None
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Read the records of a configuration; later calls read the same records again, whatever folder they name.
+        """Read the records of a configuration. Later calls read the same records again, whatever folder they name.
 
         Raises:
             StorageError: A record is damaged.
@@ -71,7 +72,7 @@ class Acceptance:
             except StorageUnusable:
                 if number == 0:
                     raise
-        # A gateway that runs with another home than this process has a record there too.
+        # A gateway with another HOME than this process has a record there too.
         for home in [home for _, content in self._records for home in content.homes]:
             record = AcceptanceRecord(Path(home), configuration)
             if all(record.path != known.path for known, _ in self._records) and record.path.is_file():
@@ -97,7 +98,7 @@ class Acceptance:
         return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
 
     def _release(self, keys: Iterable[str]) -> None:
-        """Hold these back no longer."""
+        """Stop holding back these keys."""
         gone = [key for key in keys if self.held.pop(key, None) or any(key in content.held for _, content in self._records)]
         for key in gone:
             self._told.pop(key, None)
@@ -105,7 +106,7 @@ class Acceptance:
             self._change(lambda content: [content.held.pop(key, None) for key in gone])
 
     def admit(self, written: LoadedConfig, running: LoadedConfig | None) -> LoadedConfig:
-        """Return `written` with everything that waits for acceptance as it is `running`, or left out.
+        """Return `written`, in which every entry that waits for acceptance is left out or as in `running`.
 
         Raises:
             StorageError: A record is damaged.
@@ -114,7 +115,7 @@ class Acceptance:
             return written
         self.open(written.path, written.config.storage.dir)
         entries = {entry.key: entry for entry in written.runs}
-        # Files are judged when they are read; those that still wait are read again after each change.
+        # Files are judged when they are read; files that wait are read again after each change.
         self.held = {key: entry for key, entry in self.held.items() if key in entries}
         refused = {key for key, entry in entries.items() if self.refusal(entry) is not None}
         self._release([key for key in self._recorded_as_held() if key not in entries and not key.startswith(_OF_FILES)])
@@ -137,7 +138,7 @@ class Acceptance:
     def _servers(
         self, written: LoadedConfig, before: dict[str, ServerEntry], refused: set[str]
     ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
-        """The servers of `written`, those that wait under the entry that they had `before`; and those that cannot start."""
+        """Return the servers of `written` (those that wait with their entry in `before`), and the servers that cannot start."""
         servers: dict[str, ServerEntry] = {}
         disabled: list[DisabledServer] = []
         self.kept = {}
@@ -161,7 +162,7 @@ class Acceptance:
     # -- recording ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Everything that the user's start accepted is running: from now on only what a person accepts is taken up."""
+        """Record that the start is complete: from now on only entries that a person accepts are applied."""
         is_start, self._is_start = self._is_start, False
         running = dict(self._running)
         if not is_start or not self._records_start or not (running or self._recorded_as_held()):
@@ -175,10 +176,10 @@ class Acceptance:
         self._change(edit)
 
     def accept(self, entries: Sequence[RunEntry]) -> None:
-        """A person accepts these; `open` comes first.
+        """Record that a person accepts these entries. Call `open` first.
 
         Raises:
-            StorageError: It cannot be written down.
+            StorageError: The record cannot be written.
         """
 
         def edit(content: Acceptances) -> None:
@@ -195,16 +196,16 @@ class Acceptance:
                     raise
 
     def waits(self, entry: RunEntry) -> bool:
-        """Whether a running gateway holds `entry` back, or would; false if no gateway has used the configuration yet."""
+        """Return whether a running gateway holds `entry` back, or would; false if no gateway has used the configuration yet."""
         known = [content for _, content in self._records if content.has_run or entry.key in content.held]
         return not all(content.accepts(entry.key, entry.digest) for content in known)
 
     def places_held(self) -> dict[str, str]:
-        """What is recorded as held back: key → where it is written."""
+        """Return the recorded entries that are held back: key and place."""
         return {key: place for _, content in self._records for key, place in content.held.items()}
 
     def take_news(self) -> list[tuple[str, RunEntry]]:
-        """Return what was held back or let go since the last call, with the kind of its event, each once."""
+        """Return each entry that was held back or released since the last call, with the kind of its event."""
         news, self._news = self._news, []
         return news
 
@@ -226,7 +227,7 @@ class Acceptance:
 
 
 def _homes(state_folder: str | None) -> list[Path]:
-    """The configured state folder, and the user's own if that is another one."""
+    """The configured state folder, and the user's default one if it differs."""
     homes = [state_dir(state_folder)]
     try:
         own = default_state_dir()

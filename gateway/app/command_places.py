@@ -1,7 +1,7 @@
-"""`places_of_command`: the files and folders that a command executes, as far as its words and its environment name them.
+"""`places_of_command`: the files and folders that a command executes, as far as its arguments and its environment name them.
 
-Used by `roots`, so that no model may write there. Words are compared with the file system and not understood: programs differ in how
-they read their arguments. `docs/trust.md` says what is not found.
+Used by `roots`, so that no model may write there. Arguments are compared with the file system and not interpreted, because programs differ
+in how they read them. `docs/trust.md` says what is not found.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from pathlib import Path
 _CODE_SUFFIXES = frozenset(
     (".py", ".pyz", ".js", ".mjs", ".cjs", ".ts", ".sh", ".bash", ".rb", ".pl", ".php", ".lua", ".jar", ".wasm", ".exe", ".dll", ".so")
 )
-"""A word that ends so is taken for a program, even if there is no such file yet."""
+"""A word with one of these suffixes counts as a program, even if the file does not exist yet."""
 
 _PROGRAM_STEMS = frozenset(("__main__", "__init__", "index", "main", "server"))
 _PROGRAM_FILES = frozenset(("package.json", "pyproject.toml", "setup.py", "deno.json", "deno.jsonc", "Cargo.toml", "go.mod", "main.go"))
-"""A folder with one of these names, or with code under one of the stems, is taken for a program; any other folder for data."""
+"""A folder with one of these names, or with code under one of the stems, counts as a program; any other folder as data."""
 
 _FOLDER_WORDS = frozenset(("-C", "--chdir", "--directory", "--cwd", "--project", "--prefix", "--dir", "cd", "pushd"))
-"""The word after one of these is a folder in which the command works."""
+"""The word after one of these is the command's working folder."""
 
 _SEARCHED = re.compile(
     r"PATH|(?:PYTHON|NODE_|LD_LIBRARY_|DYLD_\w+_|CLASS|GEM_|LUA_|GO|NIX_)PATH|PYTHON(?:HOME|USERBASE|STARTUP)|RUBYLIB|PERL5LIB|GEM_HOME"
     r"|VIRTUAL_ENV|UV_PROJECT|LD_PRELOAD|DYLD_INSERT_LIBRARIES|BASH_ENV|ENV|HOME|XDG_CONFIG_HOME"
 )
-"""Variables whose folders and files programs execute or read their settings from."""
+"""Variables with folders and files that programs execute or read settings from."""
 
 _SEPARATORS = re.compile(r"[\s'\"`;|&<>(){}\[\],=:@]+")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _MAX_WORDS = 2_000
-"""Words of a command that are looked at; a command with long JSON as an argument has more, and none of them is a path."""
+"""Words of a command that are examined; a command with long JSON as an argument has more, and none of them is a path."""
 
 
 def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, bool]]:
@@ -69,8 +69,8 @@ def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Pa
 
 
 def _executed(path: Path, folder: Path, *, any_file: bool) -> Iterator[tuple[Path, bool]]:
-    """The path if it is code, or with `any_file` an existing file of any kind; nothing for a folder of data."""
-    # `os.path` takes a name that no file can have for one that does not exist.
+    """Return the path if it is code, or with `any_file` an existing file of any kind; nothing for a folder of data."""
+    # `os.path` returns false for a name that no file can have.
     if os.path.isdir(path):
         if _is_program_folder(path):
             yield path, not _is_around(path, folder)
@@ -89,7 +89,7 @@ def _is_program_folder(folder: Path) -> bool:
 
 
 def _is_around(path: Path, folder: Path) -> bool:
-    """Whether the working directory is in `path`; models may have a folder beside the program there."""
+    """Return whether the working directory is in `path`; models may have a folder beside the program there."""
     return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
 
 
@@ -104,7 +104,7 @@ def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
 
 
 def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each word with the word before it: whole arguments, the part after `=`, and what a shell or a script would split off."""
+    """Yield each word with the word before it: whole arguments, the part after `=`, and the pieces that a shell would split off."""
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):
             for form in (word, word[2:] if word.startswith("-") and not word.startswith("--") else ""):

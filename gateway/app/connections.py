@@ -1,10 +1,12 @@
-"""`Connections`: how many connections there may be, and which of them give way when there are too many.
+"""`Connections`: limits the number of connections, and decides which of them to close when there are too many.
 
-`http1` reports what its connections do; nothing here is done per request that arrives in one piece. A connection gives way while it waits
-for something of its peer: one that sent nothing, one whose head is incomplete, one that is idle between requests. A request is never cut.
+`wire.http1_server` reports what its connections do; a request that arrives in one piece needs no work here. Only a connection that
+waits for its peer may be closed: one that sent nothing, one whose head is incomplete, or one that is idle between requests. A running
+request is never cut.
 
-Decided: the connection that waits longest is closed for a new one, because a flood of idle sockets then costs the flood, while a full
-table refuses every client. Instead of: refusing new connections until a deadline passes. Revisit when: HTTP/2 puts many requests on one.
+Decided: a new connection closes the one that waits longest. Because: a flood of idle sockets then costs the flood, while a full table
+refuses every client. Instead of: refusing new connections until a deadline passes. Revisit when: HTTP/2 puts many requests on one
+connection.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ import ipaddress
 import logging
 import sys
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gateway.app.unread import HeldBytes
 from gateway.policy.quotas import ConnectionQuotas
 from gateway.server.longest_idle import LongestIdle
 from gateway.telemetry.sparse_log import SparseLog
+from gateway.wire.connection_table import Peer
+from gateway.wire.http1_exchange import Admission
 
 if TYPE_CHECKING:
     from gateway.config.models import HttpSettings
@@ -26,31 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DESCRIPTORS_KEPT_BACK = 0.5
-"""Share of the process's open files that connections may not use: servers, files and the database need theirs."""
-
-UNSENT, HALF_SENT, IDLE = range(3)
-"""What a connection waits for, in the order in which connections give way."""
-
-
-class Peer(Protocol):
-    """One connection, as `Connections` sees it."""
-
-    address: str | None
-    """The network of its peer; `None` for another worker of this gateway."""
-
-    def waits(self) -> tuple[int, float] | None:
-        """What it waits for and since when (loop time); `None` while it serves a request or closes."""
-        ...
-
-    def give_way(self) -> None:
-        """Close it, because another connection needs its place."""
-        ...
+"""Share of the process's open files that connections may not use, because servers, files and the database need them."""
 
 
 def connection_limit(settings: HttpSettings, open_files: int | None = None) -> int:
-    """How many connections are served at once.
+    """Return how many connections are served at once.
 
-    `open_files` is the limit of this process, by default asked from the system; a low one lowers the configured bound.
+    `open_files` is the limit of this process, by default read from the system; a low one lowers the configured limit.
     """
     limit = _open_files() if open_files is None else open_files
     return settings.max_connections if limit is None else max(1, min(settings.max_connections, int(limit * (1 - DESCRIPTORS_KEPT_BACK))))
@@ -71,7 +57,7 @@ def raise_open_files(settings: HttpSettings) -> None:
 
 
 def _open_files() -> int | None:
-    """How many files this process may have open; None: as many as it likes."""
+    """The process's limit of open files; `None`: unlimited."""
     if sys.platform == "win32":
         return None
     import resource
@@ -81,7 +67,7 @@ def _open_files() -> int | None:
 
 
 def network_of(host: str | None) -> str | None:
-    """What counts as one address: an IPv4 address, or the /64 of an IPv6 one, since a single peer has as many of those as it likes."""
+    """Return the network that counts as one address: an IPv4 address, or the /64 of an IPv6 address, because one peer may use all of it."""
     if host is None:
         return None
     try:
@@ -97,7 +83,7 @@ def network_of(host: str | None) -> str | None:
 
 
 def is_local_network(network: str | None) -> bool:
-    """Whether `network_of` gave this for a program on this machine: a user's own, or a reverse proxy that stands for many."""
+    """Return whether a result of `network_of` is this machine: the user's own program, or a reverse proxy for many clients."""
     return network is None or network == "::1" or network.startswith("127.")
 
 
@@ -116,8 +102,12 @@ class Connections:
 
     # -- connections ---------------------------------------------------------------------------------------------
 
+    def network_of(self, client: tuple[str, int] | None) -> str | None:
+        """As the function, of a client's address and port."""
+        return network_of(client[0] if client else None)
+
     def opened(self, peer: Peer, now: float) -> bool | None:
-        """Count a new connection: whether it is served; false if only health checks and administrators are, `None` if it is refused."""
+        """Count a new connection. Return true if it is served, false if only health checks and operators are, `None` if it is refused."""
         if peer.address is None:
             return True
         self._all.members[peer] = None
@@ -138,7 +128,7 @@ class Connections:
         return True
 
     def _frees_reserve(self) -> bool:
-        """Close the oldest of the surplus connections that wait for their peers; false if all are busy."""
+        """Close the oldest surplus connection that waits for its peer; false if all are busy."""
         for peer in self._surplus:
             if peer.waits() is not None:
                 peer.give_way()
@@ -147,7 +137,7 @@ class Connections:
         return False
 
     def _gives_no_place(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
-        """Close the longest-waiting connection; true if all are busy, or if the closed connection was in surplus itself."""
+        """Close the connection that waits longest. Return true if all are busy, or if the closed one was in surplus itself."""
         idle = group.find(now, but=newcomer)
         if idle is None:
             return True
@@ -155,7 +145,7 @@ class Connections:
         return idle in self._surplus
 
     def closed(self, peer: Peer) -> None:
-        """Count a connection no longer."""
+        """Stop counting a connection."""
         self._all.members.pop(peer, None)
         self._surplus.pop(peer, None)
         self.completed(peer)
@@ -167,12 +157,15 @@ class Connections:
 
     # -- incomplete requests -------------------------------------------------------------------------------------
 
-    def incomplete(self, peer: Peer, owner: Hashable, size: int, *, is_local: bool) -> None:
-        """Count `size` bytes that wait for the rest of their request. `owner` is the caller, or the address before the caller is known.
+    def incomplete(self, peer: Peer, admission: Admission | None, size: int) -> None:
+        """Count `size` bytes of incomplete requests for their caller, or for the client's network while the caller is not known.
 
-        Beyond a quota, the oldest incomplete request of the owner ends, or that of the owner with most bytes. That may be this request.
+        Beyond a quota, the oldest incomplete request of the owner, or of the owner with most bytes, ends. That may be this request.
         """
         held, quotas = self._incomplete, self._quotas
+        owner, is_local = peer.address, is_local_network(peer.address)
+        if admission is not None and admission.owner is not None:
+            owner, is_local = admission.owner, admission.is_local
         held.set(peer, owner, size)
         while held.size(owner) > quotas.incomplete_bytes_of_one(is_local=is_local) or (
             held.count(owner) > quotas.incomplete_of_one(is_local=is_local)
@@ -188,5 +181,5 @@ class Connections:
         peer.give_way()
 
     def completed(self, peer: Peer) -> None:
-        """The request is complete, or over."""
+        """Stop counting a request that is complete or has ended."""
         self._incomplete.drop(peer)

@@ -1,9 +1,9 @@
-"""The id under which a running gateway is known to the gateways before and behind it. Computed once at the start, by `gateway`.
+"""The id of a running gateway for the gateways before and behind it, which detect loops by it. Computed once at the start.
 
-Decided: the id is a keyed digest of the configuration's path and of the endpoint's port, with the installation's key. Because: two
-gateways of one user share a state folder and are still two, while the workers of one gateway and the replicas of a site (the same
-path, port and `installation-key` on each machine) are one. Instead of: a random id per process, which a loop through another worker
-or replica would pass unnoticed. Revisit when: replicas need different paths or ports.
+Decided: the id is a keyed digest of the configuration's path and of the endpoint's port, with the installation's key. Because: two gateways
+of one user share a state folder and are still two, while the replicas of a site (the same path, port and `installation-key` on each
+machine) count as one. Instead of: a random id per process, which a loop through another replica would not reveal. Revisit when: replicas
+need different paths or ports.
 """
 
 from __future__ import annotations
@@ -12,11 +12,10 @@ import hmac
 import os
 import secrets
 
-from gateway.app.workers import Place
 from gateway.config.load import LoadedConfig
-from gateway.storage.state import StateFolder
-from gateway.upstream.children import LINEAGE_VARIABLE
-from gateway.upstream.hop import configuration_of
+from gateway.storage.state_folder import StateFolder
+from gateway.upstream.child_processes import LINEAGE_VARIABLE
+from gateway.upstream.gateway_chain import configuration_of
 
 HALF_DIGITS = 16
 """Hex digits of the configuration's half of an id, and of the endpoint's."""
@@ -25,11 +24,11 @@ STDIO = "stdio"
 """The endpoint of a gateway that serves one client over standard input and output."""
 
 
-def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None, place: Place | None) -> str:
-    """The id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Reads the key of the installation.
+def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> str:
+    """Return the id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Reads the installation's key.
 
-    Without an endpoint the configured port counts, as for a command that stands in for the gateway. A gateway that was started by a
-    gateway with the same configuration has the id of that gateway: together they are a loop.
+    Without an endpoint the configured port counts, as for a command that acts as the gateway. A gateway that was started by a gateway with
+    the same configuration has that gateway's id, because together they are a loop.
 
     Raises:
         StorageError: The key cannot be read or written.
@@ -38,13 +37,13 @@ def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None, place
     for ancestor in os.environ.get(LINEAGE_VARIABLE, "").split():
         if configuration_of(ancestor) == configuration:
             return ancestor
-    port = str(place.listener.getsockname()[1]) if place is not None else endpoint or str(loaded.config.server.http.port)
+    port = endpoint or str(loaded.config.server.http.port)
     # The system picks port 0 only when the gateway listens, after the id is needed, so a random value stands for the port.
     return configuration + _digest(state, secrets.token_hex(8) if port == "0" else port)
 
 
 def configuration_id(state: StateFolder, loaded: LoadedConfig) -> str:
-    """The configuration's half of the id. Raises `StorageError`."""
+    """Return the configuration's half of the id. Raises `StorageError`."""
     # Links are not followed: a mounted ConfigMap resolves to another folder on each machine.
     return _digest(state, os.path.normpath(loaded.path or loaded.base_dir))
 

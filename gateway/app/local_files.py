@@ -1,7 +1,7 @@
-"""`LocalFiles`: the state of the files of agents, workflows and functions, by which a running gateway sees that they changed.
+"""`LocalFiles`: detects changes of the files of agents, workflows and functions.
 
-Looks at the folders and files that `expose.agents` names, and at Python modules that were imported for agents, workflows and functions.
-Reads no content. Used by `local`; what follows from a change is `gateway`'s.
+Polls the folders and files in `expose.agents`, and the Python modules that were imported for agents, workflows and functions. Reads no
+content. Used by `local_sources`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from gateway.tools.modules import OwnModules
 logger = logging.getLogger(__name__)
 
 SUFFIXES = (".md", ".yaml", ".yml")
-"""Of agents and workflows."""
+"""File suffixes of agents and workflows."""
 
 SETTLE_SECONDS = 0.1
-"""How long a file must stay as it is: editors write in several steps."""
+"""How long a file must stay unchanged, because editors write in several steps."""
 
 Look = tuple[tuple[str, Signature], ...]
 
@@ -36,14 +36,14 @@ class Files:
     """The state of all files at one moment."""
 
     written: Look = ()
-    """Of agents and workflows."""
+    """Signatures of the files of agents and workflows."""
     imported: Look = ()
-    """Of Python modules."""
+    """Signatures of Python modules."""
     generation: int = 0
-    """How often modules were dropped before they were imported (`OwnModules`)."""
+    """How often modules were dropped to be imported again (`OwnModules`)."""
 
     def of(self, kind: str) -> object:
-        """What a source of this kind depends on."""
+        """Return the part of the state that a source of this kind depends on."""
         match kind:
             case "agent" | "workflow":
                 return (self.written, self.generation)
@@ -54,7 +54,7 @@ class Files:
 
 
 class LocalFiles:
-    """Of one gateway."""
+    """The watched files of one gateway."""
 
     def __init__(self) -> None:
         self._modules: OwnModules | None = None
@@ -62,12 +62,12 @@ class LocalFiles:
 
     @property
     def modules(self) -> Mapping[str, Signature]:
-        """The files of Python modules, also of those that a change has made unusable."""
+        """The files of imported Python modules, including those that a change has broken."""
         return self._modules.files if self._modules is not None else {}
 
     @contextmanager
     def importing(self, base_dir: Path) -> Generator[None]:
-        """Note which modules are imported inside, and take their files as they are then."""
+        """Record the modules that are imported inside the block, and the state of their files."""
         self._modules = self._modules or OwnModules(base_dir)
         known = set(self._modules.files)
         with self._modules.current():
@@ -78,7 +78,7 @@ class LocalFiles:
             self._taken = Files(self._taken.written, tuple(sorted(signatures.items())), self._taken.generation)
 
     async def take(self, loaded: LoadedConfig) -> Files:
-        """The state now, which counts as read from here on. Modules whose files changed are dropped, to be imported afresh."""
+        """Return the state now and treat it as read. Modules whose files changed are dropped, to be imported again."""
         now = await anyio.to_thread.run_sync(self._look, loaded)
         generation = self._taken.generation
         if self._modules is not None and now.imported != self._taken.imported:
@@ -88,7 +88,7 @@ class LocalFiles:
         return self._taken
 
     async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
-        """Have `take_up` called at changes, unless `server.reload` is false; until cancelled."""
+        """Call `take_up` at changes, unless `server.reload` is false; until cancelled."""
         while True:
             await anyio.sleep(max(POLL_SECONDS, loaded().config.skills.refresh_seconds))
             try:
@@ -98,7 +98,7 @@ class LocalFiles:
                 logger.error("changed files not in use error=%s", error)
 
     async def changed(self, loaded: LoadedConfig) -> bool:
-        """Whether the files differ from what was taken last, and stay as they are for `SETTLE_SECONDS`."""
+        """Return whether the files differ from the last `take`, and have not changed for `SETTLE_SECONDS`."""
         now = await anyio.to_thread.run_sync(self._look, loaded)
         if self._is_taken(now):
             return False
@@ -122,7 +122,7 @@ class LocalFiles:
 
 
 def files_of(path: Path) -> Sequence[Path]:
-    """The files of a folder, or the file itself; nothing of a folder that cannot be read."""
+    """Return the files of a folder, or the file itself; nothing if the folder cannot be read."""
     if not path.is_dir():
         return [path]
     try:

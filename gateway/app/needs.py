@@ -1,6 +1,6 @@
-"""Finds what agents and workflows name and this gateway does not have. Used by `doctor`.
+"""Finds tools, agents and skills that agents and workflows name and this gateway does not have. Used by `doctor`.
 
-A tool of a server that is down is not judged: the server's own line says what is wrong.
+Tools of a server that is down are not judged; the server's own line says what is wrong.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from gateway.app.local import Local
+from gateway.app.local_sources import LocalSource
 from gateway.catalog.catalog import Catalog
 from gateway.config.models import GatewayConfig
 from gateway.config.suggest import did_you_mean
@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 _GLOB = frozenset("*?[")
 
 _OWN = ("agent", "workflow", "function", "skill")
-"""Sources that are not servers."""
+"""Local sources, which are not servers."""
 
 REACH_SECONDS = 10.0
-"""How long the card of a remote agent may take."""
+"""Timeout for the agent card of a remote agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnmetNeed:
-    """Something that a file names and the gateway does not have."""
+    """A name in a file that the gateway does not have."""
 
     kind: str
     """`agent` or `workflow`."""
@@ -41,13 +41,16 @@ class UnmetNeed:
     """The file."""
     text: str
     is_fatal: bool
-    """Whether one tool, agent, workflow, skill or server is named that is not there; a pattern that nothing matches is not fatal."""
+    """Whether one missing tool, agent, workflow, skill or server is named. A pattern without matches is not fatal."""
 
 
 async def unmet_needs(
-    local: Mapping[str, Local], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
+    local: Mapping[str, LocalSource], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
 ) -> list[UnmetNeed]:
-    """Return what files of agents and workflows name and nothing serves, in the order of the files. Servers in `idle` need not be there."""
+    """Return the names in files of agents and workflows that no source serves, in the order of the files.
+
+    Servers in `idle` may be missing.
+    """
     known = {status.name: status for status in statuses}
     tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]
     found = [
@@ -60,8 +63,8 @@ async def unmet_needs(
     return found + _unknown_skills(local)
 
 
-async def unreachable_agents(local: Mapping[str, Local]) -> dict[str, str]:
-    """Return the files of remote agents that do not answer as agents within `REACH_SECONDS`, each with the reason. Nothing is run there."""
+async def unreachable_agents(local: Mapping[str, LocalSource]) -> dict[str, str]:
+    """Return the files of remote agents that do not answer as agents within `REACH_SECONDS`, each with the reason. No agent runs."""
     import anyio
 
     found: dict[str, str] = {}
@@ -80,7 +83,7 @@ async def unreachable_agents(local: Mapping[str, Local]) -> dict[str, str]:
     return found
 
 
-def models_used(local: Mapping[str, Local], config: GatewayConfig) -> dict[str, list[str]]:
+def models_used(local: Mapping[str, LocalSource], config: GatewayConfig) -> dict[str, list[str]]:
     """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""
     used: dict[str, list[str]] = {}
     if "agent" in local:
@@ -97,14 +100,14 @@ def models_used(local: Mapping[str, Local], config: GatewayConfig) -> dict[str, 
     return used
 
 
-def _definitions(local: Mapping[str, Local]) -> list[AgentDefinition]:
-    """The agents that loaded, and those that did not because of something else that they name."""
+def _definitions(local: Mapping[str, LocalSource]) -> list[AgentDefinition]:
+    """The agents that loaded, and those that did not because of another file or tool that they name."""
     source = cast("AgentSource", local["agent"].source)
     return list({definition.path: definition for definition in (*source.definitions, *source.unloaded)}.values())
 
 
-def _patterns(local: Mapping[str, Local]) -> list[tuple[str, str, list[str]]]:
-    """Kind, file and named tools of every agent and workflow."""
+def _patterns(local: Mapping[str, LocalSource]) -> list[tuple[str, str, list[str]]]:
+    """Kind, file and tool patterns of every agent and workflow."""
     found: list[tuple[str, str, list[str]]] = []
     if "agent" in local:
         found += [("agent", str(definition.path), definition.file.tools) for definition in _definitions(local)]
@@ -119,15 +122,15 @@ def _names_unknown_server(pattern: str, known: Mapping[str, SourceStatus]) -> bo
 
 
 def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[str]) -> str:
-    """What is wrong with a pattern that matches no tool; empty where that is known otherwise."""
+    """Explain why a pattern matches no tool; empty if the server's own status explains it."""
     source, _, name = pattern.partition("/")
     if source in _OWN:
         names = [tool.partition("/")[2] for tool in tools if tool.startswith(f"{source}/")]
         hint = did_you_mean(name, names) or f"`moongate list {'tools' if source == 'function' else f'{source}s'}` shows what is served."
-        return f"there is no {source} {name!r}. {hint}"
+        return f"unknown {source} {name!r}. {hint}"
     status = known.get(source)
     if status is None:
-        return f"{pattern!r}: there is no server {source!r}. {did_you_mean(source, known) or 'Add it under mcpServers.'}"
+        return f"{pattern!r}: unknown server {source!r}. {did_you_mean(source, known) or 'Add it under mcpServers.'}"
     if status.state not in ("ready", "idle"):
         return ""
     if (why := status.quarantined.get(name)) is not None:
@@ -136,7 +139,7 @@ def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[
     return f"{pattern!r}: server {source!r} has no such tool. {hint}"
 
 
-def _unknown_skills(local: Mapping[str, Local]) -> list[UnmetNeed]:
+def _unknown_skills(local: Mapping[str, LocalSource]) -> list[UnmetNeed]:
     if "agent" not in local:
         return []
     index = cast("SkillSource", local["skill"].source).index if "skill" in local else None
@@ -146,5 +149,5 @@ def _unknown_skills(local: Mapping[str, Local]) -> list[UnmetNeed]:
             if index is None or not index.named(name):
                 names = [skill.name for skill in index.for_models] if index is not None else []
                 hint = did_you_mean(name, names) or "`moongate list skills` shows what is served."
-                found.append(UnmetNeed("agent", str(definition.path), f"there is no skill {name!r}. {hint}", is_fatal=True))
+                found.append(UnmetNeed("agent", str(definition.path), f"unknown skill {name!r}. {hint}", is_fatal=True))
     return found

@@ -1,7 +1,7 @@
-"""`Reloader`: takes up changes of the configuration file while the gateway runs, by itself and at SIGHUP.
+"""`Reloader`: reads the configuration file again when it changes, and at SIGHUP.
 
-Says what only a restart takes up. A file that cannot be used changes nothing; what is wrong with it is told until it is
-mended. Applying a configuration is `gateway`'s.
+Logs which settings need a restart. A file that cannot be used changes nothing; its problem is reported until it is fixed. `Gateway` applies
+a configuration.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 
 import anyio
 
-from gateway.config.base import Model
+from gateway.config.base_models import Model
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig
 from gateway.config.watch import FileWatch
@@ -25,11 +25,11 @@ FIXED_SECTIONS = ("storage", "sessions", "tasks", "defaults")
 """Sections that are read at the start only."""
 
 FOLLOWED_SETTINGS = frozenset({"approval_by", "instructions", "reload", "lock_file", "log_level"})
-"""Keys of `server` that are taken up; the others are fixed at the start."""
+"""Keys of `server` that a reload applies; the others are fixed at the start."""
 
 
 def fixed_changes(running: GatewayConfig, written: GatewayConfig) -> list[str]:
-    """The JSON paths of what differs and only a restart takes up."""
+    """Return the JSON paths of changes that need a restart."""
     found: list[str] = []
     for section in FIXED_SECTIONS:
         found += _differences(section, getattr(running, section), getattr(written, section), frozenset())
@@ -49,7 +49,7 @@ def _differences(path: str, running: Model, written: Model, followed: frozenset[
 
 
 def with_fixed(running: LoadedConfig, written: LoadedConfig) -> LoadedConfig:
-    """What is `written`, but for what only a restart takes up."""
+    """Return `written` with the settings of `running` that need a restart."""
     before, after = running.config, written.config
     server = before.server.model_copy(update={name: getattr(after.server, name) for name in FOLLOWED_SETTINGS})
     kept = {section: getattr(before, section) for section in FIXED_SECTIONS}

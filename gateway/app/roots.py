@@ -1,7 +1,7 @@
-"""`RootRules`: what a folder that a model gets may not touch, named from the configuration and from what this process has loaded.
+"""`RootRules`: the files and folders that a model's folder may not contain, from the configuration and the modules of this process.
 
-`policy.roots` decides; this module collects the places: the configuration, its lock file, the state folder, agents, skills, modules,
-the programs of servers, and the folders in which Python and the system look for code. Used by `local`, and by `moongate doctor`.
+`policy.root_policy` decides. This module collects the places: the configuration, its lock file, the state folder, agents, skills, modules,
+the programs of servers, and the folders in which Python and the system look for code. Used by `local_sources` and `moongate doctor`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from gateway.config.load import LoadedConfig
 from gateway.config.models import StdioServer
 from gateway.errors import StorageError
 from gateway.policy.decision import Reject
-from gateway.policy.roots import Access, Protected, judge_root, remark_root
-from gateway.storage.places import Place, place_of
-from gateway.storage.state import default_state_dir, state_dir
+from gateway.policy.root_policy import Access, Protected, judge_root, remark_root
+from gateway.storage.path_identity import Place, place_of
+from gateway.storage.state_folder import default_state_dir, state_dir
 from gateway.upstream.pins import lock_path
 
 
 class RootRules:
-    """The rules of one configuration; `refusal` is asked when agents are loaded and before each run, because folders change."""
+    """The rules of one configuration. Agents call `refusal` when they load and before each run, because folders change."""
 
     def __init__(self, loaded: LoadedConfig) -> None:
         """No side effects."""
@@ -36,11 +36,11 @@ class RootRules:
         self._files: Mapping[str, object] = {}
 
     def protect(self, references: Iterable[str]) -> None:
-        """Protect what files name in Python too: `package.module:name`."""
+        """Also protect the Python objects that files name: `package.module:name`."""
         self._modules.update(references)
 
     def protect_files(self, files: Mapping[str, object]) -> None:
-        """Protect the folders of these Python files too, as they are when a folder is judged. They need not be imported now."""
+        """Also protect the folders of these Python files, as they are when a folder is judged. They need not be imported."""
         self._files = files
 
     def refusal(self, root: Path, access: Access) -> str | None:
@@ -49,7 +49,7 @@ class RootRules:
         return verdict.reason if isinstance(verdict, Reject) else None
 
     def remark(self, root: Path) -> str | None:
-        """Return what an operator should know of a folder that a model may read. Blocks."""
+        """Return a warning about a folder that a model may read, if there is one. Blocks."""
         return remark_root(str(root), place_of(root), self._protected())
 
     def _protected(self) -> list[Protected]:
@@ -59,7 +59,7 @@ class RootRules:
         return [*self._fixed, *named, *self._loaded_code()]
 
     def _loaded_code(self) -> Iterator[Protected]:
-        """The folders of modules that this process has imported; inside a package's folder nothing may be written either."""
+        """The folders of modules that this process has imported. Files inside packages may not be written either."""
         folders = {os.path.dirname(file): False for file in self._files}
         for module in list(sys.modules.values()):
             facts = cast("Mapping[str, object]", getattr(module, "__dict__", {}))
@@ -91,7 +91,7 @@ def _configured(loaded: LoadedConfig) -> Iterator[Protected]:
 
 
 def _own_files(loaded: LoadedConfig) -> Iterator[Protected]:
-    """The configuration and what stands in files beside it."""
+    """The configuration and the files it consists of."""
     config, base = loaded.config, loaded.base_dir
     if loaded.path is not None:
         yield _of("the configuration file", loaded.path, is_remarked=True)
@@ -134,7 +134,7 @@ def _configured_modules(loaded: LoadedConfig) -> list[str]:
 
 
 def _module_places(reference: str, base: Path) -> Iterator[Protected]:
-    """Where `package.module` or `package.module:name` is looked for first, whether or not it is there yet."""
+    """Where Python looks first for `package.module` or `package.module:name`, whether or not it exists."""
     top = reference.partition(":")[0].partition(".")[0]
     if top:
         for path in (base / f"{top}.py", base / top):
@@ -142,7 +142,7 @@ def _module_places(reference: str, base: Path) -> Iterator[Protected]:
 
 
 def _command_places(what: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[Protected]:
-    """What a command executes, and each link on the way there, which could be replaced by another."""
+    """The files that a command executes, and each link on their paths, which could be replaced."""
     for path, is_inner in dict.fromkeys(places_of_command(command, env, folder)):
         yield _of(what, path, reach="both" if is_inner else "around")
         for link in (step for step in (path, *path.parents) if os.path.islink(step)):

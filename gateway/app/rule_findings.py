@@ -1,11 +1,11 @@
-"""Collects what `policy.lint` says about the rules of every source. Used by `Gateway` for `policy lint`, `doctor` and the log."""
+"""Collects the findings of `policy.lint` on the rules of every source. Used for `policy lint`, `doctor` and the log."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from gateway.app.local import Local
+from gateway.app.local_sources import LocalSource
 from gateway.config.load import LoadedConfig
 from gateway.config.policies import OWN_SOURCE_KINDS
 from gateway.json_types import JsonObject, JsonValue
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
 
 Findings = Mapping[str, Sequence[Finding]]
-"""Key of `policies` → findings."""
+"""Findings by key of `policies`."""
 
 
-async def own_findings(loaded: LoadedConfig, local: Mapping[str, Local]) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings on our own sources, on what agents and workflows bring along, and on policies of unknown sources."""
+async def own_findings(loaded: LoadedConfig, local: Mapping[str, LocalSource]) -> dict[str, tuple[Finding, ...]]:
+    """Return the findings on local sources, on tools in files of agents and workflows, and on policies of unknown sources."""
     policies = loaded.config.policies
     servers = {*loaded.config.mcp_servers, *(server.name for server in loaded.disabled)}
     known = cast("AgentSource", local["agent"].source).file_schemas() if "agent" in local else {}
@@ -34,12 +34,12 @@ async def own_findings(loaded: LoadedConfig, local: Mapping[str, Local]) -> dict
 
 
 def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[JsonObject]]) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings on servers; `definitions` are the tools that each ready server lists, hidden ones included."""
+    """Return the findings on servers. `definitions` are the tools that each ready server lists, hidden ones included."""
     return {name: lint_policy(loaded.config.policy(name), _schemas(tools)) for name, tools in definitions.items()}
 
 
 def remarks_of(findings: Findings) -> list[str]:
-    """Return what an operator should repair, one line each, with its JSON path.
+    """Return what to repair, one line each, with its JSON path.
 
     Policies of unknown servers are left out, because the configuration's notes name them.
     """

@@ -1,7 +1,7 @@
-"""`SharedSkills`: brings the skills of remote servers into the gateway's own index, as soon as any server has some.
+"""`SharedSkills`: adds the skills of remote servers to the gateway's index, once any server has skills.
 
-Decides when a server is looked at: once it is ready, when its resources change, and after the time that it gives. The rooms for
-skills are imported only then. What a look finds is `catalog.remote_skills`'s; where it is served is `local`'s.
+Decides when to read a server's skills: when it is ready, when its resources change, and after its cache time. The skills packages are
+imported only then. `catalog.remote_skills` reads; `local_sources` serves.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK_SECONDS = 10.0
-"""How long a server that just started may hold up the first lists with its skills."""
+"""How long reading a new server's skills may delay the first listing."""
 
 MAX_REST_SECONDS = 3600.0
-"""How long a list counts at most."""
+"""Maximum cache time of a listing."""
 
 
 class SharedSkills:
-    """Enter nothing; `run` it."""
+    """Needs no entering; `run` must be running."""
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
-        """`serve` puts the skills into the index; it is called at every change of which servers have any. No side effects."""
+        """`serve` puts the skills into the index; it is called whenever the set of servers with skills changes. No side effects."""
         self._catalog = catalog
         self._serve = serve
         self._remote: RemoteSkills | None = None
@@ -48,11 +48,11 @@ class SharedSkills:
 
     @property
     def is_looking(self) -> bool:
-        """Whether a server that just started is being looked at for the first time."""
+        """Whether a new server's skills are being read for the first time."""
         return self._meeting > 0
 
     async def meet(self, upstream: UpstreamSource) -> None:
-        """Look at a server as soon as it is ready or has failed once."""
+        """Read a server's skills as soon as it is ready or has failed once."""
         await upstream.settled()
         self._meeting += 1
         try:
@@ -62,7 +62,7 @@ class SharedSkills:
             self._meeting -= 1
 
     async def run(self) -> None:
-        """Look again whenever there is reason to; until cancelled."""
+        """Read skills again when something changed; until cancelled."""
         while True:
             with anyio.move_on_after(self._remote.rest_seconds if self._remote is not None else MAX_REST_SECONDS):
                 await self._wanted.wait()
@@ -70,7 +70,7 @@ class SharedSkills:
             await self._look(None)
 
     def wake(self) -> None:
-        """Look again soon: servers came or went."""
+        """Read skills again soon, because servers came or went."""
         self._wanted.set()
 
     def _note(self, kind: ChangeKind) -> None:
@@ -96,7 +96,7 @@ class SharedSkills:
 
 
 def _may_have_skills(catalog: Catalog, server: str) -> bool:
-    """Whether a server has the extension or shows resources that look like skills."""
+    """Return whether a server has the skills extension or lists resources that look like skills."""
     for shelf in catalog.shelves:
         source = shelf.entry.source
         if source.id == server and isinstance(source, UpstreamSource):

@@ -1,19 +1,19 @@
-"""How each source of a gateway is doing, as one line for `moongate list`, `gateway_status` and the health pages. Used by `gateway`."""
+"""Status of each source, for `moongate list`, `gateway_status` and the health pages. Used by `gateway`."""
 
 from __future__ import annotations
 
 import dataclasses
 from typing import Literal
 
-from gateway.config.entries import DisabledServer
 from gateway.config.models import HttpServer, ServerEntry, StdioServer
+from gateway.config.read_entries import DisabledServer
 from gateway.tools.base import SourceStatus, ToolSource
 
 Transport = Literal["stdio", "http", "sse"]
 
 
 def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
-    """One of the gateway's own sources."""
+    """Return the status of a local source."""
     problems = getattr(source, "problems", None)
     return SourceStatus(
         name=name,
@@ -27,7 +27,7 @@ def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
 
 
 def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for: str | None) -> SourceStatus:
-    """A remote server that serves `tools`; `waits_for` is what must be accepted before its changed entry is used."""
+    """Return the status of a remote server that serves `tools`. `waits_for` is the key to accept before its changed entry is used."""
     note = f"{withheld} definition{'' if withheld == 1 else 's'} withheld; see `moongate doctor`" if withheld else None
     if waits_for is not None:
         accept = f"`moongate lock --accept {waits_for}` shows the change and accepts it"
@@ -36,12 +36,12 @@ def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for:
 
 
 def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:
-    """A server that the configuration switches off."""
+    """Return the status of a server that the configuration disables."""
     return _status(name, _transport_of(entry), "disabled", "disabled in the configuration")
 
 
 def unused_status(server: DisabledServer) -> SourceStatus:
-    """A server that cannot be started as it is written, or that waits for acceptance."""
+    """Return the status of a server that cannot start as written, or that waits for acceptance."""
     error = f"{server.json_path}: {server.reason}"
     return _status(server.name, server.transport, "held" if server.waits_for else "disabled", error)
 

@@ -1,7 +1,7 @@
 """`UnreadAnswers`: counts the bytes of answers that clients do not read against their callers; `HeldBytes`: bytes of connections by owner.
 
-`sending` reports an answer only if its socket does not take the whole answer at once. `server.usage` refuses further calls of a caller
-that is at its quota; calls that are in progress by then may still answer. Beyond `policy.quotas.UNREAD_EXCESS` times a quota, the
+`wire.http1_writer` reports an answer only if its socket does not take the whole answer at once. `server.usage` refuses further calls of a
+caller that is at its quota; calls that are in progress by then may still answer. Beyond `policy.quotas.UNREAD_EXCESS` times a quota, the
 connection whose answer has been unread longest is cut.
 
 Decided: cut an unread answer, because the tool has run and its result is in memory, so only the connection can give way. Instead of:
@@ -13,14 +13,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
+from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.quotas import UNREAD_EXCESS
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.telemetry.sparse_log import SparseLog
 
 if TYPE_CHECKING:
-    from gateway.auth.principal import Principal
+    from gateway.server.head import Head
     from gateway.server.usage import Usage, Usages
+    from gateway.wire.http1_exchange import Exchange
+    from gateway.wire.http1_writer import UnreadConnection
 
 logger = logging.getLogger(__name__)
 
@@ -90,25 +94,23 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         return len(self._owner)
 
 
-class Unreading(Protocol):
-    """A connection whose client does not read."""
-
-    def cut(self) -> None:
-        """Close it, and drop what it has not sent yet."""
-        ...
-
-
 class UnreadAnswers:
     """Of all connections of one process."""
 
     def __init__(self, usages: Usages) -> None:
         """`usages` has the quotas, and gets what each caller holds."""
         self._usages = usages
-        self._held: HeldBytes[Usage, Unreading] = HeldBytes()
+        self._held: HeldBytes[Usage, UnreadConnection] = HeldBytes()
         self._log = SparseLog(logger)
 
-    def hold(self, connection: Unreading, caller: Principal, size: int) -> None:
-        """Count `size` bytes of answers on a connection. They count for its first `caller` until the client has read them."""
+    def hold(self, connection: UnreadConnection, exchange: Exchange[Head], size: int) -> bool:
+        """Count `size` bytes of responses on a connection, for the caller of its first request until the client has read them.
+
+        Returns whether they count; responses of pages that need no key, and of rejected requests, do not.
+        """
+        caller = _caller_of(exchange)
+        if caller is None:
+            return False
         held = self._held
         usage = held.owner(connection) or self._usages.of(caller)
         held.set(connection, usage, size)
@@ -118,8 +120,9 @@ class UnreadAnswers:
             self._cut(usage, quota.caller_key)
         while held.total > UNREAD_EXCESS * quota.total and len(held) > 1:
             self._cut(held.largest(), quota.total_key)
+        return True
 
-    def drop(self, connection: Unreading) -> None:
+    def drop(self, connection: UnreadConnection) -> None:
         """Count nothing more for a connection: the client reads again, or is gone."""
         usage = self._held.drop(connection)
         if usage is not None:
@@ -130,3 +133,11 @@ class UnreadAnswers:
         self._log.warning("unread answer cut caller=%s setting=%s unread_bytes=%s", usage.name, setting, usage.unread)
         self.drop(connection)
         connection.cut()
+
+
+def _caller_of(exchange: Exchange[Head]) -> Principal | None:
+    if exchange.known_scope is not None:
+        return exchange.known_scope.get(PRINCIPAL_SCOPE_KEY)
+    if not exchange.is_fast:
+        return None
+    return LOCAL if exchange.head.key is None else exchange.head.key.principal

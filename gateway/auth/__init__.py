@@ -1,4 +1,4 @@
-"""Who is calling: principals, and the API keys that make one. Not what they may do; that is `policy`.
+"""Authentication: principals, and API keys that identify them. `policy` decides what a principal may do.
 
-Used by the server, the console and the `keys` command. `principal` is plain data that every room may read.
+Used by the server, the console and the command `keys`. `principal` is plain data for every package above.
 """

@@ -1,4 +1,4 @@
-"""The one list of tools, resources, templates and prompts over all sources."""
+"""The merged list of tools, resources, templates and prompts of all sources, for `server`, `app` and `cli`."""
 
 from __future__ import annotations
 

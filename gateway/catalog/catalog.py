@@ -1,8 +1,8 @@
-"""`Catalog`: the one list of everything callable and readable, and the only way to it.
+"""`Catalog`: merges the tools, resources, templates and prompts of all sources under exposed names.
 
-Merges all sources under exposed names, wraps every tool in `GuardedTool` and hands out nothing else, so there is
-no unguarded path. Lists are rebuilt when a source says that it changed and served from memory; a look-up costs
-the same for two tools and for two thousand. Publishes no protocol: `server` does.
+It wraps every tool in `GuardedTool` and returns nothing else, so every call passes the gate. Lists are kept in memory and rebuilt when a
+source reports a change. The cost of a lookup does not depend on the number of tools. `server` publishes the catalog; agents and workflows
+call through it.
 """
 
 from __future__ import annotations
@@ -19,21 +19,20 @@ from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import expose_uri, split_uri, uri_label
 from gateway.catalog.own import SOURCE_ID, TASK_TOOLS
 from gateway.catalog.review import REVIEW_TOOL
-from gateway.catalog.shelf import KEY_OF, CatalogEntry, Fittings, Shelf
+from gateway.catalog.shelf import KEY_OF, CatalogEntry, Shelf
 from gateway.catalog.templates import matches_template
 from gateway.catalog.uris import expose_contents, expose_messages, uri_to_judge
 from gateway.errors import Collision, NotFound
+from gateway.gate.pipeline import GateServices, audit_refusal
+from gateway.gate.reads import Read
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
-from gateway.policy.pins import PINS_RULE
+from gateway.policy.pin_check import PINS_RULE
 from gateway.policy.scopes import ScopeKind
-from gateway.policy.skills import judge_skill_uri
-from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals
+from gateway.policy.skill_policy import judge_skill_uri
 from gateway.tools.base import AskingSource, ChangeKind, Finished, InputRequired, Kind, Source, UpdatingSource
 from gateway.tools.context import CallContext
-from gateway.tools.guard import GuardedTool
-from gateway.tools.results import ResultKeeper
 
 logger = logging.getLogger(__name__)
 
@@ -42,73 +41,66 @@ _RESOURCE_KINDS: Mapping[ChangeKind, tuple[Kind, ...]] = {"tools": (), "resource
 
 
 class Catalog:
-    """The merged view. `refresh` once after the sources are entered; `run` keeps it current."""
+    """The merged lists. Call `refresh` once after the sources are entered; `run` keeps the lists current."""
 
     def __init__(
         self,
         entries: Sequence[CatalogEntry],
-        events: EventStream,
+        services: GateServices,
         *,
         name_budget: int,
         settled: Callable[[], Awaitable[None]],
-        keeper: ResultKeeper | None = None,
         disclosure: Disclosure | None = None,
-        approvals: Approvals | None = None,
-        mask: Callable[[str], str] | None = None,
     ) -> None:
-        """`name_budget` is the longest exposed tool name; `settled` waits, bounded, for sources that are still starting;
-        `approvals` asks people where policy wants that.
+        """Remember the settings; no side effects.
 
-        `keeper` keeps the whole of results over their budget; without one they are refused. `disclosure` is told which tools
-        are listed on demand only, and decides who is shown them. `mask` takes secrets out of what errors say.
-
-        No side effects.
+        `services` are for the gates of all tools and reads. `name_budget` is the maximum length of an exposed tool name. `settled` waits,
+        with a deadline, for sources that are still starting. `disclosure` gets the tools that are listed on demand only, and decides which
+        clients see them.
         """
-        self._events = events
+        self._services = services
+        self._name_budget = name_budget
         self._settled = settled
         self.disclosure = disclosure
-        """What narrows the listing per client; `None` while every tool is listed to everybody."""
-        self._fittings = Fittings(events, name_budget, keeper, approvals, mask)
+        """Decides per client which tools are listed; `None` lists every tool to every client."""
         self.may_review: Callable[[Principal], bool] = lambda principal: True
-        """To whom `review_approvals` is listed."""
+        """Whether a principal sees `review_approvals`."""
         self._shelves = self._label_shelves(entries)
         self._tools: dict[str, GuardedTool] = {}
-        """What clients see and call."""
+        """Tools that clients see and call, by exposed name."""
         self._unlisted: dict[str, GuardedTool] = {}
-        """What only agents and workflows of this gateway may call."""
+        """Tools that only agents and workflows of this gateway may call, by exposed name."""
         self._merged: dict[Kind, list[JsonObject]] = {kind: [] for kind in CATALOG_KINDS}
         self._owners: dict[Kind, dict[str, Shelf]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
         self._joining: list[Shelf] = []
-        """What `arrange` is about to put up; followed like the others."""
+        """Shelves that `arrange` is building; their sources' changes are already followed."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self.changed_at: dict[ChangeKind, float] = {}
-        """When each kind of list last became another (loop time)."""
+        """Time of the last change of each kind of list (loop time)."""
         self._wake = anyio.Event()
         self._listeners: list[Callable[[ChangeKind], None]] = []
         self._update_listeners: list[Callable[[str], None]] = []
         self.problems: dict[str, str] = {}
-        """Exposed name → what is wrong with it (a clash), for `doctor` and the console."""
+        """Exposed name → its problem, for example a name clash; shown by `doctor` and the console."""
 
     def _label_shelves(self, entries: Sequence[CatalogEntry]) -> list[Shelf]:
         shelves: list[Shelf] = []
         labels: set[str] = {""}
         for entry in entries:
-            # Our own URIs are served as they are: skill digests and entries name them (SEP-2640).
+            # URIs of local sources stay unchanged, because digests and entries of skills name them (SEP-2640).
             label = uri_label(entry.prefix) if entry.prefix and not entry.is_local else ""
             while label and label in labels:
                 label += "-2"
             labels.add(label)
-            shelves.append(Shelf(entry, label, self._fittings))
+            shelves.append(Shelf(entry, label, self._services, self._name_budget))
         return shelves
 
-    # -- keeping current ---------------------------------------------------------------------------------------
-
     async def refresh(self) -> None:
-        """Build everything from the sources' current lists and start following them.
+        """Build all lists from the sources' current lists and start following their changes.
 
         Raises:
-            Collision: Two local sources claim one tool name.
+            Collision: Two local sources have a tool of the same name.
         """
         for shelf in self._shelves:
             await self._fill(shelf)
@@ -126,10 +118,10 @@ class Catalog:
             await shelf.rebuild_kind(kind)
 
     async def arrange(self, entries: Sequence[CatalogEntry]) -> None:
-        """Serve exactly these sources from now on, in this order; what differs in what clients see is told.
+        """Serve exactly these sources from now on, in this order, and report each kind of list that changed.
 
-        An entry equal to one that is here keeps what was built for it. Calls that run on one that goes are left alone. Not to be
-        called twice at once.
+        An entry that equals a current one keeps its built lists. In-flight calls of removed sources continue. Must not be called
+        concurrently.
         """
         known = {shelf.entry.source: shelf for shelf in self._shelves}
         arranged: list[Shelf] = []
@@ -153,33 +145,33 @@ class Catalog:
                 self._tell(change)
 
     def _seen(self) -> dict[ChangeKind, object]:
-        """What clients see of each list."""
+        """Return the lists that clients see, by kind."""
         merged = self._merged
         deferred = self.disclosure.names if self.disclosure is not None else None
         tools = (self._wire_tools, deferred)
         return {"tools": tools, "resources": (merged["resources"], merged["templates"]), "prompts": merged["prompts"]}
 
     def _tell(self, change: ChangeKind) -> None:
-        self._events.emit("catalog.changed", name=change)
+        self._services.events.emit("catalog.changed", name=change)
         self.changed_at[change] = anyio.current_time()
         for listener in self._listeners:
             listener(change)
 
     async def run(self) -> None:
-        """Rebuild what changed, then tell the listeners; until cancelled."""
+        """Rebuild changed lists and call the listeners, until cancelled."""
         while True:
             await self._wake.wait()
             self._wake = anyio.Event()
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Rebuild what is marked as changed now. Cheap when nothing is."""
+        """Rebuild the lists that are marked as changed; returns at once if there are none."""
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
         try:
             changed = await self._rebuild(dirty)
-        except anyio.get_cancelled_exc_class():  # what was marked stays marked
+        except anyio.get_cancelled_exc_class():  # the lists stay marked as changed
             for source_id, kinds in dirty.items():
                 self._dirty.setdefault(source_id, set()).update(kinds)
             raise
@@ -191,7 +183,7 @@ class Catalog:
             self._tell(change)
 
     async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
-        """Rebuild shelves; what changed."""
+        """Rebuild shelves and return the kinds of lists that changed."""
         changed: set[ChangeKind] = set()
         for shelf in (*self._shelves, *self._joining):
             changes = dirty.get(shelf.entry.source.id, set[ChangeKind]())
@@ -268,10 +260,11 @@ class Catalog:
         self._merged[kind] = merged
         self._owners[kind] = owners
 
-    # -- tools -------------------------------------------------------------------------------------------------
-
     async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
-        """All tools that clients see, or those matching any `<source>/<glob over native names>`, unlisted ones too (`ToolBox`)."""
+        """Return all tools that clients see. With `patterns` return all tools, even unlisted ones, that match `<source>/<glob>` of one.
+
+        The globs match native names. Implements `ToolBox`.
+        """
         await self.catch_up()
         if patterns is None:
             return list(self._tools.values())
@@ -285,22 +278,22 @@ class Catalog:
         ]
 
     async def ready(self) -> None:
-        """Wait, bounded, for sources that are still starting, then be current. Returns at once ever after."""
+        """Wait, with a deadline, for sources that are still starting, then rebuild changed lists. Later calls return at once."""
         await self._settled()
         await self.catch_up()
 
     async def seek(self, exposed_name: str) -> GuardedTool:
-        """`find`, giving a source that is still starting its time before the name counts as unknown."""
+        """Find a tool as `find` does, but wait for sources that are still starting before the name counts as unknown."""
         tool = self._tools.get(exposed_name)
         if tool is None:
             await self.ready()
         return tool or self.find(exposed_name)
 
     def find(self, exposed_name: str) -> GuardedTool:
-        """The tool behind an exposed name.
+        """Return the tool with an exposed name.
 
         Raises:
-            NotFound: Unknown or hidden.
+            NotFound: The name is unknown, or the tool is hidden.
         """
         tool = self._tools.get(exposed_name)
         if tool is None:
@@ -308,33 +301,27 @@ class Catalog:
         return tool
 
     def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
-        """Record that a call of a quarantined tool was refused, and return why and what accepts the tool.
+        """Record that a call of a quarantined tool was refused, and return the reason and the command that accepts the tool.
 
-        Returns `None` for other names, and for callers who may not use the tool.
+        Returns `None` for other names, and for callers that may not use the tool.
         """
         for shelf in self._shelves:
             if (reason := shelf.quarantined(principal).get(exposed_name)) is not None:
-                fields: JsonObject = {"outcome": "refused", "rule": PINS_RULE}
-                source = shelf.entry.source.id
-                self._events.emit("call.refused", source=source, name=exposed_name, principal=principal.id, fields=fields)
+                audit_refusal(shelf.gate, exposed_name, principal.id, PINS_RULE)
                 return f"Tool {exposed_name!r} is quarantined: {reason}."
         return None
 
     def input_schema(self, exposed_name: str) -> JsonObject | None:
-        """The published schema of a tool; `None` for an unknown one."""
+        """Return the published input schema of a tool; `None` for an unknown name."""
         tool = self._tools.get(exposed_name)
         return tool.definition.input_schema if tool is not None else None
 
-    def shows(self, exposed_name: str, tool: GuardedTool) -> bool:
-        """Whether this tool is what clients see under a name."""
-        return self._tools.get(exposed_name) is tool
-
     def count(self, source_id: str) -> int:
-        """How many tools of one source are served."""
+        """Return the number of served tools of a source."""
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
     def withheld(self, source_id: str | None = None) -> dict[str, str]:
-        """`<source>/<native name or URI>` → why it is not served, of all sources or of one; what patterns hide is not told."""
+        """Return `<source>/<native name or URI>` → why it is not served, of one or all sources. Names hidden by patterns are left out."""
         return {
             f"{shelf.entry.source.id}/{native}": reason
             for shelf in self._shelves
@@ -344,7 +331,7 @@ class Catalog:
         }
 
     def wire_tools(self, principal: Principal = LOCAL) -> list[JsonObject]:
-        """Every tool this caller may use as published, in order. Shared: do not change it."""
+        """Return every tool that this caller may use, as published and in order. The list is shared; callers must not change it."""
         hidden = None if self.reviews(principal) else REVIEW_TOOL
         if principal.scopes is None and hidden is None:
             return self._wire_tools
@@ -354,21 +341,20 @@ class Catalog:
         return [self._tools[wire["name"]].described(wire, scopes) for wire in admitted]
 
     def reviews(self, principal: Principal) -> bool:
-        """Whether this caller is listed `review_approvals`, if it is there: of two callers with equal scopes one may be."""
+        """Return whether this caller sees `review_approvals`, which may differ between callers with equal scopes."""
         return REVIEW_TOOL not in self._tools or self.may_review(principal)
 
     def wire(self, kind: Kind, principal: Principal = LOCAL) -> list[JsonObject]:
-        """Every resource, template or prompt this caller may use as published, in order. Shared: do not change it."""
+        """Return every resource, template or prompt that this caller may use, as published and in order. Callers must not change the
+        list."""
         if principal.scopes is None:
             return self._merged[kind]
         of: ScopeKind = "prompts" if kind == "prompts" else "resources"
         owners, key = self._owners[kind], KEY_OF[kind]
         return [wire for wire in self._merged[kind] if owners[wire[key]].admits(principal, of, owners[wire[key]].natives[kind][wire[key]])]
 
-    # -- resources and prompts ---------------------------------------------------------------------------------
-
     def _locate(self, uri: str) -> tuple[Shelf, str]:
-        """The shelf and native URI behind an exposed one. Raises `NotFound`, also for a skill that policy does not let exist."""
+        """Return the shelf and the native URI of an exposed URI. Raises `NotFound`, also for a skill that policy hides."""
         shelf, native = self._located(uri)
         if not judge_skill_uri(native, shelf.entry.policy.skills):
             raise NotFound("resource", uri)
@@ -393,7 +379,7 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Whether a local skill has this unlisted file: its folder may be named like a server."""
+        """Return whether a local skill has this unlisted file. A skill's folder may have the same name as a server."""
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self._shelves if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
@@ -404,7 +390,7 @@ class Catalog:
         return shelf, shelf.natives["prompts"][name]
 
     async def may_ask(self, kind: Literal["resources", "prompts"], name: str) -> bool:
-        """Whether reading an exposed URI or prompt may use `CallContext.ask` (`AskingSource`); unknown names do not."""
+        """Return whether reading an exposed URI or prompt may use `CallContext.ask` (`AskingSource`); false for unknown names."""
         await self.ready()
         try:
             shelf, _ = self._locate(name) if kind == "resources" else self._owner_of_prompt(name)
@@ -413,12 +399,12 @@ class Catalog:
         return isinstance(shelf.entry.full, AskingSource) and shelf.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read an exposed URI through the gate. Returns `ReadOutcome`; raises `NotFound`."""
+        """Read an exposed URI through the gate. Raises `NotFound`."""
         await self.ready()
         return await self.read_now(uri, ctx)
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """As `read`, without waiting for sources that are still starting."""
+        """Read as `read` does, but without waiting for sources that are still starting."""
         shelf, native = self._locate(uri)
         source = cast("Source", shelf.entry.full)
 
@@ -430,14 +416,15 @@ class Catalog:
             return outcome
 
         try:
-            # Hosts check the digests of skills' files: they are read as they are, or refused.
+            # Hosts check the digests of skills' files, so a file is returned unchanged or refused.
             exact = "allow" if shelf.hidden_text == "strip" and native.startswith("skill://") else None
-            return await shelf.gate.run("resources/read", uri, ctx, work, exact, ("resources", native))
+            read = Read(method="resources/read", name=uri, subject=("resources", native), hidden_text=exact)
+            return await shelf.reads.read(read, ctx, work)
         except NotFound:
             raise NotFound("resource", uri) from None
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Render an exposed prompt through the gate. Returns `PromptOutcome`; raises `NotFound`."""
+        """Render an exposed prompt through the gate. Raises `NotFound`."""
         await self.ready()
         shelf, native = self._owner_of_prompt(name)
         source = cast("Source", shelf.entry.full)
@@ -448,7 +435,7 @@ class Catalog:
                 return Finished({**outcome.result, "messages": expose_messages(outcome.result.get("messages"), shelf.label)})
             return outcome
 
-        return await shelf.gate.run("prompts/get", name, ctx, work, subject=("prompts", native))
+        return await shelf.reads.read(Read(method="prompts/get", name=name, subject=("prompts", native)), ctx, work)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
         """Complete an argument of an exposed prompt or template. Raises `NotFound`."""
@@ -468,19 +455,19 @@ class Catalog:
         async def work(inner: CallContext) -> JsonObject:
             return await source.complete(ref, argument, context, inner)
 
-        return await shelf.gate.finish("completion/complete", native, ctx, work, subject=(kind, judged))
+        return await shelf.reads.fetch(Read(method="completion/complete", name=native, subject=(kind, judged)), ctx, work)
 
     @property
     def shelves(self) -> Sequence[Shelf]:
-        """What each source contributes, in order."""
+        """The shelf of each source, in order."""
         return self._shelves
 
     def locate(self, uri: str) -> tuple[Shelf, str]:
-        """The shelf and native URI behind an exposed one. Raises `NotFound`."""
+        """Return the shelf and the native URI of an exposed URI. Raises `NotFound`."""
         return self._locate(uri)
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
-        """Count a watch of an exposed URI, through the gate; updates come through `subscribe_updates`. Raises `NotFound`."""
+        """Start a watch of an exposed URI, through the gate; `subscribe_updates` delivers its updates. Raises `NotFound`."""
         await self.ready()
         shelf, native = self._locate(uri)
         source = cast("Source", shelf.entry.full)
@@ -489,17 +476,17 @@ class Catalog:
             await source.watch(native)
             return {}
 
-        await shelf.gate.finish("resources/subscribe", uri, ctx, subscribe, subject=("resources", native))
+        await shelf.reads.fetch(Read(method="resources/subscribe", name=uri, subject=("resources", native)), ctx, subscribe)
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one `watch`."""
+        """End one `watch`."""
         shelf, native = self._locate(uri)
         await cast("Source", shelf.entry.full).unwatch(native)
 
 
 def _clash(name: str, first: str, second: str) -> str:
-    """What is wrong where two sources claim one tool name, and the fix."""
-    if first == SOURCE_ID:  # as a gateway behind this one does that has no prefix
-        return f"Tool {name!r} of source {second!r} is hidden by this gateway's own; give {second!r} a `prefix` under `policies`."
+    """Return the problem that two sources have a tool of the same name, and the fix."""
+    if first == SOURCE_ID:  # for example a second gateway behind this one without a prefix
+        return f"This gateway's own tool {name!r} hides the one of source {second!r}; give {second!r} a `prefix` under `policies`."
     claimed = f"Tool name {name!r} is claimed by source {first!r} and by source {second!r}"
     return f"{claimed}; give one of them another `prefix` under `policies`."

@@ -1,8 +1,8 @@
-"""Progressive disclosure: tools of `disclosure: on-demand` sources are listed to a client once a model loaded them.
+"""Progressive disclosure: tools of sources with `disclosure: on-demand` are listed to a client only after its model loaded them.
 
-`list_tools` finds them, `load_tools` and `unload_tools` change what one client is listed. What is loaded belongs to a
-legacy session, or to the principal in the modern era, where a listing may not differ by connection. It is lost with
-the process. Not a permission: a tool that is not listed can be called by its name, and policy is the gate's.
+`list_tools` finds them, `load_tools` and `unload_tools` change the listing of one client. The loaded tools belong to the session of a
+legacy client; for a 2026 client they belong to the principal, because listings must not differ by connection. They are kept in memory only.
+Disclosure is not a permission: an unlisted tool can be called by its name, and the gate judges the call.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import cast
 
 from gateway.auth.principal import Principal
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
 from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.tools.guard import GuardedTool
 from gateway.tools.search import Row, WordIndex
 
 MAX_SCOPES = 10_000
-"""Clients whose loaded tools are remembered; the one that changed them longest ago is forgotten first."""
+"""Clients whose loaded tools are kept; the client with the oldest change is dropped first."""
 
 MAX_NAMES = 200
 """Tools loaded or unloaded in one call."""
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
-"""Tools in one answer of `list_tools`."""
+"""Tools in one result of `list_tools`."""
 
 _MAX_SUMMARY_CHARS = 200
 
 
 def scope_of(session_id: str | None, principal: str) -> str:
-    """Whose loaded tools count: the legacy session's, else the principal's."""
+    """Return the owner of the loaded tools: the legacy session, or else the principal."""
     return f"session {session_id}" if session_id is not None else f"principal {principal}"
 
 
 class Disclosure:
-    """What can be loaded, and what each client has loaded."""
+    """The tools that can be loaded, and the tools that each client has loaded."""
 
     def __init__(self) -> None:
         self._tools: dict[str, GuardedTool] = {}
@@ -46,7 +46,7 @@ class Disclosure:
         self._loaded: OrderedDict[str, set[str]] = OrderedDict()
         self._listener: Callable[[str], None] = lambda _: None
         self.tools: list[Tool] = [_ListTools(self), _LoadTools(self, load=True), _LoadTools(self, load=False)]
-        """The three helper tools."""
+        """Return the three tools `list_tools`, `load_tools` and `unload_tools`."""
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
         """Call `listener` with the scope whose listing changed; it must not block or raise."""
@@ -54,27 +54,27 @@ class Disclosure:
 
     @property
     def names(self) -> frozenset[str]:
-        """The exposed names of what can be loaded now."""
+        """The exposed names of the tools that can be loaded now."""
         return frozenset(self._tools)
 
     def renew(self, tools: Mapping[str, GuardedTool]) -> None:
-        """Take over the tools that can be loaded now, by exposed name."""
+        """Replace the tools that can be loaded, by exposed name."""
         self._tools = dict(tools)
         self._words = WordIndex([_row(name, tool.definition) for name, tool in self._tools.items()])
 
     def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
-        """The entries of a `tools/list` that this scope is shown."""
+        """Return the entries of `tools/list` for this scope."""
         if not self._tools:
             return entries
         loaded = self._loaded.get(scope, frozenset[str]())
         return [entry for entry in entries if entry["name"] not in self._tools or entry["name"] in loaded]
 
     def forget(self, scope: str) -> None:
-        """The client is gone."""
+        """Forget a client that is gone."""
         self._loaded.pop(scope, None)
 
     def find(self, query: str, source: str | None, principal: Principal) -> list[str]:
-        """Names of loadable tools that this caller may use, the best match first; all of them, in order, without a query."""
+        """Return the loadable tools that this caller may use, best match first; without a query all of them, in order."""
         names = list(self._tools)
         if query:
             scores = self._words.scores(query)
@@ -83,7 +83,7 @@ class Disclosure:
         return [name for name in names if source in (None, tools[name].source) and tools[name].admit(principal) is PASS]
 
     def describe(self, name: str, scope: str, principal: Principal) -> JsonObject:
-        """The summary of one loadable tool that this caller may use."""
+        """Return the summary of a loadable tool that this caller may use."""
         tool = self._tools[name]
         listed: JsonObject = {"description": tool.definition.description or tool.definition.title or ""}
         if principal.scopes is not None:
@@ -93,7 +93,7 @@ class Disclosure:
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
     def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
-        """Load or unload; returns the names that now are so, and those that are unknown here, or nothing for this caller."""
+        """Load or unload tools. Returns the changed names, and the names that are unknown or that this caller may not use."""
         tools = self._tools
         known = [name for name in dict.fromkeys(names) if name in tools and tools[name].admit(principal) is PASS]
         before = self._loaded.get(scope, set[str]())
@@ -116,12 +116,12 @@ class _ListTools:
             name="list_tools",
             title="Find more tools",
             description=(
-                "Find tools that are not listed yet. Search by words of what you want to do, then load what fits with load_tools."
+                "Find tools that are not listed yet. Search with words that describe the task, then load fitting tools with load_tools."
             ),
             input_schema={
                 "type": "object",
                 "properties": {
-                    "query": {"type": "string", "description": "What the tool should do, in a few words. Without it: all."},
+                    "query": {"type": "string", "description": "Purpose of the tool, in a few words. Left out: all tools."},
                     "source": {"type": "string", "description": "Only tools of this server."},
                     "offset": {"type": "integer", "minimum": 0, "default": 0},
                     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_LIMIT, "default": DEFAULT_LIMIT},
@@ -132,7 +132,7 @@ class _ListTools:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """One line per tool, best first."""
+        """Return one line per tool, best match first."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
         names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.on_behalf_of)
         offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)
@@ -150,7 +150,7 @@ class _LoadTools:
     def __init__(self, disclosure: Disclosure, *, load: bool) -> None:
         self._disclosure = disclosure
         self._load = load
-        does = "Add tools found with list_tools to your list of tools" if load else "Take tools that are no longer needed off your list"
+        does = "Add tools found with list_tools to your list of tools" if load else "Remove tools that are no longer needed from your list"
         names: JsonObject = {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_NAMES}
         self.definition = ToolDefinition(
             name="load_tools" if load else "unload_tools",
@@ -161,7 +161,7 @@ class _LoadTools:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Change the caller's list; names that are unknown are told, the others done."""
+        """Change the caller's listing; the result names the unknown tools."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
         done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.on_behalf_of, load=self._load)
         lines: list[str] = []
@@ -170,7 +170,7 @@ class _LoadTools:
         if done and self._load:
             lines.append("A client that does not show them yet can call them by these names.")
         if unknown:
-            lines.append(f"Not a tool that can be loaded: {', '.join(name[:100] for name in unknown)}. Find names with list_tools.")
+            lines.append(f"These tools cannot be loaded: {', '.join(name[:100] for name in unknown)}. Find names with list_tools.")
         return Complete.text("\n".join(lines), is_error=not done)
 
 

@@ -1,8 +1,8 @@
-"""Exposed names and URIs: how native ones become unique across sources, and back by table, never by parsing names.
+"""Converts native names and URIs of sources to exposed ones, which are unique in the catalog.
 
-Tool and prompt names are `<prefix>__<native>` within the 64 characters models accept (less the client's own
-prefix); with an empty prefix they pass unchanged. URIs of prefixed sources are `<label>+<uri>`; for `skill://`
-and `ui://` the label is the first segment instead, because clients look at those schemes.
+Exposed names are converted back by a table, never by parsing. Tool and prompt names are `<prefix>__<native>`, within the 64 characters that
+model APIs accept (minus the client's own prefix). With an empty prefix, names stay unchanged. URIs of prefixed sources are `<label>+<uri>`;
+for `skill://` and `ui://` the label is the first segment instead, because clients interpret those schemes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import hashlib
 import re
 
 NAME_BUDGET = 64
-"""Characters of a function name that every model API accepts; MCP itself allows 128."""
+"""Length of a function name that every model API accepts; MCP itself allows 128."""
 
 SEPARATOR = "__"
 _SAFE = re.compile(r"^[A-Za-z0-9_-]+$")
@@ -21,10 +21,10 @@ _SEGMENT_SCHEMES = ("skill://", "ui://")
 
 
 def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """The exposed name of `native`; the same arguments always give the same name.
+    """Return the exposed name of `native`; equal arguments always give the same name.
 
-    Characters outside `[A-Za-z0-9_-]` become `_`; a name over `budget` is cut and ends in six hex digits of
-    its digest. With `prefix` empty a name that MCP allows stays as it is.
+    Characters outside `[A-Za-z0-9_-]` become `_`. A name longer than `budget` is cut and ends with six hexadecimal digits of its digest.
+    With an empty `prefix`, a name that MCP allows stays unchanged.
     """
     if not prefix:
         return native if _MCP_ALLOWED.match(native) else with_digest("", native, budget)
@@ -33,7 +33,7 @@ def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """The exposed name of `native` made unique by a digest; used on overflow and on clashes within one source."""
+    """Return the exposed name of `native` with a digest; used for names that are too long or clash within one source."""
     digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
     stem = f"{prefix}{SEPARATOR}" if prefix else ""
     stem += _UNSAFE.sub("_", native)
@@ -41,10 +41,10 @@ def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> dict[str, str]:
-    """Native → exposed for one source; two natives that would share a name are told apart by a digest."""
+    """Return native → exposed name for one source. A digest makes names unique that would be equal."""
     exposed: dict[str, str] = {}
     taken: set[str] = set()
-    # Names that need no change go first, so that a rewritten one can never take theirs.
+    # Unchanged names are assigned first, so that a rewritten name can never take one of them.
     for native in sorted(natives, key=lambda n: not _SAFE.match(n)):
         name = expose_name(prefix, native, budget)
         if name in taken:
@@ -55,13 +55,13 @@ def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> 
 
 
 def uri_label(prefix: str) -> str:
-    """The label of a prefix in URIs: lower case and a valid URI scheme part, since URL parsers normalise it."""
+    """Return the label of a prefix in URIs: lower case and valid in a URI scheme, because URL parsers normalize it."""
     label = prefix.lower().replace("_", "-")
     return label if label[:1].isalpha() else f"s-{label}"
 
 
 def expose_uri(label: str, uri: str) -> str:
-    """A native URI (or URI template) as exposed under `label`; unchanged for an empty label."""
+    """Return a native URI (or URI template) as exposed under `label`; unchanged for an empty label."""
     if not label:
         return uri
     for scheme in _SEGMENT_SCHEMES:
@@ -71,7 +71,7 @@ def expose_uri(label: str, uri: str) -> str:
 
 
 def split_uri(uri: str) -> tuple[str, str] | None:
-    """`(label, native URI)` of an exposed URI as far as its form tells; `None` for one without a label."""
+    """Split an exposed URI into `(label, native URI)` by its form; `None` for a URI without a label."""
     for scheme in _SEGMENT_SCHEMES:
         if uri.startswith(scheme):
             label, slash, rest = uri[len(scheme) :].partition("/")

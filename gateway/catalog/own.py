@@ -1,9 +1,8 @@
-"""`OwnSource`: the gateway's own tools and resources as a source named `gateway`.
+"""`OwnSource`: the gateway's own tools and resources, as a source with the id `gateway`.
 
-`read_result` with the resources `moongate://results/<id>` for what was shortened, `gateway_status` with `moongate://status`, and
-where agents are served `session_list` and `session_delete` with `session://<id>`; `task_status`, `task_result` and `task_cancel`
-where a tool can become a task. Local, without a prefix, so its names are
-reserved. `app` makes it and hands in what it tells.
+It has `read_result` with the resources `moongate://results/<id>` for shortened results, and `gateway_status` with `moongate://status`. If
+agents are served, it has `session_list` and `session_delete` with `session://<id>`; if a tool can become a task, `task_status`,
+`task_result` and `task_cancel`. The source is local and has no prefix, so its names are reserved. `app` creates it.
 """
 
 from __future__ import annotations
@@ -14,25 +13,25 @@ from gateway.catalog.review import ReviewApprovals
 from gateway.catalog.session_tools import SESSION_SCHEME, read_session, session_template, session_tools
 from gateway.catalog.status import STATUS_URI, GatewayStatus, status_resource
 from gateway.errors import NotFound
+from gateway.gate.read_result import ReadResult
+from gateway.gate.selection import decode
 from gateway.json_types import JsonObject
 from gateway.storage.records import Records
-from gateway.storage.results import RESULT_SCHEME, ResultStore
+from gateway.storage.result_store import RESULT_SCHEME, ResultStore
 from gateway.tools.base import Finished, Kind, OnChange, Tool
 from gateway.tools.context import CallContext
-from gateway.tools.read_result import ReadResult
-from gateway.tools.selection import decode
 
 SOURCE_ID = "gateway"
 
 TASK_TOOLS = frozenset({"task_status", "task_result", "task_cancel"})
-"""Our tools that are listed only while some other one can become a task."""
+"""Tools that are listed only while another tool can become a task."""
 
 UNLIMITED_BYTES = 2**62
-"""Results of this source are not shortened again: they were judged when they were kept."""
+"""Results of this source are not shortened again, because they were judged when they were stored."""
 
 
 class OwnSource:
-    """Implements `Source`. `status` is `None` where `server.statusTool` is off; sessions are in `records`."""
+    """Implements `Source`."""
 
     def __init__(
         self,
@@ -43,8 +42,10 @@ class OwnSource:
         *,
         standing_days: float = 0.0,
     ) -> None:
-        """`task_tools` are listed while some tool can become a task, and `review_approvals` to principals that may decide something;
-        the catalog sees to both. `standing_days` is how long an approval for good holds.
+        """`status` is `None` if `server.statusTool` is off; `records` has the sessions. `standing_days` is how long a standing approval
+        lasts.
+
+        The catalog lists `task_tools` while a tool can become a task, and `review_approvals` to principals that may decide.
         """
         self._review = ReviewApprovals(records, standing_days)
         self._store = store
@@ -57,8 +58,8 @@ class OwnSource:
         self._on_change: OnChange = lambda _: None
 
     def offer(self, more: Sequence[Tool], *, with_sessions: bool, with_reviews: bool = False) -> None:
-        """Have these tools too from now on, in place of what was offered before: those of `disclosure`, if it is used, those for
-        sessions if an agent has any, and `review_approvals` if a call may have to wait for an approval.
+        """Replace the optional tools: those of `disclosure`, those for sessions if an agent has sessions, and `review_approvals` if a call
+        may have to wait for an approval.
         """
         reviews = [self._review] if with_reviews else []
         offered = [*(self._session_tools if with_sessions else ()), *reviews, *more]
@@ -80,11 +81,12 @@ class OwnSource:
         return [*self._tools, *self._more]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the one listener: what is offered may change."""
+        """Register the callback for changed lists; only one is kept."""
         self._on_change = on_change
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """The status. Kept results are not listed: they are their callers' own, and the result that links one names it."""
+        """Return the status. Stored results are not listed, because they belong to their callers and are named by the results that link
+        them."""
         if kind == "resources" and self._status is not None:
             return [status_resource()]
         if kind == "templates":
@@ -94,13 +96,13 @@ class OwnSource:
                     "uriTemplate": f"{RESULT_SCHEME}{{id}}",
                     "name": "result",
                     "title": "The whole of a shortened result",
-                    "description": "What the gateway kept of a result that was too large. The result itself links it.",
+                    "description": "The complete body of a result that was too large. The shortened result links it.",
                 },
             ]
         return []
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
-        """The status, a whole kept body of this caller, or one of its sessions. Raises `NotFound`."""
+        """Return the status, a stored result of this caller, or one of its sessions. Raises `NotFound`."""
         if uri.startswith(SESSION_SCHEME) and self._with_sessions:
             return await read_session(self._records, uri, ctx)
         if uri == STATUS_URI and self._status is not None:
@@ -118,17 +120,17 @@ class OwnSource:
         return Finished({"contents": [{"uri": uri, "mimeType": kept.mime_type, "text": text}]})
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
-        """There are none. Raises `NotFound`."""
+        """Raise `NotFound`: this source has no prompts."""
         raise NotFound("prompt", name)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """No suggestions: ids are not to be guessed."""
+        """Return no suggestions, so that ids cannot be guessed."""
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """The status can be watched without being told: it is read when wanted. Raises `NotFound` for anything else."""
+        """Accept a watch of the status, which sends no updates. Raises `NotFound` for any other URI."""
         if uri != STATUS_URI or self._status is None:
             raise NotFound("resource", uri)
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one `watch`."""
+        """End one `watch`."""

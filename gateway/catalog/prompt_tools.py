@@ -1,6 +1,6 @@
-"""Prompts of a source as tools, for clients and agents that have tools only (`promptsAsTools`; requirements MC3).
+"""Prompts of a source as tools, for clients and agents that support tools only (`promptsAsTools`).
 
-A prompt's arguments become string arguments, its messages the content of the result. Called through the gate like
+The arguments of a prompt become string arguments of the tool, its messages the content of the result. Calls pass the gate like those of
 every tool; the source renders the prompt.
 """
 
@@ -30,7 +30,7 @@ class PromptTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Render the prompt; where several roles speak, each message is preceded by its role."""
+        """Render the prompt. If it has several roles, each message follows the name of its role."""
         outcome = await self._source.get_prompt(self._prompt, {key: str(value) for key, value in arguments.items()}, ctx)
         if isinstance(outcome, InputRequired):
             return outcome
@@ -49,7 +49,7 @@ class PromptTool:
 
 
 def prompt_tools(source: Source, prompts: Sequence[JsonObject], taken: Container[str], known: Sequence[PromptTool]) -> list[PromptTool]:
-    """A tool for each prompt, those of `known` again that did not change; `_prompt` is added to a name that a tool has."""
+    """Return one tool per prompt and reuse unchanged ones of `known`. `_prompt` is appended to a name that a tool already has."""
     kept = {tool.definition.name: tool for tool in known}
     tools: list[PromptTool] = []
     for wire in prompts:

@@ -1,15 +1,13 @@
-"""`RemoteSkills`: the skills of servers behind this gateway, in the same index as those of folders.
+"""`RemoteSkills`: provides the skills of upstream servers to the skill index, as a `SkillBackend`.
 
-Implements `SkillHome`: it keeps what each server lists, so search, tools, prompts and the legacy index answer from memory, and
-reads bodies and files through the catalog, as any client would. What is read is checked against the digest that was listed, and
-the frontmatter against the entry, as SEP-2640 asks of hosts; a skill that moved on is asked for again, alone. `app` tells it when
-to look.
+It keeps the entries that each server lists, so search, tools, prompts and the legacy index answer from memory. It reads bodies and files
+through the catalog, as a client does. The skill library checks digests and frontmatter as SEP-2640 requires of hosts. `app` decides when
+servers are looked at.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import json
 import logging
 from collections.abc import Callable, Sequence
@@ -19,52 +17,48 @@ import anyio
 
 from gateway.catalog.catalog import Catalog
 from gateway.catalog.shelf import Shelf
-from gateway.catalog.skill_entries import bytes_of, listed_skill, to_skill
 from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text
-from gateway.policy.skills import is_safe_name
+from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.index import file_uri
-from gateway.skills.models import MANIFEST, Skill, SkillFile
-from gateway.skills.parser import parse_skill
+from gateway.skills.model import MANIFEST, Skill, SkillFile
+from gateway.skills.remote import bytes_of, listed_skill, to_skill
 from gateway.tools.base import Finished
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
 
-HOME_ID = "server:"
+BACKEND_ID = "server:"
 """First part of the keys of these skills."""
 
 MAX_SKILLS = 10_000
-"""Skills of one server; the rest is not looked at."""
+"""Skills of one server; further ones are ignored."""
 
 MAX_PAGES = 1_000
 """Pages of one server's list."""
 
 MAX_SHOWN = 1_000
-"""Skills of one server without the extension: each `SKILL.md` is read."""
+"""Skills of one server without the extension; each `SKILL.md` is read."""
 
 READS_AT_ONCE = 16
-"""How many of them."""
+"""`SKILL.md` files read at the same time."""
 
 LOOK_SECONDS = 60.0
-"""Time one look at one server may take, all its pages together."""
+"""Timeout of one look at one server, all its pages together."""
 
 MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
-"""How long a list counts, whatever its server says (`ttlMs`)."""
-
-MAX_ATTEMPTS = 3
-"""How often a read starts over when the server's file is not the listed one."""
+"""Bounds of the time that a listing is kept, whatever `ttlMs` its server sends."""
 
 INDEX_PATH = "skill://index.json"
 
 
 class RemoteSkills:
-    """Implements `SkillHome`. Safe for concurrent calls."""
+    """Implements `SkillBackend`. Safe for concurrent calls."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """No side effects; `look` fills it."""
+        """Remember the catalog; `look` lists the skills."""
         self._catalog = catalog
         self._face = SkillFace(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}
@@ -75,31 +69,31 @@ class RemoteSkills:
     @property
     def id(self) -> str:
         """Always `server:`."""
-        return HOME_ID
+        return BACKEND_ID
 
     @property
     def skills(self) -> Sequence[Skill]:
-        """As last listed, in the order of the servers."""
+        """The skills of the last listings, in the order of the servers."""
         return self._told
 
     @property
     def rest_seconds(self) -> float:
-        """How long what is known may be kept: the shortest time that a server gives."""
+        """Time until the next look: the shortest `ttlMs` of all servers, in seconds."""
         return min(self._rest.values(), default=MAX_REST_SECONDS)
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the library."""
+        """Register the library's callback."""
         self._on_change = on_change
 
     async def refresh(self) -> None:
-        """Nothing: servers are looked at when they say that something changed, and by their own time."""
+        """Do nothing: servers are looked at after change notifications and after their `ttlMs`."""
 
     async def ready(self) -> None:
-        """Wait, bounded, for servers that are still starting: their skills are looked for before they count as started."""
+        """Wait, with a deadline, for servers that are still starting; their skills are listed before they count as started."""
         await self._catalog.ready()
 
     async def look(self, only: str | None = None) -> None:
-        """List the skills of every server, or of one, anew. A server that fails keeps what it had."""
+        """List the skills of every server, or of one, again. After a failure the last listing stays."""
         shelves = [s for s in self._catalog.shelves if not s.entry.is_local and only in (None, s.entry.source.id)]
         async with anyio.create_task_group() as tasks:
             for shelf in shelves:
@@ -123,10 +117,10 @@ class RemoteSkills:
             with anyio.fail_after(LOOK_SECONDS):
                 self._by_server[server] = tuple(await (self._listed(shelf) if self._face.serves(shelf) else self._shown(shelf)))
         except (GatewayError, TimeoutError) as error:
-            logger.warning("%s: its skills cannot be listed, keeping the last list: %s", server, error or "it took too long")
+            logger.warning("skills not listed, keeping the last list server=%s error=%s", server, error or "timeout")
 
     async def _listed(self, shelf: Shelf) -> list[Skill]:
-        """What the extension lists."""
+        """List skills with the extension."""
         found: dict[str, Skill] = {}
         cursor: str | None = None
         server = shelf.entry.source.id
@@ -134,7 +128,7 @@ class RemoteSkills:
             entries, cursor, ttl = await self._face.page_of(shelf, cursor, CallContext())
             self._rest[server] = min(MAX_REST_SECONDS, max(MIN_REST_SECONDS, ttl / 1000))
             for entry in entries:
-                skill = to_skill(entry, HOME_ID, server)
+                skill = to_skill(entry, BACKEND_ID, server)
                 if skill is not None and len(found) < MAX_SKILLS:
                     found.setdefault(skill.id, skill)
             if cursor is None:
@@ -142,16 +136,16 @@ class RemoteSkills:
         return list(found.values())
 
     async def _shown(self, shelf: Shelf) -> list[Skill]:
-        """What a server without the extension shows: `SKILL.md` among its resources, or its `skill://index.json`.
+        """List the skills of a server without the extension, from its `SKILL.md` resources and its `skill://index.json`.
 
-        Each is read, for what is listed must have the frontmatter of the file.
+        Each `SKILL.md` is read, because a listed skill must have the frontmatter of its file.
         """
         index = next((uri for uri, native in shelf.natives.get("resources", {}).items() if native == INDEX_PATH), None)
         seen = dict(await self._indexed(shelf, index)) if index is not None else {}
         for wire in shelf.listed.get("resources", ()):
             seen.setdefault(str(wire["uri"]), str(wire.get("description") or ""))
         server = shelf.entry.source.id
-        found = [skill for uri, said in seen.items() if (skill := listed_skill(uri, said, HOME_ID, server)) is not None][:MAX_SHOWN]
+        found = [skill for uri, said in seen.items() if (skill := listed_skill(uri, said, BACKEND_ID, server)) is not None][:MAX_SHOWN]
         limit = anyio.CapacityLimiter(READS_AT_ONCE)
         read: dict[str, Skill] = {}
 
@@ -160,9 +154,9 @@ class RemoteSkills:
                 try:
                     entry = await self._face.show(shelf, f"{skill.root_uri}/{MANIFEST}", CallContext())
                 except (NotFound, PolicyDenied, SkillError) as error:
-                    logger.warning("%s: skill %s left out: %s", server, strip_text(skill.id), error)
+                    logger.warning("skill left out server=%s skill=%s reason=%s", server, strip_text(skill.id), error)
                     return
-            read[skill.id] = (to_skill(entry, HOME_ID, server) if entry is not None else None) or skill
+            read[skill.id] = (to_skill(entry, BACKEND_ID, server) if entry is not None else None) or skill
 
         for gone in shelf.shown_skills.keys() - {f"{skill.root_uri}/{MANIFEST}" for skill in found}:
             del shelf.shown_skills[gone]
@@ -172,10 +166,9 @@ class RemoteSkills:
         return [read[skill.id] for skill in found if skill.id in read]
 
     async def _indexed(self, shelf: Shelf, index: str) -> list[tuple[str, str]]:
-        """URI and description of each entry of the legacy index that is a file."""
-        text = await self._content(index, CallContext())
+        """Return URI and description of each `skill-md` entry of the legacy index."""
         try:
-            listed: JsonValue = json.loads(text)
+            listed: JsonValue = json.loads(await self._bytes(index, CallContext()))
         except ValueError:
             return []
         entries: JsonValue = cast("JsonMapping", listed).get("skills") if isinstance(listed, dict) else None
@@ -188,69 +181,48 @@ class RemoteSkills:
                     found.append((exposed, str(wire.get("description") or "")))
         return found[:MAX_SHOWN]
 
-    # -- one skill ---------------------------------------------------------------------------------------------
-
     async def renew(self, skill: Skill, ctx: CallContext) -> Skill:
-        """The skill as its server has it now, with its body.
+        """Return the entry that the server has for the skill now, and put it into the index.
 
         Raises:
-            NotFound: It is gone.
-            SkillError: Its `SKILL.md` is not what its entry says (code `entry-differs`), or it keeps changing.
+            NotFound: The server has the skill no more.
             GatewayError: The server cannot be reached.
         """
-        now, _, data = await self.read(await self._asked(skill, ctx), MANIFEST, ctx)
-        document = parse_skill(data, directory=now.document.name)
-        if now.document.conformant and document.frontmatter != now.document.frontmatter:
-            raise SkillError(f"Skill {now.id!r} is not what {now.origin!r} lists: its frontmatter differs.", code="entry-differs")
-        if any(d.level == "error" for d in document.diagnostics):
-            raise SkillError(f"Skill {now.id!r} of {now.origin!r} cannot be used: {document.diagnostics[0].message}", code="entry-differs")
-        known = dataclasses.replace(now.document, text=document.text, body_start=document.body_start, frontmatter=document.frontmatter)
-        return dataclasses.replace(now, document=known)
-
-    async def read(self, skill: Skill, path: str, ctx: CallContext) -> tuple[Skill, SkillFile, bytes]:
-        """The bytes of a file; they have the listed digest, where there is one.
-
-        Raises:
-            NotFound: There is no such file.
-            SkillError: The server keeps giving other bytes than it lists.
-            GatewayError: The server cannot be reached.
-        """
-        for _ in range(MAX_ATTEMPTS):
-            file = skill.files.get(path)
-            if file is None and (skill.entry.get("resources") != "dynamic" or not is_safe_name(path)):
-                raise NotFound("resource", path)
-            uri = file.segments[0] if file is not None else file_uri(skill.root_uri, path)
-            data, is_text = await self._bytes(uri, ctx)
-            file = file or dataclasses.replace(skill.manifest, path=path, digest="")
-            digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-            if file.is_dynamic or (file.digest, file.size) == (digest, len(data)):
-                return skill, dataclasses.replace(file, stamp=(len(data), 0, 0, 0), digest=digest, is_text=is_text), data
-            skill = await self._asked(skill, ctx)
-        raise SkillError(f"{path!r} of skill {skill.id!r} is not what {skill.origin!r} lists; it is not used.", code="digest-differs")
-
-    def place_of(self, skill: Skill, path: str) -> tuple[str, str]:
-        """The server and the URI that it knows the file by. Raises `NotFound`."""
-        shelf, native = self._catalog.locate(file_uri(skill.root_uri, path))
-        return shelf.entry.source.id, native
-
-    async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
-        """Never: scripts of a server are its own. Raises `SkillError`."""
-        raise SkillError(f"Scripts of {skill.origin!r} are not run here.", code="scripts-off")
-
-    async def _asked(self, skill: Skill, ctx: CallContext) -> Skill:
-        """Its entry as the server gives it now; the index learns what changed."""
         if not skill.document.conformant:
-            return skill  # it has no entry to ask for
+            return skill  # the server has no entry for it
         try:
             answer = await self._face.get(f"{skill.root_uri}/{MANIFEST}", ctx)
         except NotFound:
             self._put(skill, None)
             raise NotFound("skill", skill.id) from None
-        now = to_skill(cast("JsonMapping", answer["skill"]), HOME_ID, skill.origin)
+        now = to_skill(cast("JsonMapping", answer["skill"]), BACKEND_ID, skill.origin)
         if now is None:
             raise NotFound("skill", skill.id)
         self._put(skill, now)
         return now
+
+    async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
+        """Return a file as listed and the bytes that the server sends for it. A `dynamic` skill may have files that are not listed.
+
+        Raises:
+            NotFound: The skill has no such file.
+            GatewayError: The server cannot be reached.
+        """
+        file = skill.files.get(path)
+        if file is None and (skill.entry.get("resources") != "dynamic" or not is_safe_name(path)):
+            raise NotFound("resource", path)
+        uri = file.segments[0] if file is not None else file_uri(skill.root_uri, path)
+        data = await self._bytes(uri, ctx)
+        return file or dataclasses.replace(skill.manifest, path=path, digest=""), data
+
+    def locate(self, skill: Skill, path: str) -> tuple[str, str]:
+        """Return the id of the server and the file's URI there. Raises `NotFound`."""
+        shelf, native = self._catalog.locate(file_uri(skill.root_uri, path))
+        return shelf.entry.source.id, native
+
+    async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
+        """Raise `SkillError`: the gateway does not run scripts of a server."""
+        raise SkillError(f"Scripts of server {skill.origin!r} do not run in the gateway.", code="scripts-off")
 
     def _put(self, old: Skill, now: Skill | None) -> None:
         known = self._by_server.get(old.origin, ())
@@ -260,14 +232,10 @@ class RemoteSkills:
             self._by_server[old.origin] = kept
             self._tell()
 
-    async def _content(self, uri: str, ctx: CallContext) -> str:
-        data, is_text = await self._bytes(uri, ctx)
-        return data.decode() if is_text else ""
-
-    async def _bytes(self, uri: str, ctx: CallContext) -> tuple[bytes, bool]:
-        """The bytes behind an exposed URI, and whether they came as text."""
+    async def _bytes(self, uri: str, ctx: CallContext) -> bytes:
+        """Read an exposed URI."""
         outcome = await self._catalog.read_now(uri, ctx)
         found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
-        if found is not None:
-            return found
-        raise SkillError(f"The server gives nothing usable at {uri!r}.", code="entry-differs")
+        if found is None:
+            raise SkillError(f"The server sent neither text nor base64 for {uri!r}.", code="entry-differs")
+        return found

@@ -1,7 +1,7 @@
-"""`review_approvals`: shows the calls that wait for a decision to a person who may decide them, one form after the other.
+"""`review_approvals`: shows a person the calls that wait for an approval, one form after the other.
 
-The tool takes no arguments, so a model can start a review and cannot decide. Who may decide is `policy.approvals`'s; what waits is on the
-pending list of `tools.approvals`. Made by `own`.
+The tool takes no arguments, so a model can start a review but cannot decide. `policy.approval_policy` decides who may decide;
+`gate.approvals` has the pending calls. `own` creates the tool.
 """
 
 from __future__ import annotations
@@ -9,18 +9,18 @@ from __future__ import annotations
 from gateway.auth.principal import Principal, is_operator
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject
-from gateway.policy.approvals import Approver, approval_form, judge_approver, may_stand, read_decision
+from gateway.policy.approval_policy import Approver, approval_form, judge_approver, may_stand, read_decision
 from gateway.policy.decision import PASS
 from gateway.policy.own_sources import is_own_source
 from gateway.policy.scopes import judge_scope, knows_source
-from gateway.storage.entries import AskState, PendingAsk
+from gateway.storage.record_types import PendingQuestion, QuestionState
 from gateway.storage.records import Records
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
 REVIEW_TOOL = "review_approvals"
 
-_STATES: dict[str, AskState] = {
+_STATES: dict[str, QuestionState] = {
     "approve": "approved",
     "approve_always": "approved_always",
     "approve_always_with_arguments": "approved_always_with_arguments",
@@ -32,7 +32,7 @@ class ReviewApprovals:
     """`review_approvals()`."""
 
     def __init__(self, records: Records, standing_days: float) -> None:
-        """`standing_days` is how long an approval for good holds; 0 offers none."""
+        """`standing_days` is how long a standing approval lasts; 0 does not offer one."""
         self._records = records
         self._standing_days = standing_days
         self.definition = ToolDefinition(
@@ -40,7 +40,7 @@ class ReviewApprovals:
             title="Review approvals",
             description=(
                 "Show the person the calls of others that wait for an approval, one form after the other. The person decides; "
-                "the result says how many were approved and declined."
+                "the result has the numbers of approved and declined calls."
             ),
             input_schema={"type": "object", "properties": {}, "additionalProperties": False},
             annotations={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
@@ -48,9 +48,9 @@ class ReviewApprovals:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Ask about each open question that this caller may decide. Raises `StorageError`."""
+        """Show each pending call that this caller may decide. Raises `StorageError`."""
         principal = ctx.on_behalf_of
-        asks = await self._records.asks()
+        asks = await self._records.questions()
         waiting = [ask for ask in await asks.list(only_open=True) if may_review(ask, principal)]
         counts = {"approved": 0, "declined": 0, "gone": 0}
         for number, ask in enumerate(waiting, 1):
@@ -69,17 +69,17 @@ class ReviewApprovals:
         return _summary(counts, len(waiting))
 
 
-def may_review(ask: PendingAsk, principal: Principal) -> bool:
-    """Whether this principal may decide about a pending call. What a workflow asks is for its caller to answer."""
+def may_review(ask: PendingQuestion, principal: Principal) -> bool:
+    """Return whether this principal may decide a pending call. A workflow's question is answered by the caller of the workflow."""
     return ask.kind != "question" and judge_approver(ask.by, ask.principal, _approver(ask, principal)) is None
 
 
-def _approver(ask: PendingAsk, principal: Principal) -> Approver:
+def _approver(ask: PendingQuestion, principal: Principal) -> Approver:
     return Approver(principal.id, is_operator(principal), _admits(ask, principal))
 
 
-def _admits(ask: PendingAsk, principal: Principal) -> bool:
-    """Whether the scopes of the key admit what waits: the tool, the agent or workflow that brings it along, or the server."""
+def _admits(ask: PendingQuestion, principal: Principal) -> bool:
+    """Return whether the key's scopes admit the pending call: its tool, the agent or workflow that provides the tool, or its server."""
     if ask.kind == "sampling":
         return knows_source(principal.scopes, ask.source)
     source, name = ask.source, ask.name

@@ -1,6 +1,6 @@
 """`session_list`, `session_delete` and the resources `session://<id>`: a caller's own conversations with agents.
 
-Sessions begin and go on with the agents' own tools. What is another caller's does not exist here.
+The agents' own tools start and continue sessions. Sessions of other callers are invisible here.
 """
 
 from __future__ import annotations
@@ -11,36 +11,36 @@ from collections.abc import Sequence
 
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
-from gateway.storage.entries import StoredSession
+from gateway.storage.record_types import StoredSession
 from gateway.storage.records import Records
 from gateway.tools.base import Complete, Finished, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
 SESSION_SCHEME = "session://"
-"""Before an id, its URI."""
+"""Prefix of a session's URI, before the id."""
 
 MAX_LISTED = 100
-"""Sessions in one answer of `session_list`; the ones used last."""
+"""Sessions in one result of `session_list`, those used last."""
 
 
 def session_template() -> JsonObject:
-    """The template of a session's resource, as it is listed."""
+    """Return the listed template of session resources."""
     return {
         "uriTemplate": f"{SESSION_SCHEME}{{id}}",
         "name": "session",
         "title": "A conversation with an agent",
-        "description": "What was said in one of your own sessions. `session_list` shows their ids.",
+        "description": "The messages of one of your own sessions. `session_list` shows their ids.",
         "mimeType": "application/json",
     }
 
 
 def session_tools(records: Records) -> Sequence[Tool]:
-    """The two tools."""
+    """Return the two tools."""
     return [_ListSessions(records), _DeleteSession(records)]
 
 
 async def read_session(records: Records, uri: str, ctx: CallContext) -> Finished:
-    """A session of the caller as a resource: what is known of it, and every message. Raises `NotFound`, `StorageError`."""
+    """Return a session of the caller as a resource, with its properties and all messages. Raises `NotFound`, `StorageError`."""
     try:
         session, messages = await (await records.sessions()).get(uri.removeprefix(SESSION_SCHEME), ctx.principal.id)
     except NotFound:
@@ -58,8 +58,8 @@ class _ListSessions:
             name="session_list",
             title="List sessions",
             description=(
-                "List your conversations with agents that can go on: call the agent's tool again with the id as `session_id`. "
-                f"The ones used last come first, at most {MAX_LISTED}."
+                "List your sessions with agents. To continue one, call the agent's tool again with its id as `session_id`. "
+                f"The sessions used last come first, at most {MAX_LISTED}."
             ),
             input_schema={
                 "type": "object",
@@ -70,7 +70,7 @@ class _ListSessions:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """The caller's sessions. Raises `StorageError`."""
+        """Return the caller's sessions. Raises `StorageError`."""
         found = await (await self._records.sessions()).list(ctx.principal.id)
         wanted = arguments.get("agent")
         shown = [_shown(session) for session in found if wanted in (None, "", session.agent)]
@@ -86,7 +86,7 @@ class _DeleteSession:
         self.definition = ToolDefinition(
             name="session_delete",
             title="Delete a session",
-            description="Forget one of your conversations with an agent, with everything that was said in it. This cannot be undone.",
+            description="Delete one of your sessions with an agent and all its messages. This cannot be undone.",
             input_schema={
                 "type": "object",
                 "properties": {"session_id": {"type": "string", "minLength": 1, "description": "Id of the session."}},
@@ -97,7 +97,7 @@ class _DeleteSession:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Forget it. An unknown id is an error result. Raises `StorageError`."""
+        """Delete the session. An unknown id is an error result. Raises `StorageError`."""
         session_id = str(arguments["session_id"]).removeprefix(SESSION_SCHEME)
         try:
             await (await self._records.sessions()).delete(session_id, ctx.principal.id)
@@ -107,7 +107,7 @@ class _DeleteSession:
 
 
 def _shown(session: StoredSession) -> JsonObject:
-    """A session with times as text, for models and people."""
+    """Return a session with its times as text, for models and people."""
     shown = session.to_json()
     for key in ("createdAt", "usedAt", "expiresAt"):
         shown[key] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(shown[key]))

@@ -1,114 +1,92 @@
-"""`Shelf`: what one source contributes to the catalog, as last built from its lists and its policy.
+"""`Shelf`: the entries of one source in the catalog, built from the source's lists and its policy.
 
-It decides what exists, under which exposed names and URIs, and wraps every tool in `GuardedTool`. It knows no other
-source: `Catalog` merges the shelves.
+It applies the policy, assigns exposed names and URIs, and wraps every tool in `GuardedTool`. `Catalog` merges the shelves of all sources.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
 from gateway.auth.principal import Principal
 from gateway.catalog.names import expose_names, expose_uri
 from gateway.catalog.prompt_tools import PromptTool, prompt_tools
-from gateway.catalog.reads import ReadGate
 from gateway.catalog.uris import UriTool
 from gateway.config.policies import SourcePolicy
+from gateway.gate.pipeline import GateServices, SourceGate
+from gateway.gate.published import judge_definition
+from gateway.gate.reads import ReadGate
+from gateway.gate.slot import Limiter, Usage
+from gateway.gate.tool_rules import ToolRules
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
 from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.policy.shaping import public_names
-from gateway.policy.skills import judge_skill_uri
-from gateway.policy.tools import judge_tool
-from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals
+from gateway.policy.skill_policy import judge_skill_uri
+from gateway.policy.tool_policy import judge_tool
 from gateway.tools.base import Kind, QuarantiningSource, Source, Tool, ToolSource
-from gateway.tools.guard import GuardedTool, ToolGate
-from gateway.tools.published import judge_definition
-from gateway.tools.results import ResultKeeper
-from gateway.tools.slot import Limiter, Usage
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
-"""What identifies an entry of each list."""
+"""Kind of list → key that identifies an entry."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One source with its rules. `full` is the same object where it has more than tools."""
+    """One source with its rules. `full` is the same object if it has more than tools."""
 
     source: ToolSource
     policy: SourcePolicy
     prefix: str
     full: Source | None = None
     is_local: bool = False
-    """Ours: a name clash with another local source stops the start instead of being reported."""
+    """Whether the source is part of this gateway. A name clash of two local sources stops the start instead of being reported."""
     usage: Usage | None = None
-    """Counts the running calls, where somebody waits for their end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fittings:
-    """What every shelf of a catalog is built with."""
-
-    events: EventStream
-    name_budget: int
-    """The longest exposed tool name."""
-    keeper: ResultKeeper | None
-    approvals: Approvals | None
-    mask: Callable[[str], str] | None
-    """Takes secrets out of what errors say."""
+    """Counts the in-flight calls, if the configuration waits for their end."""
 
 
 @dataclass(slots=True, eq=False)
 class Shelf:
-    """What one entry contributes, as last built."""
+    """The exposed lists of one entry."""
 
     entry: CatalogEntry
     label: str
-    """Goes before the URIs of this source; empty for none."""
-    fittings: Fittings
-    limiter: Limiter = field(init=False)
-    gate: ReadGate = field(init=False)
+    """Label in the exposed URIs of this source; empty if they stay unchanged."""
+    services: GateServices
+    name_budget: int
+    """Maximum length of an exposed tool name."""
+    gate: SourceGate = field(init=False)
+    reads: ReadGate = field(init=False)
     tools: dict[str, tuple[Tool, GuardedTool]] = field(default_factory=lambda: cast("dict[str, tuple[Tool, GuardedTool]]", {}))
-    """By exposed name: the source's tool, and the guarded one."""
+    """Exposed name → the source's tool and the guarded tool."""
     listed: dict[Kind, list[JsonObject]] = field(default_factory=lambda: cast("dict[Kind, list[JsonObject]]", {}))
-    """Exposed wire objects."""
+    """Exposed objects in wire form, by kind."""
     natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
-    """Exposed name or URI → native one."""
+    """Exposed name or URI → native one, by kind."""
     withheld: dict[str, dict[str, str]] = field(default_factory=lambda: cast("dict[str, dict[str, str]]", {}))
-    """By kind: native name or URI → why policy does not let it exist, where that is worth telling."""
+    """Native name or URI → why policy hides it, by kind. Names hidden by patterns are left out."""
     shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
-    """Of a server without the skills extension: exposed URI of each `SKILL.md` → the entry made from it (`skills`)."""
+    """Exposed URI of each `SKILL.md` → the entry made from it, for a server without the skills extension (`skills`)."""
     _prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
 
     def __post_init__(self) -> None:
-        entry, fittings = self.entry, self.fittings
-        self.limiter = Limiter(entry.policy.max_concurrency)
-        self.gate = ReadGate(
-            entry.source.id,
-            entry.policy,
-            self.limiter,
-            fittings.events,
-            fittings.keeper,
-            is_local=entry.is_local,
-            usage=entry.usage,
-            mask=fittings.mask,
-        )
+        entry = self.entry
+        self.gate = SourceGate(entry.source.id, self.services, Limiter(entry.policy.max_concurrency), entry.usage)
+        self.reads = ReadGate(self.gate, entry.policy, is_local=entry.is_local)
 
     @property
     def hidden_text(self) -> str:
-        """What becomes of hidden text; texts of our own are not searched."""
+        """How hidden text is treated; texts of local sources are not searched."""
         return "allow" if self.entry.is_local else self.entry.policy.hidden_text
 
     def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
-        """Whether this caller may use what the source calls so."""
+        """Return whether this caller may use the entry with this native name or URI."""
         return judge_scope(principal.scopes, kind, self.entry.source.id, native) is PASS
 
     async def rebuild_tools(self) -> None:
-        """Build `tools` from what the source lists now; a tool that is the same object keeps its guard."""
+        """Build `tools` from the source's current list. A tool that is the same object keeps its guarded tool."""
         policy = self.entry.policy
         withheld: dict[str, str] = {}
         existing: dict[str, Tool] = {}
@@ -124,7 +102,7 @@ class Shelf:
         public, lost = public_names(existing, policy.overrides)
         for native, (name, holder) in lost.items():
             withheld[native] = f"overrides.{native}.name: {name!r} is the name of tool {holder!r}, so the tool is left out; choose another."
-        exposed = expose_names(self.entry.prefix, list(public.values()), self.fittings.name_budget)
+        exposed = expose_names(self.entry.prefix, list(public.values()), self.name_budget)
         built: dict[str, tuple[Tool, GuardedTool]] = {}
         for native, name in ((native, exposed[stem]) for native, stem in public.items()):
             known = self.tools.get(name)
@@ -140,11 +118,11 @@ class Shelf:
         allowed = {native: why for native, why in held.items() if judge_tool(native, policy.tools.allow, policy.tools.deny)}
         allowed = {native: why for native, why in allowed.items() if self.admits(principal, "tools", native)}
         public, _ = public_names(allowed, policy.overrides)
-        exposed = expose_names(self.entry.prefix, list(public.values()), self.fittings.name_budget)
+        exposed = expose_names(self.entry.prefix, list(public.values()), self.name_budget)
         return {exposed[stem]: allowed[native] for native, stem in public.items()}
 
     async def _native_tools(self) -> Sequence[Tool]:
-        """The source's tools, and its prompts as tools where the policy says so."""
+        """Return the source's tools, and its prompts as tools if the policy sets `promptsAsTools`."""
         tools = await self.entry.source.tools()
         source = self.entry.full
         if source is None or not self.entry.policy.prompts_as_tools:
@@ -154,29 +132,20 @@ class Shelf:
         return [*tools, *self._prompt_tools]
 
     def _guard(self, tool: Tool, name: str) -> tuple[Tool, GuardedTool]:
-        entry, fittings = self.entry, self.fittings
+        entry = self.entry
         inner = UriTool(tool, self.label) if self.label and entry.full is not None else tool
-        guarded = GuardedTool(
-            inner,
-            exposed_name=name,
-            source=entry.source.id,
-            policy=ToolGate.build(inner.definition, entry.policy, is_local=entry.is_local, keeper=fittings.keeper, mask=fittings.mask),
-            limiter=self.limiter,
-            events=fittings.events,
-            approvals=fittings.approvals,
-            usage=entry.usage,
-        )
-        return tool, guarded
+        rules = ToolRules.build(inner.definition, entry.policy, is_local=entry.is_local)
+        return tool, GuardedTool(inner, rules, self.gate, exposed_name=name)
 
     async def rebuild_kind(self, kind: Kind) -> None:
-        """Build `listed` and `natives` of one kind from what the source lists now."""
+        """Build `listed` and `natives` of one kind from the source's current list."""
         if self.entry.full is None:
             return
         key = KEY_OF[kind]
         wires = self._readable(kind, await self.entry.full.list(kind))
         natives = [str(wire[key]) for wire in wires]
         if kind == "prompts":
-            exposed = expose_names(self.entry.prefix, natives, self.fittings.name_budget)
+            exposed = expose_names(self.entry.prefix, natives, self.name_budget)
         else:
             exposed = {native: expose_uri(self.label, native) for native in natives}
         if self.hidden_text == "strip":
@@ -186,7 +155,7 @@ class Shelf:
         self.listed[kind] = [{**wire, key: exposed[native]} for wire, native in zip(wires, natives, strict=True)]
 
     def _readable(self, kind: Kind, wires: Sequence[JsonObject]) -> Sequence[JsonObject]:
-        """The listed entries that policy lets exist."""
+        """Return the listed entries that policy allows."""
         if kind == "resources":
             wires = [wire for wire in wires if judge_skill_uri(str(wire["uri"]), self.entry.policy.skills)]
         if self.hidden_text != "refuse":

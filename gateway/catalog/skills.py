@@ -1,8 +1,8 @@
-"""`SkillFace`: the skills extension (SEP-2640) over every source that has skills: our folders and remote servers.
+"""`SkillFace`: answers the skills extension (SEP-2640) for all sources with skills: local folders and remote servers.
 
-A remote server's skill keeps its bytes, digests and frontmatter; its URIs get the source's label as first segment, as
-all URIs of that source do, so `resources/read` finds its files. Each page is one request to one source; only what a server
-without the extension shows was read before, and is kept with its shelf. `server` binds the three methods to this.
+A remote skill keeps its bytes, digests and frontmatter. Its URIs get the source's label as first segment, as all URIs of that source do, so
+`resources/read` finds its files. Each page is one request to one source. Entries of a server without the extension are read in advance
+and kept with its shelf. `server` binds the three methods to this class.
 """
 
 from __future__ import annotations
@@ -17,21 +17,20 @@ from urllib.parse import unquote
 
 from gateway.catalog.catalog import Catalog
 from gateway.catalog.names import expose_uri
-from gateway.catalog.reads import Subject
 from gateway.catalog.shelf import Shelf
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
+from gateway.gate.reads import Read
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text
-from gateway.policy.scopes import judge_scope
-from gateway.policy.skills import judge_entry, judge_skill_uri
+from gateway.policy.skill_policy import judge_entry, judge_skill_uri
 from gateway.tools.base import Finished, SkillMethod, SkillServing
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
 
 ORIGIN_KEY = "dev.moongate/origin"
-"""In the `_meta` of an entry: the source that a skill is published on behalf of (SEP-2640, intermediaries)."""
+"""Key in the `_meta` of an entry: the source that published the skill (SEP-2640, intermediaries)."""
 
 MANIFEST = "/SKILL.md"
 FOLDER = "inode/directory"
@@ -40,7 +39,7 @@ SHOWN_PAGE = 100
 """Entries per page of a server without the extension."""
 
 SHOWN_TTL_MS = 60_000
-"""How long such an entry may be kept; each `skills/get` reads it anew."""
+"""Time that a client may keep such an entry; each `skills/get` reads the file again."""
 
 
 class SkillFace:
@@ -51,14 +50,14 @@ class SkillFace:
 
     @property
     def has_skills(self) -> bool:
-        """Whether any source has the extension at this moment."""
+        """Whether any source has skills now."""
         return any(True for _ in self._serving())
 
     async def list_page(self, cursor: str | None, ctx: CallContext) -> JsonObject:
-        """`skills/list`: one page of one source, the sources one after the other; one that fails to begin is passed over.
+        """Answer `skills/list` with one page of one source, the sources in order. A source whose first page fails is skipped.
 
         Raises:
-            NotFound: The cursor is not one of ours, or its source is gone (kind `cursor`).
+            NotFound: The cursor was not made by this method, or its source is gone (kind `cursor`).
         """
         await self._catalog.ready()
         shelves = self._serving()
@@ -71,7 +70,7 @@ class SkillFace:
             except GatewayError as error:
                 if inner is not None or shelf.entry.is_local:
                     raise
-                logger.warning("%s: its skills cannot be listed: %s", shelf.entry.source.id, error)
+                logger.warning("skills not listed server=%s error=%s", shelf.entry.source.id, error)
                 continue
             entries = self._exposed(page, shelf) if _has_extension(shelf) else _objects(page["skills"])
             if ctx.principal.scopes is not None:
@@ -89,21 +88,21 @@ class SkillFace:
         return {"skills": [], "ttlMs": 0, "cacheScope": "private"}
 
     async def page_of(self, shelf: Shelf, cursor: str | None, ctx: CallContext) -> tuple[list[JsonObject], str | None, int]:
-        """One page of one source by its own cursor: the entries as exposed, the next cursor, and how long they count."""
+        """Return one page of one source by the source's cursor: the exposed entries, the next cursor, and `ttlMs`."""
         page = await _ask(shelf, "skills/list", shelf.entry.source.id, {} if cursor is None else {"cursor": cursor}, ctx)
         following = page.get("nextCursor")
         return self._exposed(page, shelf), following if isinstance(following, str) else None, _ttl(page)
 
     def serves(self, shelf: Shelf) -> bool:
-        """Whether a source has the extension at this moment."""
+        """Return whether a source has the extension now."""
         return _has_extension(shelf)
 
     def exposed(self, shelf: Shelf, uri: str) -> str | None:
-        """A native URI as exposed; `None` for one that policy does not let exist."""
+        """Return a native URI as exposed; `None` for a URI that policy hides."""
         return expose_uri(shelf.label, uri) if judge_skill_uri(uri, shelf.entry.policy.skills) else None
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
-        """`skills/get`. Raises `NotFound`."""
+        """Answer `skills/get`. Raises `NotFound`."""
         shelf, native = await self._find("skill", uri)
         if not _has_extension(shelf):
             return {"skill": await self._shown(shelf, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
@@ -115,16 +114,19 @@ class SkillFace:
         return {"skill": exposed[0], "ttlMs": _ttl(answer), "cacheScope": "private"}
 
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
-        """`resources/directory/read`; of a server without it, from the list of the skill's files. Raises `NotFound`."""
+        """Answer `resources/directory/read`; for a server without it from the list of the skill's files. Raises `NotFound`."""
         shelf, native = await self._find("directory", uri)
-        if isinstance(verdict := judge_scope(ctx.principal.scopes, "resources", shelf.entry.source.id, native), Reject):
-            raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=native)
+        read = Read(method="resources/directory/read", name=uri, subject=("resources", native), hidden_text="allow")
+        return await shelf.reads.fetch(read, ctx, lambda inner: self._directory(shelf, native, uri, cursor, inner))
+
+    async def _directory(self, shelf: Shelf, native: str, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
         if not _has_extension(shelf):
             return _tree(_shown_files(shelf), uri, uri)
-        if not cast("SkillServing", shelf.entry.source).reads_directories:
+        source = cast("SkillServing", shelf.entry.source)
+        if not source.reads_directories:
             return await self._children(shelf, native, uri, ctx)
         params: JsonObject = {"uri": native} if cursor is None else {"uri": native, "cursor": cursor}
-        answer = await _ask(shelf, "resources/directory/read", uri, params, ctx)
+        answer = await source.skills("resources/directory/read", params, ctx)
         found = [_exposed_uri(child, shelf) for child in _objects(answer.get("resources")) if _is_allowed(child.get("uri"), shelf)]
         result: JsonObject = {"resources": found, "ttlMs": _ttl(answer), "cacheScope": "private"}
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
@@ -136,23 +138,23 @@ class SkillFace:
         return [shelf for shelf in self._catalog.shelves if _has_extension(shelf) or shelf.shown_skills]
 
     async def show(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject | None:
-        """The entry of a `SKILL.md` that a server without the extension has, read anew; from now on it is listed.
+        """Read a `SKILL.md` of a server without the extension, list its entry from now on, and return it.
 
-        `None` where it cannot be listed as it is: then its skill is for the tools.
+        Returns `None` if the file breaks the rules for listed skills; only the tools serve such a skill.
 
         Raises:
-            NotFound: It is gone.
-            SkillError: It is no `SKILL.md`.
-            PolicyDenied: It may not be read.
+            NotFound: The file is gone.
+            SkillError: The file is not a usable `SKILL.md`.
+            PolicyDenied: The file may not be read.
         """
-        from gateway.catalog.skill_entries import bytes_of, entry_of
+        from gateway.skills.remote import bytes_of, entry_of
 
         try:
             outcome = await self._catalog.read_now(uri, ctx)
             found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
             if found is None:
-                raise SkillError(f"The server gives nothing usable at {uri!r}.", code="entry-differs")
-            entry = entry_of(self._catalog.locate(uri)[1], found[0])
+                raise SkillError(f"The server sent neither text nor base64 for {uri!r}.", code="entry-differs")
+            entry = entry_of(self._catalog.locate(uri)[1], found)
         except (NotFound, PolicyDenied, SkillError):
             shelf.shown_skills.pop(uri, None)
             raise
@@ -164,22 +166,22 @@ class SkillFace:
         return exposed[0]
 
     async def _shown(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject:
-        """As `show`, of one that is listed. Raises `NotFound`."""
+        """Return the current entry of a listed `SKILL.md`. Raises `NotFound`."""
         entry = await self.show(shelf, uri, ctx) if uri in shelf.shown_skills else None
         if entry is None:
             raise NotFound("skill", uri)
         return entry
 
     def _exposed(self, page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
-        """The entries of a page that exist here, under the URIs of their shelf, with where they come from."""
+        """Return the entries of a page that policy allows, with exposed URIs and their origin."""
         entries = _objects(page.get("skills"))
-        if shelf.entry.is_local:  # made and filtered here
+        if shelf.entry.is_local:  # the local source has already filtered them
             return [_expose(entry, shelf) for entry in entries]
         served = [_expose(entry, shelf) for entry in entries if judge_entry(entry) and _is_served(entry, shelf)]
         return [entry for entry in served if self._is_its(entry, shelf)]
 
     def _is_its(self, entry: JsonMapping, shelf: Shelf) -> bool:
-        """Whether the exposed URI leads back to this source: two of them may want one."""
+        """Return whether the exposed URI belongs to this source, because two sources may claim the same one."""
         try:
             return self._catalog.locate(str(entry["uri"]))[0] is shelf
         except NotFound:
@@ -196,13 +198,14 @@ class SkillFace:
         return shelf, native
 
     async def _children(self, shelf: Shelf, native: str, uri: str, ctx: CallContext) -> JsonObject:
-        """The direct children of a folder, by the manifests around it."""
+        """Return the direct children of a folder, from the entries of the skills around it."""
+        source = cast("SkillServing", shelf.entry.source)
         place = native.rstrip("/")
         root = place
         files: list[str] = []
         while root.count("/") > 1 and not files:
             try:
-                answer = await _ask(shelf, "skills/get", uri, {"uri": root + MANIFEST}, ctx)
+                answer = await source.skills("skills/get", {"uri": root + MANIFEST}, ctx)
                 listed = _objects(cast("JsonMapping", answer.get("skill") or {}).get("resources"))
                 files = [str(file["uri"]) for file in listed if isinstance(file.get("uri"), str)]
             except NotFound:
@@ -214,14 +217,14 @@ class SkillFace:
 async def _ask(
     shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext, native: str | None = None
 ) -> JsonObject:
-    """One request to a source, through its gate. Hosts compare what is listed with the file, so nothing is taken out of it."""
+    """Send one request to a source, through its gate. The result stays unchanged, because hosts compare entries with files."""
     source = cast("SkillServing", shelf.entry.source)
-    subject: Subject | None = None if native is None else ("resources", native)
-    return await shelf.gate.finish(method, name, ctx, lambda inner: source.skills(method, params, inner), "allow", subject)
+    read = Read(method=method, name=name, subject=None if native is None else ("resources", native), hidden_text="allow")
+    return await shelf.reads.fetch(read, ctx, lambda inner: source.skills(method, params, inner))
 
 
 async def _page(shelf: Shelf, params: JsonObject, ctx: CallContext) -> JsonObject:
-    """One page of a source; of one without the extension from what it shows."""
+    """Return one page of a source; for a source without the extension from `shown_skills`."""
     if _has_extension(shelf):
         return await _ask(shelf, "skills/list", shelf.entry.source.id, params, ctx)
     uris = sorted(shelf.shown_skills)
@@ -237,13 +240,13 @@ def _has_extension(shelf: Shelf) -> bool:
 
 
 def _shown_files(shelf: Shelf) -> list[str]:
-    """Exposed URIs of what is known of the skills that a server without the extension shows."""
+    """Return the exposed URIs of all known files of skills of a server without the extension."""
     roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in shelf.shown_skills)
     return list(dict.fromkeys([*shelf.shown_skills, *(uri for uri in shelf.natives.get("resources", {}) if uri.startswith(roots))]))
 
 
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
-    """The direct children of the folder `uri`. Raises `NotFound`."""
+    """Return the direct children of the folder `uri`. Raises `NotFound`."""
     children: dict[str, JsonObject] = {}
     for file in files:
         if file.startswith(f"{place}/"):
@@ -256,12 +259,13 @@ def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
 
 
 def _is_served(entry: JsonMapping, shelf: Shelf) -> bool:
-    """Whether policy lets an entry exist: by its path, and by hidden text where that is refused."""
+    """Return whether policy allows an entry, by its path, and by its text if hidden text is refused."""
     if not _is_allowed(entry.get("uri"), shelf):
         return False
     verdict = judge_hidden_text(dict(entry), "The entry") if shelf.hidden_text == "refuse" else PASS
     if isinstance(verdict, Reject):
-        logger.warning("%s: skill %s left out: %s", shelf.entry.source.id, strip_text(str(entry.get("uri"))), verdict.reason)
+        uri = strip_text(str(entry.get("uri")))
+        logger.warning("skill left out server=%s skill=%s reason=%s", shelf.entry.source.id, uri, verdict.reason)
         return False
     return True
 
@@ -271,7 +275,7 @@ def _is_allowed(uri: JsonValue, shelf: Shelf) -> bool:
 
 
 def _expose(entry: JsonMapping, shelf: Shelf) -> JsonObject:
-    """An entry under the URIs of its shelf; without files of skills in it that policy denies."""
+    """Return an entry with exposed URIs, without files that policy denies."""
     if shelf.entry.is_local and not shelf.label:
         return dict(entry)
     exposed = _exposed_uri(entry, shelf)
@@ -302,7 +306,7 @@ def _cursor(shelf: Shelf, inner: str | None) -> str:
 
 
 def _open_cursor(cursor: str | None, shelves: Sequence[Shelf]) -> tuple[int, str | None]:
-    """Where a page starts: which source, and that source's own cursor."""
+    """Return the start of a page: the position of its source, and the source's own cursor."""
     if cursor is None:
         return 0, None
     try:

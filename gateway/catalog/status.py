@@ -1,7 +1,6 @@
-"""`gateway_status`: lets a model tell its user why a server is missing and what to do about it.
+"""`gateway_status`: shows a model why a server is missing, and what its user can do about it.
 
-Reads what the sources say of themselves; starts, repairs and reveals nothing. Errors are one line, without control
-characters; who tells them has masked every known secret.
+It only reads the state of the sources. Errors are one line without control characters; the sources have masked every known secret.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ from gateway.tools.context import CallContext
 STATUS_URI = "moongate://status"
 
 MAX_ERROR_CHARS = 500
-"""Of one source's last error."""
+"""Length of a source's last error."""
 
 ADVICE: Mapping[str, str] = {
-    "starting": "It is still starting: ask again in a few seconds.",
-    "down": "It is tried again by itself. If it stays down, run `moongate doctor` on the machine of the gateway.",
-    "disabled": "Change its entry in the gateway's configuration to use it.",
+    "starting": "The server is still starting; ask again in a few seconds.",
+    "down": "The gateway retries by itself. If the server stays down, run `moongate doctor` on the machine of the gateway.",
+    "disabled": "To use the server, change its entry in the gateway's configuration.",
     "auth needed": "Run `moongate auth login {name}` on the machine of the gateway.",
     "held": "Its command waits until a person accepts it: `moongate lock --accept {name}` on the machine of the gateway.",
-    "idle": "It starts with the next call of one of its tools.",
+    "idle": "The server starts with the next call of one of its tools.",
 }
 """State → what to do; states without an entry need nothing done."""
 
@@ -36,16 +35,16 @@ QUARANTINE_ADVICE = (
     "Quarantined tools differ from what was accepted or first listed: "
     "`moongate lock --diff` shows how, `moongate lock --accept {name}` accepts them."
 )
-"""What to do about tools that are held back."""
+"""Advice for quarantined tools."""
 
 
 def status_resource() -> JsonObject:
-    """The status as it is listed among resources."""
+    """Return the status as a listed resource."""
     return {
         "uri": STATUS_URI,
         "name": "gateway-status",
         "title": "Status of the gateway",
-        "description": "Every server behind this gateway: its state, its tools, its last error, and what to do.",
+        "description": "Every server behind this gateway: its state, its tools, its last error, and advice.",
         "mimeType": "application/json",
     }
 
@@ -54,14 +53,14 @@ class GatewayStatus:
     """Implements `Tool`: `gateway_status(server?)`."""
 
     def __init__(self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]) -> None:
-        """`sources` tells how each is doing now, `problems` what is wrong with the gateway itself, both without secrets."""
+        """`sources` returns the state of each source, `problems` the problems of the gateway itself, both without secrets."""
         self._sources = sources
         self._problems = problems
         self.definition = ToolDefinition(
             name="gateway_status",
             title="Status of the gateway",
             description=(
-                "Tell how the servers behind this gateway are doing. Use it when a tool or server is missing or fails: it says why, "
+                "Show the state of the servers behind this gateway. Use it if a tool or server is missing or fails: it shows the reason "
                 "and what the user can do."
             ),
             input_schema={
@@ -73,29 +72,29 @@ class GatewayStatus:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """One line per source for people, the same as structured content."""
+        """Return one line per source, and the same data as structured content."""
         entries = self.entries(ctx.on_behalf_of)
         server = arguments.get("server")
         if server is not None:
             names = [entry["name"] for entry in entries]
             entries = [entry for entry in entries if entry["name"] == server]
             if not entries:
-                raise ToolFailed(f"There is no source {str(server)[:100]!r} here. There is: {', '.join(names) or 'none'}.")
+                raise ToolFailed(f"Unknown source {str(server)[:100]!r}. Sources: {', '.join(names) or 'none'}.")
         problems = self.problems()
         lines = [*problems, *map(_line, entries)]
         told: JsonObject = {"sources": entries, **({"problems": problems} if problems else {})}
         return Complete.text("\n".join(lines) or "No source is configured.", structured=told)
 
     def problems(self) -> list[str]:
-        """What is wrong with the gateway itself, each in one line."""
+        """Return the problems of the gateway itself, each as one line."""
         return [self._clean(problem) for problem in self._problems()]
 
     def entries(self, viewer: Principal) -> list[JsonObject]:
-        """Every source as plain data, as far as the viewer may know it."""
+        """Return every source as plain data, limited to what the viewer may see."""
         return [self._entry(status.seen_by(viewer)) for status in self._sources()]
 
     def as_json(self, viewer: Principal) -> str:
-        """The resource's text."""
+        """Return the text of the resource."""
         problems = self.problems()
         told = {"sources": self.entries(viewer), **({"problems": problems} if problems else {})}
         return json.dumps(told, ensure_ascii=False, indent=2)

@@ -1,4 +1,4 @@
-"""Whether a URI can come from a URI template; only used to find the source of an unlisted, unprefixed resource."""
+"""Matches URIs with URI templates, to find the source of an unlisted resource without a prefix."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from functools import lru_cache
 _EXPRESSION = re.compile(r"(?:\{([+#./;?&]?)[^{}]*\})+")
 
 MAX_TEMPLATE_CHARS = 2_000
-"""Longer templates, and longer URIs, match nothing."""
+"""Longer templates and longer URIs never match."""
 
 MAX_EXPRESSIONS = 6
-"""Templates with more separate expressions match nothing: a server's template must not make matching slow."""
+"""Templates with more separate expressions never match, because a server's template must not make matching slow."""
 
 
 def matches_template(template: str, uri: str) -> bool:
-    """Whether `uri` fits an RFC 6570 template; reserved expansion (`{+x}`) may span segments."""
+    """Return whether `uri` matches an RFC 6570 template. Reserved expansion (`{+x}`) may span segments."""
     if len(template) > MAX_TEMPLATE_CHARS or len(uri) > MAX_TEMPLATE_CHARS:
         return False
     pattern = _pattern(template)
@@ -35,7 +35,7 @@ def _pattern(template: str) -> re.Pattern[str] | None:
         if "{+" in run or "{#" in run:
             parts.append(".+")
         else:
-            # Adjacent expressions are one run: what each of them took does not matter here.
+            # Adjacent expressions count as one, because their separate values are not needed.
             parts.append("[^/?#]+" if run.count("{") > len(re.findall(r"\{[./;?&]", run)) else ".*")
         end = match.end()
     parts.append(re.escape(template[end:]))

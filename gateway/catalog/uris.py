@@ -1,7 +1,7 @@
-"""Rewrites the URIs inside what a prefixed source publishes and returns, so that clients can follow them.
+"""Rewrites the URIs in definitions and results of a prefixed source to exposed URIs, so that clients can read them.
 
-Touches only URI fields of MCP content: resource links, embedded resources, read contents and `_meta.ui`; texts
-are never searched. Copies on write: a relayed object that needs no change is handed on as it is.
+Only URI fields of MCP content are changed: resource links, embedded resources, read contents and `_meta.ui`. Text is never searched.
+Objects are copied on write; an object that needs no change is returned itself.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gateway.tools.context import CallContext
 
 
 def expose_blocks(blocks: JsonValue, label: str) -> JsonValue:
-    """Content blocks with exposed URIs."""
+    """Return content blocks with exposed URIs."""
     if not isinstance(blocks, list):
         return blocks
     return [_expose_block(block, label) for block in cast("list[JsonValue]", blocks)]
@@ -37,7 +37,7 @@ def _expose_block(block: JsonValue, label: str) -> JsonValue:
 
 
 def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
-    """Resource contents (`{uri, text|blob}`) with exposed URIs."""
+    """Return resource contents (`{uri, text|blob}`) with exposed URIs."""
     exposed: list[JsonValue] = []
     for item in contents:
         uri = cast("JsonMapping", item).get("uri") if isinstance(item, dict) else None
@@ -46,7 +46,7 @@ def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
 
 
 def expose_messages(messages: JsonValue, label: str) -> JsonValue:
-    """Prompt messages with exposed URIs in their content."""
+    """Return prompt messages with exposed URIs in their content."""
     if not isinstance(messages, list):
         return messages
     exposed: list[JsonValue] = []
@@ -67,7 +67,7 @@ def _needs_exposing(blocks: list[JsonObject]) -> bool:
 
 
 def expose_definition(definition: ToolDefinition, label: str) -> ToolDefinition:
-    """A definition whose MCP Apps reference (`_meta.ui.resourceUri`) is exposed."""
+    """Return a definition whose MCP Apps reference (`_meta.ui.resourceUri`) is exposed."""
     meta = definition.extra.get("_meta")
     if not isinstance(meta, dict):
         return definition
@@ -84,7 +84,7 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 
 def uri_to_judge(template: str, argument: JsonMapping, context: JsonMapping | None) -> str:
-    """What a scope judges of a completion: the template, filled if a value in it leads to another place (`../`)."""
+    """Return the URI that scopes judge for a completion: the template, filled in if a value can change the path (`../`)."""
     filled = template
     others = context.get("arguments") if context is not None else None
     values = dict(cast("JsonMapping", others)) if isinstance(others, dict) else {}
@@ -100,7 +100,7 @@ def _fill(name: str, value: str, expression: re.Match[str]) -> str:
 
 
 class UriTool:
-    """A tool of a prefixed source: same calls, exposed URIs in its results."""
+    """A tool of a prefixed source that exposes the URIs in its results."""
 
     def __init__(self, inner: Tool, label: str) -> None:
         self._inner = inner
@@ -109,18 +109,13 @@ class UriTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The inner definition with exposed URIs."""
+        """The definition of the inner tool with exposed URIs."""
         return self._definition
 
     @property
     def keeps_tasks(self) -> bool:
-        """As the inner tool: whether a server's own task is on record inside a durable one."""
+        """As of the inner tool: whether a server's own task is recorded inside a durable one."""
         return bool(getattr(self._inner, "keeps_tasks", False))
-
-    @property
-    def asks_for_tasks(self) -> bool:
-        """As the inner tool: whether its calls begin without a task, and ask for one where they need it (`tools.waits`)."""
-        return bool(getattr(self._inner, "asks_for_tasks", False))
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Call the inner tool."""
@@ -130,7 +125,7 @@ class UriTool:
         return outcome
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Ask about a task of the inner tool (`TaskTool`)."""
+        """Return the state of a task of the inner tool (`TaskTool`)."""
         if not isinstance(self._inner, TaskTool):
             raise NotFound("task", "")
         answer = await self._inner.task(method, params, ctx)

@@ -1,1 +1,1 @@
-"""Model clients behind one method: OpenAI Responses, Chat Completions, the connected client's sampling, scripted."""
+"""Chat clients: models over OpenAI's Responses and Chat Completions APIs, AG-UI, MCP sampling, and scripted answers for tests."""

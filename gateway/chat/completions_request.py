@@ -1,8 +1,7 @@
-"""A conversation as a request of Chat Completions."""
+"""Converts a conversation to a request of the Chat Completions API."""
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Sequence
 from typing import cast
@@ -10,7 +9,8 @@ from typing import cast
 from gateway.chat.openai_options import answer_format, offered, passed_on, tool_mode
 from gateway.chat.responses_request import to_audio
 from gateway.errors import ChatClientInvalidRequestException
-from gateway.json_types import JsonObject, JsonValue, as_text
+from gateway.json_types import JsonObject, as_text
+from gateway.types.call_arguments import decoded, to_text
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -18,20 +18,20 @@ from gateway.types.options import ChatOptions
 logger = logging.getLogger(__name__)
 
 UNSUPPORTED = frozenset({"background", "stream_options"})
-"""Options that the API does not have, or that are added elsewhere."""
+"""Options that the API does not support, or that are added elsewhere."""
 
 REASONING_DETAILS = "reasoning_details"
-"""Some servers' reasoning, which they want back as it was."""
+"""Field in which some servers return reasoning that must be sent back unchanged."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
-    """The request body but for the model.
+    """Return the request body without the model.
 
     Raises:
-        ChatClientInvalidRequestException: There is nothing to send, or an option makes no sense.
+        ChatClientInvalidRequestException: The conversation is empty, or an option is invalid.
     """
     if options.get("conversation_id") or cast("JsonObject", options).get("continuation_token"):
-        logger.debug("Chat Completions keeps nothing: conversation_id and continuation_token are left out")
+        logger.debug("option ignored: Chat Completions stores no conversation options=conversation_id,continuation_token")
     request = passed_on(options, {}, UNSUPPORTED)
     request["messages"] = to_wire_messages(messages, options.get("instructions"), instruction_role)
     if not request["messages"]:
@@ -68,7 +68,7 @@ def _add_tools(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_wire_messages(messages: Sequence[Message], instructions: str | None, instruction_role: str | None = None) -> list[JsonObject]:
-    """Messages in the API's form; each tool result becomes a message of its own, right after the calls."""
+    """Return messages in the API's form. Each tool result becomes a message after the calls."""
     wire: list[JsonObject] = [{"role": instruction_role or "system", "content": instructions}] if instructions else []
     shown: list[JsonObject] = []
     for message in messages:
@@ -100,12 +100,12 @@ def _entry(message: Message, contents: Sequence[Content]) -> JsonObject | None:
     if refusal:
         entry["refusal"] = refusal
     if reasoning:
-        entry[REASONING_DETAILS] = _decoded(reasoning)
+        entry[REASONING_DETAILS] = decoded(reasoning)
     return entry
 
 
 def _wire_content(role: str, contents: Sequence[Content]) -> str | list[JsonObject]:
-    """Text alone stays text, because not every compatible server takes a list."""
+    """Return plain text if there is only text, because not every compatible server accepts a list."""
     if role in ("assistant", "system", "developer"):
         return "".join(c.text or "" for c in contents if c.type == "text" and not c.additional_properties.get("refusal"))
     parts = [part for c in contents if (part := _part(c)) is not None]
@@ -129,14 +129,14 @@ def _part(content: Content) -> JsonObject | None:
         return {"type": "input_audio", "input_audio": audio}
     if content.type == "uri":
         kind = content.media_type or "file"
-        logger.warning("a %s by address cannot be sent over Chat Completions; the model only reads the address", kind)
+        logger.warning("Chat Completions accepts no address of this media type; sent as text media_type=%r", kind)
         return {"type": "text", "text": content.uri or ""}
     name = content.name or properties.get("filename") or "file"
     return {"type": "file", "file": {"file_data": content.uri, "filename": name}}
 
 
 def _result(content: Content, shown: list[JsonObject]) -> JsonObject:
-    """A tool's result. The API takes only text there: images and the like go into `shown`, for a message after all results."""
+    """Return a tool's result. The API accepts only text here, so images and files go into `shown` for a message after all results."""
     rich = [part for item in content.items or () if item.type != "text" and (part := _part(item)) is not None]
     if rich:
         shown += [{"type": "text", "text": f"Result of the tool call {content.call_id}:"}, *rich]
@@ -145,15 +145,5 @@ def _result(content: Content, shown: list[JsonObject]) -> JsonObject:
 
 
 def _wire_call(call: Content) -> JsonObject:
-    arguments = call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {})
-    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments or "{}"}}
-
-
-
-
-def _decoded(text: str) -> JsonValue:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
-
+    arguments = to_text(call.arguments) or "{}"
+    return {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": arguments}}

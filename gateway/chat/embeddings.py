@@ -1,4 +1,4 @@
-"""Embeddings: texts as vectors, for memory and retrieval; `OpenAIEmbeddingClient` gets them from a compatible server.
+"""Embedding clients: convert texts to vectors for memory and retrieval. `OpenAIEmbeddingClient` uses a compatible server.
 
 Names are agent-framework's.
 """
@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypedDict, c
 
 from typing_extensions import TypeVar
 
+from gateway.chat.model_retry import RetryPolicy
+from gateway.chat.model_tracing import DURATION, LABELS, answered, count_tokens
 from gateway.chat.openai_connection import OpenAIConnection, counts, list_of
 from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
-from gateway.chat.retry import RetryPolicy
-from gateway.chat.tracing import DURATION, LABELS, answered, count_tokens
 from gateway.errors import ChatClientInvalidRequestException, ChatClientInvalidResponseException
 from gateway.json_types import JsonObject
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation
@@ -27,38 +27,38 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 MAX_INPUTS = 2048
-"""Texts in one request, as OpenAI's API limits them; more go out in several requests."""
+"""Maximum texts per request in OpenAI's API; more are sent in several requests."""
 
 _USAGE = {"prompt_tokens": "input_token_count", "total_tokens": "total_token_count"}
 
 
 class EmbeddingGenerationOptions(TypedDict, total=False):
-    """What a caller may ask of an embedding client."""
+    """Options of an embedding request."""
 
     model: str
     dimensions: int
 
 
 class OpenAIEmbeddingOptions(EmbeddingGenerationOptions, total=False):
-    """What OpenAI's API takes beside that."""
+    """Additional options of OpenAI's API."""
 
     encoding_format: str
-    """`float`, or `base64`, which is half as long on the wire."""
+    """`float`, or `base64`, which is half as long."""
     user: str
 
 
 EmbeddingT = TypeVar("EmbeddingT", default=list[float])
-"""The form of a vector, such as `list[float]`, `list[int]` or `bytes`."""
+"""Type of a vector, such as `list[float]`, `list[int]` or `bytes`."""
 EmbeddingInputT = TypeVar("EmbeddingInputT", default=str)
-"""What is embedded."""
+"""Type of the input."""
 EmbeddingOptionsT = TypeVar("EmbeddingOptionsT", bound=Mapping[str, Any], default=EmbeddingGenerationOptions)
-"""What an embedding client takes as options."""
+"""Type of an embedding client's options."""
 InputT_contra = TypeVar("InputT_contra", contravariant=True, default=str)
 OptionsT_contra = TypeVar("OptionsT_contra", bound=Mapping[str, Any], contravariant=True, default=EmbeddingGenerationOptions)
 
 
 class Embedding(Generic[EmbeddingT]):
-    """One vector; generic over its form."""
+    """A vector of any type."""
 
     __slots__ = ("_dimensions", "additional_properties", "created_at", "model", "vector")
 
@@ -79,7 +79,7 @@ class Embedding(Generic[EmbeddingT]):
 
     @property
     def dimensions(self) -> int | None:
-        """What was given, or the vector's length; `None` for a vector without a length, and for a text such as base64."""
+        """The given number of dimensions, or the vector's length; `None` if the vector has no length or is text such as base64."""
         if self._dimensions is not None:
             return self._dimensions
         return len(self.vector) if isinstance(self.vector, Sized) and not isinstance(self.vector, str) else None
@@ -89,7 +89,7 @@ class Embedding(Generic[EmbeddingT]):
 
 
 class GeneratedEmbeddings(list[Embedding[EmbeddingT]], Generic[EmbeddingT, EmbeddingOptionsT]):
-    """The embeddings of a call, in the order of the inputs, with what the call used."""
+    """Embeddings in the order of the inputs, with the tokens used."""
 
     def __init__(
         self,
@@ -110,23 +110,23 @@ GeneratedT = TypeVar("GeneratedT", bound=GeneratedEmbeddings[Any, Any])
 
 @runtime_checkable
 class SupportsGetEmbeddings(Protocol[InputT_contra, EmbeddingT, OptionsT_contra]):
-    """Anything that gives embeddings."""
+    """An object that creates embeddings."""
 
     def get_embeddings(
         self, values: Sequence[InputT_contra], *, options: OptionsT_contra | None = None
     ) -> Awaitable[GeneratedEmbeddings[EmbeddingT, Any]]:
-        """An embedding for each value, in their order."""
+        """Return an embedding for each value, in order."""
         ...
 
 
 class BaseEmbeddingClient(ABC, Generic[EmbeddingInputT, EmbeddingT, EmbeddingOptionsT]):
     """Base of embedding clients; subclasses implement `get_embeddings`.
 
-    Generic over what is embedded (`str`), the form of a vector (`list[float]`) and the options.
+    Generic over the types of input (`str`), vector (`list[float]`) and options.
     """
 
     OTEL_PROVIDER_NAME = "unknown"
-    """The provider in telemetry."""
+    """Name of the provider in telemetry."""
 
     def __init__(self, *, additional_properties: JsonObject | None = None) -> None:
         self.additional_properties: JsonObject = dict(additional_properties or {})
@@ -135,11 +135,11 @@ class BaseEmbeddingClient(ABC, Generic[EmbeddingInputT, EmbeddingT, EmbeddingOpt
     async def get_embeddings(
         self, values: Sequence[EmbeddingInputT], *, options: EmbeddingOptionsT | None = None
     ) -> GeneratedEmbeddings[EmbeddingT, EmbeddingOptionsT]:
-        """An embedding for each value, in their order."""
+        """Return an embedding for each value, in order."""
 
 
 async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaitable[GeneratedT]]) -> GeneratedT:
-    """Do the work of one request, in a span and with metrics if instrumentation is on."""
+    """Run `work`, one request, within a span and with metrics if instrumentation is on."""
     if not OBSERVABILITY_SETTINGS.enable_instrumentation:
         return await work()
     told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
@@ -158,7 +158,7 @@ async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaita
 
 
 class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddingOptions]):
-    """The embeddings API. Owns its connection pool, unless it was given a client: `aclose` it."""
+    """A client for the embeddings API. It owns its connection pool unless a client is passed; close it with `aclose`."""
 
     NAMES: ClassVar[Names] = Names(models=("EMBEDDING_MODEL", "MODEL"), azure_api_version="2024-10-21")
     OTEL_PROVIDER_NAME = "openai"
@@ -180,10 +180,10 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
         additional_properties: JsonObject | None = None,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """As with the chat clients; the model is looked up in `OPENAI_EMBEDDING_MODEL`, then `OPENAI_MODEL`.
+        """Accept the same arguments as the chat clients. The model defaults to `OPENAI_EMBEDDING_MODEL`, then `OPENAI_MODEL`.
 
         Raises:
-            SettingNotFoundError: There is no model or no key anywhere; the text says what to set.
+            SettingNotFoundError: No model or no key is set; the text says what to set.
         """
         super().__init__(additional_properties=additional_properties)
         endpoint = find_endpoint(Given.among(locals()), self.NAMES)
@@ -191,25 +191,25 @@ class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddin
         self._connection = OpenAIConnection(endpoint, retry=retry)
 
     def service_url(self) -> str:
-        """The address of the API."""
+        """Return the address of the API."""
         return self._connection.endpoint.base_url
 
     async def aclose(self) -> None:
-        """Close the connections; the client may be used again afterwards."""
+        """Close the connections. The client can be used again."""
         await self._connection.aclose()
 
     async def get_embeddings(
         self, values: Sequence[str], *, options: OpenAIEmbeddingOptions | EmbeddingGenerationOptions | None = None
     ) -> GeneratedEmbeddings[list[float], OpenAIEmbeddingOptions]:
-        """An embedding for each text, in their order; none for none.
+        """Return an embedding for each text, in order; none for an empty list.
 
         Raises:
-            ModelError: The endpoint failed, or gave another number of vectors than texts.
+            ModelError: The endpoint failed, or returned a wrong number of vectors.
         """
         chosen: JsonObject = {key: value for key, value in (options or {}).items() if value is not None}
         model = str(chosen.pop("model", None) or self.model)
         if not model:
-            raise ChatClientInvalidRequestException("No model is named: give the client one, or set the option `model`.")
+            raise ChatClientInvalidRequestException("No model is set: pass one to the client, or set the option `model`.")
         own = cast("OpenAIEmbeddingOptions | None", options)
         return await traced_embeddings(self.OTEL_PROVIDER_NAME, model, lambda: self._vectors(model, values, chosen, own))
 
@@ -231,17 +231,17 @@ def _vectors(answer: JsonObject, model: str, expected: int) -> list[Embedding[li
     if all(isinstance(entry.get("index"), int) for entry in entries):
         entries.sort(key=lambda entry: cast("int", entry["index"]))
     if len(entries) != expected:
-        raise ChatClientInvalidResponseException(f"Model {model!r} gave {len(entries)} vector(s) for {expected} text(s).")
+        raise ChatClientInvalidResponseException(f"Model {model!r} returned {len(entries)} vector(s) for {expected} text(s).")
     named = str(answer.get("model") or model)
     return [Embedding(_vector(entry.get("embedding"), model), model=named) for entry in entries]
 
 
 def _vector(value: object, model: str) -> list[float]:
-    """A vector as numbers; base64 is little-endian 32-bit floats."""
+    """Return a vector as numbers; base64 contains little-endian 32-bit floats."""
     try:
         if isinstance(value, str):
             raw = base64.b64decode(value, validate=True)
             return list(struct.unpack(f"<{len(raw) // 4}f", raw))
         return [float(number) for number in cast("list[float]", value)]
     except (ValueError, TypeError, struct.error):
-        raise ChatClientInvalidResponseException(f"Model {model!r} gave a vector that could not be read.") from None
+        raise ChatClientInvalidResponseException(f"Model {model!r} returned an invalid vector.") from None

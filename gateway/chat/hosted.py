@@ -1,8 +1,7 @@
-"""Tools that the provider runs itself: settings to put among the tools of a call, and what says which client has which.
+"""Hosted tools, which the model's provider runs: their settings, and protocols that show which client supports which tool.
 
-`isinstance(client, SupportsWebSearchTool)` asks whether a client's provider can search the web (requirements CL6); the
-static method gives the settings. Names are agent-framework's. Nothing of this runs on this machine, except a shell that
-a program gives itself.
+`isinstance(client, SupportsWebSearchTool)` tells whether a client's provider can search the web; the static method returns the settings to
+add to the tools of a call. Names are agent-framework's. Nothing here runs on this machine, except a shell function that a program passes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ class SupportsCodeInterpreterTool(Protocol):
 
     @staticmethod
     def get_code_interpreter_tool(*, file_ids: Sequence[str] | None = None) -> JsonObject:
-        """The tool's settings; the files are put into its container."""
+        """Return the tool's settings; the files are copied into its container."""
         ...
 
 
@@ -30,27 +29,27 @@ class SupportsWebSearchTool(Protocol):
 
     @staticmethod
     def get_web_search_tool(*, user_location: JsonMapping | None = None) -> JsonObject:
-        """The tool's settings."""
+        """Return the tool's settings."""
         ...
 
 
 @runtime_checkable
 class SupportsImageGenerationTool(Protocol):
-    """A client whose provider makes images."""
+    """A client whose provider generates images."""
 
     @staticmethod
     def get_image_generation_tool() -> JsonObject:
-        """The tool's settings."""
+        """Return the tool's settings."""
         ...
 
 
 @runtime_checkable
 class SupportsMCPTool(Protocol):
-    """A client whose provider calls remote MCP servers itself."""
+    """A client whose provider calls remote MCP servers."""
 
     @staticmethod
     def get_mcp_tool(*, name: str, url: str | None = None) -> JsonObject:
-        """The tool's settings for one server."""
+        """Return the tool's settings for one server."""
         ...
 
 
@@ -60,7 +59,7 @@ class SupportsFileSearchTool(Protocol):
 
     @staticmethod
     def get_file_search_tool(*, vector_store_ids: Sequence[str]) -> JsonObject:
-        """The tool's settings."""
+        """Return the tool's settings."""
         ...
 
 
@@ -70,7 +69,7 @@ class SupportsShellTool(Protocol):
 
     @staticmethod
     def get_shell_tool() -> JsonObject | FunctionTool[..., object]:
-        """The tool's settings, or the function that stands for it."""
+        """Return the tool's settings, or a function that runs commands locally."""
         ...
 
 
@@ -79,13 +78,13 @@ def _settings(kind: str, **given: object) -> JsonObject:
 
 
 class ResponsesTools:
-    """The hosted tools of the Responses API."""
+    """Hosted tools of the Responses API."""
 
     @staticmethod
     def get_code_interpreter_tool(
         *, file_ids: Sequence[str] | None = None, container: Literal["auto"] | JsonMapping = "auto"
     ) -> JsonObject:
-        """Runs Python in a container of the provider, with these of its files."""
+        """Return settings for running Python in a container of the provider, with the given files."""
         place: JsonObject = dict(container) if isinstance(container, Mapping) else {"type": "auto"}
         return {"type": "code_interpreter", "container": place | ({"file_ids": list(file_ids)} if file_ids else {})}
 
@@ -96,7 +95,7 @@ class ResponsesTools:
         search_context_size: Literal["low", "medium", "high"] | None = None,
         filters: JsonMapping | None = None,
     ) -> JsonObject:
-        """Searches the web; `user_location` may have `city`, `country`, `region` and `timezone`."""
+        """Return settings for web search; `user_location` may have `city`, `country`, `region` and `timezone`."""
         place = {"type": "approximate", **user_location} if user_location else None
         return _settings("web_search", user_location=place, search_context_size=search_context_size, filters=filters)
 
@@ -112,7 +111,7 @@ class ResponsesTools:
         moderation: Literal["auto", "low"] | None = None,
         output_compression: int | None = None,
     ) -> JsonObject:
-        """Makes images; `size` is such as `1024x1024`, `output_compression` 0 to 100."""
+        """Return settings for image generation; `size` is such as `1024x1024`, `output_compression` 0 to 100."""
         return _settings(
             "image_generation",
             size=size,
@@ -137,7 +136,7 @@ class ResponsesTools:
         project_connection_id: str | None = None,
         authorization: str | None = None,
     ) -> JsonObject:
-        """Calls a remote MCP server from the provider's side; `headers` and `authorization` are sent to the provider.
+        """Return settings for calls of a remote MCP server by the provider, which receives `headers` and `authorization`.
 
         `approval_mode` may name tools under `always_require_approval` and `never_require_approval`.
         """
@@ -161,7 +160,7 @@ class ResponsesTools:
 
     @staticmethod
     def get_file_search_tool(*, vector_store_ids: Sequence[str], max_num_results: int | None = None) -> JsonObject:
-        """Searches the provider's vector stores."""
+        """Return settings for searching the provider's vector stores."""
         return _settings("file_search", vector_store_ids=list(vector_store_ids), max_num_results=max_num_results)
 
     @staticmethod
@@ -172,9 +171,9 @@ class ResponsesTools:
         name: str | None = None,
         description: str | None = None,
     ) -> JsonObject | FunctionTool[..., object]:
-        """A shell in a container of the provider; or, with `func`, a tool that runs commands here, through the same gate as any.
+        """Return settings for a shell in a container of the provider or, with `func`, a tool that runs commands locally through the gate.
 
-        `func` takes the command as its one argument.
+        `func` receives the command as its only argument.
         """
         if func is None:
             return {"type": "shell", "environment": {"type": "container_auto"} if environment == "auto" else dict(environment)}
@@ -184,9 +183,9 @@ class ResponsesTools:
 
 
 class CompletionsTools:
-    """The hosted tools of Chat Completions: one."""
+    """Hosted tools of Chat Completions."""
 
     @staticmethod
     def get_web_search_tool(*, web_search_options: JsonMapping | None = None) -> JsonObject:
-        """Searches the web, with the models that can; the options are the API's `web_search_options`."""
+        """Return settings for web search by models that support it; the options are the API's `web_search_options`."""
         return {"type": "web_search", **(web_search_options or {})}

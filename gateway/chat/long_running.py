@@ -1,8 +1,7 @@
-"""Responses that outlive the call that started them: their status, and the token they are picked up with.
+"""Background responses: their status, and the continuation token with which a later call reads them.
 
-A response that is still being made carries a continuation token; a call with the option `continuation_token` asks how it
-stands, or streams what is left; a response without one is done (requirements LR2, LR3). The token is opaque to callers:
-plain JSON, to be kept beside the conversation and given back to the client that made it.
+An unfinished response carries a continuation token; a finished one does not. A call with the option `continuation_token` returns the
+current state or streams the rest. The token is opaque plain JSON: store it with the conversation and pass it to the client that made it.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from gateway.json_types import JsonMapping
 from gateway.types.options import ChatOptions
 
 STATUS = "status"
-"""Key in the additional properties of a response: how it stands, as `LongRunningStatus`, or the provider's own word."""
+"""Key in a response's additional properties: a `LongRunningStatus`, or the provider's own status."""
 
 LongRunningStatus = Literal[
     "queued",
@@ -29,7 +28,7 @@ LongRunningStatus = Literal[
     "input_required",
     "unknown",
 ]
-"""How long-running work stands (requirements LR6)."""
+"""State of long-running work."""
 
 _OTHER_WORDS = {
     "canceled": "cancelled",
@@ -41,22 +40,22 @@ _OTHER_WORDS = {
     "succeeded": "completed",
     "action_required": "requires_action",
 }
-"""What providers and protocols call the same."""
+"""Names of providers and protocols for the same states."""
 
 UNFINISHED = frozenset({"queued", "in_progress"})
-"""There is more to come."""
+"""States of work that is not finished."""
 
 
 class OpenAIContinuationToken(TypedDict):
-    """Where a background response of the Responses API stands."""
+    """Position in a background response of the Responses API."""
 
     response_id: str
     sequence_number: NotRequired[int]
-    """The last event of a stream that need not be sent again."""
+    """Last event of the stream that the caller has received."""
 
 
 def to_status(label: object) -> str:
-    """A provider's word for how work stands, as `LongRunningStatus`; one that nobody knows stays as it is."""
+    """Convert a provider's status to a `LongRunningStatus`; an unknown status is returned in lower case with underscores."""
     if not isinstance(label, str) or not label:
         return "unknown"
     plain = label.lower().replace("-", "_").replace(" ", "_")
@@ -64,25 +63,25 @@ def to_status(label: object) -> str:
 
 
 def token_of(options: ChatOptions) -> OpenAIContinuationToken | None:
-    """The continuation token among the options.
+    """Return the continuation token of the options, or `None`.
 
     Raises:
-        ChatClientInvalidRequestException: It is no token of the Responses API.
+        ChatClientInvalidRequestException: It is not a token of the Responses API.
     """
     given = cast("JsonMapping", options).get("continuation_token")
     return None if given is None else to_token(given)
 
 
 def to_token(given: object) -> OpenAIContinuationToken:
-    """A caller's token, checked.
+    """Check a caller's token.
 
     Raises:
-        ChatClientInvalidRequestException: It is no token of the Responses API.
+        ChatClientInvalidRequestException: It is not a token of the Responses API.
     """
     token: JsonMapping = cast("JsonMapping", given) if isinstance(given, dict) else cast("JsonMapping", {})
     response_id, sequence = token.get("response_id"), token.get("sequence_number")
     if not isinstance(response_id, str) or not response_id or "/" in response_id:
-        raise ChatClientInvalidRequestException("The continuation token is none of this client's: it names no response.")
+        raise ChatClientInvalidRequestException("The continuation token is not from this client: it names no response.")
     found = OpenAIContinuationToken(response_id=response_id)
     if isinstance(sequence, int):
         found["sequence_number"] = sequence

@@ -1,14 +1,14 @@
-"""What both OpenAI-compatible chat clients share: how they are made, and the connection behind them."""
+"""`OpenAIClientBase`: constructor and connection shared by both OpenAI-compatible chat clients."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from gateway.chat.base import BaseChatClient, OptionsT
+from gateway.chat.chat_client import BaseChatClient, OptionsT
+from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.openai_connection import REQUEST_TIMEOUT_SECONDS, OpenAIConnection
 from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
-from gateway.chat.retry import RetryPolicy
 from gateway.errors import ChatClientInvalidRequestException
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.options import ChatOptions
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class OpenAIClientBase(BaseChatClient[OptionsT]):
-    """An OpenAI-compatible endpoint and model. Owns its connection pool, unless it was given a client: `aclose` it."""
+    """A client of an OpenAI-compatible endpoint. It owns its connection pool unless a client is passed; close it with `aclose`."""
 
     NAMES: ClassVar[Names]
     OTEL_PROVIDER_NAME = "openai"
@@ -46,13 +46,13 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
         retry: RetryPolicy | None = None,
     ) -> None:
-        """What is not given is looked up in the `.env` file, then in the environment. Nothing connects yet.
+        """Look up missing arguments in the `.env` file, then in the environment. Nothing connects yet.
 
-        `api_key` may be a function that gives the key for the next request, `credential` one of `azure-identity`'s.
-        An `async_client` is used as it is, with its own number of repeats, and is not closed by `aclose`.
+        `api_key` may be a function that returns the key for the next request; `credential` may be one of `azure-identity`. A passed
+        `async_client` keeps its own number of retries and is not closed by `aclose`.
 
         Raises:
-            SettingNotFoundError: There is no model or no key anywhere; the text says what to set.
+            SettingNotFoundError: No model or no key is set; the text says what to set.
         """
         endpoint = find_endpoint(Given.among(locals()), self.NAMES)
         super().__init__(
@@ -70,19 +70,19 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
 
     @property
     def client(self) -> AsyncOpenAI:
-        """The package's client; made at first use."""
+        """The `openai` package's client, created on first use."""
         return self.connection.client
 
     def service_url(self) -> str:
-        """The address of the API."""
+        """Return the address of the API."""
         return self.connection.endpoint.base_url
 
     async def aclose(self) -> None:
-        """Close the connections; the client may be used again afterwards."""
+        """Close the connections. The client can be used again."""
         await self.connection.aclose()
 
     def _model_of(self, options: ChatOptions) -> str:
         model = options.get("model") or self.model
         if not model:
-            raise ChatClientInvalidRequestException("No model is named: give the client one, or set the option `model`.")
+            raise ChatClientInvalidRequestException("No model is set: pass one to the client, or set the option `model`.")
         return model

@@ -1,7 +1,7 @@
-"""`OpenAIConnection`: requests to one OpenAI-compatible endpoint, with repeats, a budget for them, and errors as ours.
+"""`OpenAIConnection`: sends requests to one OpenAI-compatible endpoint, with retries and a retry budget; errors become `ModelError`.
 
-Requests go through the `openai` package's own request methods, with answers as decoded JSON: nothing that a compatible
-server adds is lost, and nothing is modelled twice. Chat and embedding clients have one each.
+Requests use the `openai` package's generic request methods, and responses are decoded JSON: no field that a compatible server adds is lost.
+Each chat and embedding client has one connection.
 """
 
 from __future__ import annotations
@@ -11,15 +11,16 @@ import logging
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from importlib import import_module
 from typing import TYPE_CHECKING, TypeVar, cast
 
 import anyio
 import anyio.to_thread
 
+from gateway.chat.model_retry import MAX_RETRY_AFTER_SECONDS, RetryBudget, RetryPolicy, may_retry, retry_after_seconds
 from gateway.chat.openai_endpoint import Endpoint
-from gateway.chat.openai_errors import html_answer, is_html, is_too_large, to_model_error
-from gateway.chat.retry import MAX_RETRY_AFTER_SECONDS, RetryBudget, RetryPolicy, may_retry, retry_after_seconds
+from gateway.chat.openai_errors import html_answer, is_html, is_too_large, shown_url, to_model_error
 from gateway.errors import ChatClientInvalidResponseException, ModelError
 from gateway.json_types import JsonMapping, JsonObject
 
@@ -31,40 +32,40 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT_SECONDS = 120.0
-"""One model request, or the silence between two parts of a streamed one."""
+"""Timeout of a whole response, or between two parts of a streamed one."""
 
 AnswerT = TypeVar("AnswerT")
 
 
 class OpenAIConnection:
-    """One endpoint. Owns its connection pool, unless the endpoint came with a client."""
+    """One endpoint. Owns its connection pool unless the endpoint came with a client."""
 
     def __init__(self, endpoint: Endpoint, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS, retry: RetryPolicy | None = None) -> None:
         self.endpoint = endpoint
-        repeats = RetryPolicy(max_retries=endpoint.client.max_retries) if endpoint.client is not None else RetryPolicy()
-        self.retry = retry or repeats
+        retries = RetryPolicy(max_retries=endpoint.client.max_retries) if endpoint.client is not None else RetryPolicy()
+        self.retry = retry or retries
         self.budget = RetryBudget()
         self._timeout_seconds = timeout_seconds
         self._client: AsyncOpenAI | None = endpoint.client
 
     @property
     def client(self) -> AsyncOpenAI:
-        """The package's client; made at first use."""
+        """The `openai` package's client, created on first use."""
         if self._client is None:
             self._client = self.endpoint.build_client(self._timeout_seconds)
         return self._client
 
     async def aclose(self) -> None:
-        """Close the connections; they are made anew when needed."""
+        """Close the connections; later requests open new ones."""
         if self._client is not None and self._client is not self.endpoint.client:
             client, self._client = self._client, None
             await client.close()
 
     async def answer(self, model: str, path: str, body: JsonObject | None, *, subject: str | None = None) -> JsonObject:
-        """One whole answer: `POST` with a body, `GET` without. `subject` is what is asked for, where it is not the model.
+        """Return one whole response: `POST` with a body, `GET` without. `subject` names the requested thing if it is not the model.
 
         Raises:
-            ModelError: The endpoint failed, also after the repeats that are allowed.
+            ModelError: The endpoint failed, also after all retries.
         """
         await load_openai()
         client, options = self.client, _options()
@@ -74,30 +75,30 @@ class OpenAIConnection:
                 return await client.get(path, cast_to=object, options=options)
             return await client.post(path, cast_to=object, body=body, options=options)
 
-        return self._object(model, await self._repeated(model, send, subject))
+        return self._object(model, await self._retried(model, send, subject))
 
     async def deletion(self, model: str, path: str, *, subject: str | None = None) -> JsonObject:
-        """`DELETE`; an answer without content is an empty one.
+        """Send `DELETE` and return the response; an empty object if it has no content.
 
         Raises:
-            ModelError: The endpoint failed, also after the repeats that are allowed.
+            ModelError: The endpoint failed, also after all retries.
         """
         await load_openai()
         client = self.client
-        answer = await self._repeated(model, lambda: client.delete(path, cast_to=object, options=_options()), subject)
+        answer = await self._retried(model, lambda: client.delete(path, cast_to=object, options=_options()), subject)
         return self._object(model, answer or {})
 
     def _object(self, model: str, answer: object) -> JsonObject:
         if isinstance(answer, str) and is_html(answer):
             raise html_answer(self.endpoint.base_url)
         if not isinstance(answer, dict):
-            raise ChatClientInvalidResponseException(f"Model {model!r} gave an answer that is not a JSON object.", retryable=True)
+            raise ChatClientInvalidResponseException(f"The response of model {model!r} is not a JSON object.", retryable=True)
         return cast("JsonObject", answer)
 
     async def events(
         self, model: str, path: str, body: JsonObject | None, *, subject: str | None = None
     ) -> AsyncGenerator[JsonObject, None]:
-        """The events of a streamed answer; the connection is released however iteration ends. Repeats only what gave nothing.
+        """Yield the events of a streamed response and release the connection at the end. Retries only before the first event.
 
         Raises:
             ModelError: The endpoint failed, or the stream broke (`retryable`).
@@ -112,7 +113,7 @@ class OpenAIConnection:
                 return await client.get(path, cast_to=object, options=options, stream=True, stream_cls=AsyncStream[object])
             return await client.post(path, cast_to=object, body=body, options=options, stream=True, stream_cls=AsyncStream[object])
 
-        stream = await self._repeated(model, send, subject)
+        stream = await self._retried(model, send, subject)
         async with self._breaking(model), stream:
             if stream.response.headers.get("content-type", "").startswith("text/html"):
                 raise html_answer(self.endpoint.base_url)
@@ -120,31 +121,31 @@ class OpenAIConnection:
                 if isinstance(event, dict):
                     yield cast("JsonObject", event)
 
-    async def _repeated(self, model: str, send: Callable[[], Awaitable[AnswerT]], subject: str | None) -> AnswerT:
+    async def _retried(self, model: str, send: Callable[[], Awaitable[AnswerT]], subject: str | None) -> AnswerT:
         import openai
 
-        repeat = 0
+        retry = 0
         while True:
             try:
                 answer = await send()
             except openai.OpenAIError as error:
-                repeat += 1
-                wait = self._wait_before(repeat, error)
+                retry += 1
+                wait = self._wait_before(retry, error)
                 if wait is None:
                     raise to_model_error(error, model=model, base_url=self.endpoint.base_url, subject=subject) from None
-                logger.info("model %r: request failed (%s), repeat %d in %.1f s", model, type(error).__name__, repeat, wait)
+                logger.info("model request retried model=%r reason=%s retry=%d wait=%.1fs", model, type(error).__name__, retry, wait)
                 await anyio.sleep(wait)
             except json.JSONDecodeError:
-                raise ChatClientInvalidResponseException(f"Model {model!r} gave an answer that is not JSON.", retryable=True) from None
+                raise ChatClientInvalidResponseException(f"The response of model {model!r} is not JSON.", retryable=True) from None
             else:
                 self.budget.answered()
                 return answer
 
-    def _wait_before(self, repeat: int, error: openai.OpenAIError) -> float | None:
-        """How long to wait before the `repeat`th repeat; `None` when there is none."""
+    def _wait_before(self, retry: int, error: openai.OpenAIError) -> float | None:
+        """Return the wait before this retry (counted from 1), or `None` if the request must not be retried."""
         import openai
 
-        if repeat > self.retry.max_retries or not isinstance(error, openai.APIConnectionError | openai.APIStatusError):
+        if retry > self.retry.max_retries or not isinstance(error, openai.APIConnectionError | openai.APIStatusError):
             return None
         if is_too_large(error):
             return None
@@ -154,13 +155,13 @@ class OpenAIConnection:
         if error.code == "insufficient_quota" or not may_retry(status, headers) or (asked or 0) > MAX_RETRY_AFTER_SECONDS:
             return None
         if not self.budget.take():
-            logger.warning("no more repeats for now: too many of this client's model requests have failed")
+            logger.warning("model retries suspended: too many failed requests endpoint=%s", shown_url(self.endpoint.base_url))
             return None
-        return self.retry.wait_seconds(repeat) if asked is None else asked
+        return self.retry.wait_seconds(retry) if asked is None else asked
 
     @asynccontextmanager
     async def _breaking(self, model: str) -> AsyncGenerator[None]:
-        """What goes wrong in the middle of a stream, as `ModelError`."""
+        """Convert errors in the middle of a stream to `ModelError`."""
         import openai
 
         try:
@@ -170,11 +171,12 @@ class OpenAIConnection:
         except openai.APIConnectionError as error:
             if is_too_large(error):
                 raise to_model_error(error, model=model, base_url=self.endpoint.base_url) from None
-            raise ModelError(f"Model {model!r} broke off its answer: the connection was lost.", retryable=True) from None
+            text = f"The response of model {model!r} broke off: the connection was lost."
+            raise ModelError(text, retryable=True) from None
         except openai.OpenAIError as error:
             raise to_model_error(error, model=model, base_url=self.endpoint.base_url) from None
         except json.JSONDecodeError:
-            text = f"Model {model!r} broke off its answer: a part of it is not JSON."
+            text = f"The response of model {model!r} broke off: a part of it is not JSON."
             raise ChatClientInvalidResponseException(text, retryable=True) from None
 
 
@@ -183,19 +185,19 @@ def _options() -> RequestOptions:
 
 
 async def load_openai() -> None:
-    """Import the package in a thread: it takes seconds on a small machine, and other calls go on meanwhile."""
+    """Import the package in a thread, because it takes seconds on a small machine."""
     if "openai" not in sys.modules:
         await anyio.to_thread.run_sync(import_module, "openai")
 
 
 def list_of(value: object) -> list[JsonObject]:
-    """The objects of a list that a server sent; anything else among them is left out."""
+    """Return the objects in a list from a server; other items are dropped."""
     items = cast("list[object]", value) if isinstance(value, list) else []
     return [cast("JsonObject", item) for item in items if isinstance(item, dict)]
 
 
 def counts(usage: object, names: Mapping[str, str], details: Mapping[str, Mapping[str, str]]) -> dict[str, int] | None:
-    """Token counts in our names: `names` of the top level, `details` of the objects below it; absent ones stay absent."""
+    """Return token counts under our names: `names` for the top level, `details` for nested objects. Missing counts stay missing."""
     if not isinstance(usage, dict):
         return None
     given = cast("JsonMapping", usage)
@@ -206,3 +208,8 @@ def counts(usage: object, names: Mapping[str, str], details: Mapping[str, Mappin
             below = cast("JsonMapping", section)
             found |= {ours: value for theirs, ours in inner.items() if isinstance(value := below.get(theirs), int)}
     return found or None
+
+
+def iso_timestamp(moment: object) -> str | None:
+    """Convert seconds since the epoch to ISO 8601 text in UTC; `None` if `moment` is not a number."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(moment, int | float) else None

@@ -1,7 +1,7 @@
-"""Where an OpenAI-compatible API is and how to get in: what a client was given, an `.env` file, the environment.
+"""Address and authentication of an OpenAI-compatible API, from constructor arguments, then an `.env` file, then the environment.
 
-In that order; names and precedence are agent-framework's, so that its programs find what they set. Azure is meant where
-an Azure endpoint or a credential is given, or where only Azure's variables are set.
+Names and precedence are agent-framework's, so that its programs find their settings. Azure is used if an Azure endpoint or a credential is
+given, or if only Azure's variables are set.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from gateway.errors import (
     ChatClientInvalidAuthException,
     ChatClientInvalidRequestException,
     ModelError,
+    NotSent,
     SettingNotFoundError,
-    UpstreamUnavailable,
 )
 
 if TYPE_CHECKING:
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
 DEFAULT_BASE_URL = "https://api.openai.com/v1"
 
 PLACEHOLDER_KEY = "not-needed"
-"""Sent where only a base URL is set: local servers want a key to be there, not to be right."""
+"""Key sent if only a base URL is set: local servers require a key and accept any."""
 
 AZURE_SCOPE = "https://cognitiveservices.azure.com/.default"
-"""What a credential is asked for, for Azure OpenAI."""
+"""Scope of a credential's token for Azure OpenAI."""
 
 FOUNDRY_SCOPE = "https://ai.azure.com/.default"
-"""What a credential is asked for, for a Foundry project."""
+"""Scope of a credential's token for a Foundry project."""
 
 KeySource = Callable[[], str | Awaitable[str]]
-"""Gives the key or token for the next request."""
+"""Returns the key or token for the next request."""
 
 
 @runtime_checkable
 class TokenCredential(Protocol):
-    """What the credentials of `azure-identity` are, sync and async alike."""
+    """A credential of `azure-identity`, sync or async."""
 
     def get_token(self, *scopes: str) -> object:
-        """An object with a `token`, or an awaitable of one."""
+        """Return an object with a `token`, or an awaitable of one."""
         ...
 
 
@@ -55,7 +55,7 @@ Credential = TokenCredential | KeySource
 
 
 class OpenAISettings(TypedDict, total=False):
-    """Variables that start with `OPENAI_`; a kind of client looks at its own model first, then at `model`."""
+    """Settings from variables with the prefix `OPENAI_`. Each kind of client reads its own model variable first, then `model`."""
 
     api_key: SecretString | None
     base_url: str | None
@@ -67,7 +67,7 @@ class OpenAISettings(TypedDict, total=False):
 
 
 class AzureOpenAISettings(TypedDict, total=False):
-    """Variables that start with `AZURE_OPENAI_`."""
+    """Settings from variables with the prefix `AZURE_OPENAI_`."""
 
     endpoint: str | None
     base_url: str | None
@@ -81,7 +81,7 @@ class AzureOpenAISettings(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What a constructor was given; everything else is looked up."""
+    """Constructor arguments about the endpoint; missing values are looked up."""
 
     model: str | None = None
     api_key: Key | None = None
@@ -97,13 +97,13 @@ class Given:
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> Given:
-        """What of a constructor's arguments (its `locals()`) is about the endpoint; the constructors of all clients name them alike."""
+        """Pick the endpoint's arguments from a constructor's `locals()`; all clients use the same parameter names."""
         return cls(**{one.name: arguments[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """Everything needed to make the package's client, or the one that was given."""
+    """All data needed to create the `openai` package's client, or a given client."""
 
     model: str
     base_url: str
@@ -116,10 +116,10 @@ class Endpoint:
     client: AsyncOpenAI | None = None
 
     def build_client(self, timeout_seconds: float) -> AsyncOpenAI:
-        """A client of the package; it repeats nothing by itself, because `retry` decides about that.
+        """Create the `openai` package's client without retries of its own, because `model_retry` decides about retries.
 
         Raises:
-            ModelError: The address or the key cannot be used, or the environment names an unusable proxy.
+            ModelError: The address or the key is unusable, or the environment names an unusable proxy.
         """
         from openai import AsyncAzureOpenAI, AsyncOpenAI
 
@@ -128,7 +128,7 @@ class Endpoint:
         self._check()
         try:
             http = build_client("model", self.base_url or self.azure_endpoint or "", timeout_seconds=timeout_seconds)
-        except UpstreamUnavailable as error:
+        except NotSent as error:
             raise ModelError(str(error)) from None
         key = self.api_key if isinstance(self.api_key, str) else _awaited(self.api_key)
         if self.azure_endpoint is not None and self.api_version is not None:
@@ -138,7 +138,7 @@ class Endpoint:
                 where["azure_deployment"] = self.model
             return cast(
                 "AsyncOpenAI",
-                AsyncAzureOpenAI(  # pyright: ignore[reportCallIssue]  # its overloads know no choice of keywords
+                AsyncAzureOpenAI(  # pyright: ignore[reportCallIssue]  # its overloads do not cover a choice of keywords
                     **azure,  # pyright: ignore[reportArgumentType]
                     **where,
                     api_version=self.api_version,
@@ -160,7 +160,7 @@ class Endpoint:
 
 
     def _check(self) -> None:
-        """Refuse an address and a key that no request can be made with. Raises `ModelError`."""
+        """Reject an address or a key that cannot be used in a request. Raises `ModelError`."""
         prefix = "AZURE_OPENAI_" if self.is_azure else "OPENAI_"
         address = self.base_url or self.azure_endpoint or ""
         try:
@@ -170,30 +170,30 @@ class Endpoint:
             is_usable = False
         if not is_usable or not address.isprintable() or " " in address:
             name = "ENDPOINT" if self.is_azure else "BASE_URL"
-            text = f"The address of the model endpoint is not like http://127.0.0.1:11434/v1; check {prefix}{name}."
+            text = f"The address of the model endpoint must look like http://127.0.0.1:11434/v1; check {prefix}{name}."
             raise ChatClientInvalidRequestException(text)
         if isinstance(self.api_key, str) and not (self.api_key.isascii() and self.api_key.isprintable()):
-            text = "The API key for the model has a line break or a character outside ASCII such as `…`, so it is not the whole key"
+            text = "The API key for the model has a line break or a non-ASCII character such as `…`, so it is not the whole key"
             raise ChatClientInvalidAuthException(f"{text}; check {prefix}API_KEY.")
 
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The variables that one kind of client looks at."""
+    """Variables that one kind of client reads."""
 
     models: tuple[str, ...]
-    """Endings after `OPENAI_` and `AZURE_OPENAI_`, first found wins."""
+    """Variable names after the prefixes `OPENAI_` and `AZURE_OPENAI_`; the first one that is set is used."""
     azure_api_version: str
-    """Used where none is set."""
+    """Default API version."""
     azure_path: str | None = None
-    """Put behind an Azure endpoint, for the APIs that Azure serves there without deployments in the address."""
+    """Path appended to an Azure endpoint, for APIs that Azure offers without a deployment in the address."""
 
 
 def find_endpoint(given: Given, names: Names) -> Endpoint:
-    """The endpoint for what was given.
+    """Find the endpoint for constructor arguments.
 
     Raises:
-        SettingNotFoundError: Model or key are missing; the text names what to set.
+        SettingNotFoundError: The model or the key is missing; the text names what to set.
     """
     openai = load_settings(
         OpenAISettings, env_prefix="OPENAI_", env_file_path=given.env_file_path, env_file_encoding=given.env_file_encoding
@@ -257,7 +257,7 @@ def _azure(given: Given, settings: AzureOpenAISettings, names: Names) -> Endpoin
 
 
 def token_source(credential: Credential, scope: str) -> KeySource:
-    """A credential as a source of tokens; the credential itself keeps and renews them."""
+    """Return a function that gets tokens from a credential, which caches and renews them."""
     if not isinstance(credential, TokenCredential):
         return credential
 

@@ -1,4 +1,4 @@
-"""The `openai` package's errors as `ModelError`: what went wrong and what to set, without keys or bodies."""
+"""Converts the `openai` package's errors to `ModelError`: what failed and what to set, without keys or bodies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
-from gateway.chat.retry import may_retry, retry_after_seconds
+from gateway.chat.model_retry import may_retry, retry_after_seconds
 from gateway.errors import (
     ChatClientContentFilterException,
     ChatClientInvalidAuthException,
@@ -20,19 +20,26 @@ if TYPE_CHECKING:
     import openai
 
 _NO_API = (400, 404, 405, 410)
-"""Statuses by which a web server that is not a model API answers a request to one."""
+"""Statuses with which a web server that is not a model API rejects a request."""
 
 MAX_REASON_CHARACTERS = 300
-"""Of what an endpoint says about a request it rejects: enough to name the parameter, too little for a dump."""
+"""Maximum length of an endpoint's error text: enough to name a parameter."""
+
+FILTER_CODES = ("content_filter", "content_policy_violation")
+"""Error codes of a provider's content filter."""
+
+
+class HtmlResponseException(ChatClientInvalidResponseException):
+    """The endpoint answered with an HTML page, so it is not a model API."""
 
 
 def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subject: str | None = None) -> ModelError:
-    """The error to raise for one of the package's; `subject` is what was asked for, where it was not the model."""
+    """Return the `ModelError` for an error of the package; `subject` names the requested thing if it is not the model."""
     import openai
 
     shown = shown_url(base_url)
     if is_too_large(error):
-        return ChatClientInvalidResponseException(f"The model endpoint {shown} answered with more than is taken: {error.__cause__}.")
+        return ChatClientInvalidResponseException(f"The response of the model endpoint {shown} is too large: {error.__cause__}.")
     match error:
         case openai.APIStatusError():
             made = _of_status(error, model, base_url, subject)
@@ -43,48 +50,48 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
         case openai.APIConnectionError():
             return ModelError(f"The model endpoint {shown} cannot be reached; check OPENAI_BASE_URL and the network.", retryable=True)
         case openai.APIError():
-            text = f"Model {model!r} failed while it was answering: {_reason(error)}."
-            return filtered(text, error.body) if _is_filter(error.code) else ModelError(text, retryable=True)
+            text = f"Model {model!r} failed during its response: {_reason(error)}."
+            return filtered(text, error.body) if error.code in FILTER_CODES else ModelError(text, retryable=True)
         case _:
-            text = f"Model {model!r} gave an answer that could not be read ({type(error).__name__})."
+            text = f"The response of model {model!r} is unreadable ({type(error).__name__})."
             return ChatClientInvalidResponseException(text, retryable=True)
 
 
 def is_too_large(error: openai.OpenAIError) -> bool:
-    """Whether an answer was larger than is taken, which asking again does not change."""
-    from gateway.egress.transport import AnswerTooLarge
+    """Return whether a response was too large, which a retry does not change."""
+    from gateway.egress.bounded_transport import ResponseTooLarge
 
-    return isinstance(error.__cause__, AnswerTooLarge)
+    return isinstance(error.__cause__, ResponseTooLarge)
 
 
 def is_html(text: str) -> bool:
-    """Whether a body is an HTML page, as web servers and sign-in pages answer."""
+    """Return whether a body is an HTML page, as sent by web servers and sign-in pages."""
     return text.lstrip()[:15].casefold().startswith(("<!doctype html", "<html"))
 
 
-def html_answer(base_url: str) -> ChatClientInvalidResponseException:
+def html_answer(base_url: str) -> HtmlResponseException:
     """Return the error for an endpoint that answers with an HTML page."""
     text = f"The model endpoint {shown_url(base_url)} answered with an HTML page instead of JSON, so it is not the address of a model API."
-    return ChatClientInvalidResponseException(f"{text} Set OPENAI_BASE_URL to the API's base address, which often ends in /v1.")
+    return HtmlResponseException(f"{text} Set OPENAI_BASE_URL to the API's base address, which often ends in /v1.")
 
 
 def _of_status(error: openai.APIStatusError, model: str, base_url: str, subject: str | None) -> ModelError:
     status, shown = error.status_code, shown_url(base_url)
-    if _is_filter(error.code):
-        return filtered(f"Model {model!r}: the provider's content filter refused the request: {_reason(error)}.", error.body, status)
+    if error.code in FILTER_CODES:
+        return filtered(f"Model {model!r}: the provider's content filter rejected the request: {_reason(error)}.", error.body, status)
     if status in _NO_API and isinstance(error.body, str) and is_html(error.body):
         return html_answer(base_url)
     match status:
         case moved if 300 <= moved < 400:
-            text = f"The model endpoint {shown} answered {moved}, a redirect, which is not followed; set OPENAI_BASE_URL to where it leads."
+            text = f"The model endpoint {shown} answered {moved}, a redirect, which is not followed; set OPENAI_BASE_URL to its target."
             return ChatClientInvalidRequestException(text, status=status)
         case 401 | 403:
-            text = f"The model endpoint {shown} refused the API key ({status}); check OPENAI_API_KEY."
+            text = f"The model endpoint {shown} rejected the API key ({status}); check OPENAI_API_KEY."
             return ChatClientInvalidAuthException(text, status=status)
         case 404:
-            text = f"The model endpoint {shown} does not know model {model!r}; check OPENAI_MODEL and OPENAI_BASE_URL."
+            text = f"The model endpoint {shown} has no model {model!r}; check OPENAI_MODEL and OPENAI_BASE_URL."
             if subject is not None:
-                text = f"The model endpoint {shown} does not know {subject}, or no longer."
+                text = f"The model endpoint {shown} does not have {subject}, or no longer has it."
             return ChatClientInvalidRequestException(text, status=status)
         case 429:
             retryable = error.code != "insufficient_quota"
@@ -97,12 +104,8 @@ def _of_status(error: openai.APIStatusError, model: str, base_url: str, subject:
             return ModelError(f"The model endpoint {shown} failed with status {status}.", status=status, retryable=retryable)
 
 
-def _is_filter(code: object) -> bool:
-    return code in ("content_filter", "content_policy_violation")
-
-
 def filtered(text: str, body: object, status: int | None = None) -> ChatClientContentFilterException:
-    """The error for a content filter, with what Azure endpoints say about each category."""
+    """Return the error for a content filter, with Azure's result for each category."""
     inner = cast("JsonMapping", body).get("innererror") if isinstance(body, Mapping) else None
     results = cast("JsonMapping", inner).get("content_filter_result") if isinstance(inner, Mapping) else None
     found = cast("JsonMapping", results) if isinstance(results, Mapping) else cast("JsonMapping", {})
@@ -110,7 +113,7 @@ def filtered(text: str, body: object, status: int | None = None) -> ChatClientCo
 
 
 def shown_url(base_url: str) -> str:
-    """The address without user name, password and query, which may be secrets."""
+    """Return the address without user name, password and query, which may contain secrets."""
     parts = urlsplit(base_url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 

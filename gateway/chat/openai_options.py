@@ -1,7 +1,6 @@
-"""What a caller asks for, in the words of OpenAI's two APIs: tools, the choice among them, the form of the answer.
+"""Conversion of `ChatOptions` for OpenAI's two APIs: tools, tool choice and answer format.
 
-Both clients translate the common names of `ChatOptions` here and hand every other option on as it is, because each
-provider has options of its own (requirements TY9).
+Both clients convert the common options here and pass all other options on unchanged, because each provider has its own.
 """
 
 from __future__ import annotations
@@ -22,20 +21,20 @@ class _Model(Protocol):
 
 
 OURS = frozenset({"type", "model", "instructions", "tools", "tool_choice", "response_format", "conversation_id", "continuation_token"})
-"""Options that are translated one by one."""
+"""Options that are converted individually."""
 
 _NEVER_SENT = frozenset({"loop", "additional_properties"})
-"""For Moongate itself, and for whoever knows what is in it (requirements C11, AG7)."""
+"""Options for Moongate itself or for the caller."""
 
 RENAMED = {"allow_multiple_tool_calls": "parallel_tool_calls"}
-"""Common names that both APIs spell alike but differently from us."""
+"""Common options to which both APIs give the same other name."""
 
 _SCHEMA_KEYWORDS = frozenset({"properties", "anyOf", "oneOf", "allOf", "$ref", "$defs", "enum", "const", "items"})
 _ENVELOPES = frozenset({"json_schema", "json_object", "text"})
 
 
 def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozenset[str]) -> JsonObject:
-    """The options that need no more than another name."""
+    """Return the options that are passed on, renamed if necessary."""
     names = {**RENAMED, **renamed}
     return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS | _NEVER_SENT | without}
 
@@ -44,10 +43,10 @@ def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozens
 
 
 def offered(options: ChatOptions) -> tuple[list[ToolDefinition], list[JsonObject]]:
-    """The tools that are run here, and the provider's own, as its API has them.
+    """Return the definitions of local tools, and the settings of hosted tools.
 
     Raises:
-        ChatClientInvalidRequestException: Something among the tools is neither.
+        ChatClientInvalidRequestException: An item is not a tool.
     """
     ours: list[ToolDefinition] = []
     hosted: list[JsonObject] = []
@@ -63,20 +62,21 @@ def offered(options: ChatOptions) -> tuple[list[ToolDefinition], list[JsonObject
         elif inspect.isroutine(tool):
             ours.append(FunctionTool(cast("Callable[..., object]", tool)).definition)
         else:
-            raise ChatClientInvalidRequestException(f"{tool!r} is no tool: give a function, a FunctionTool or a hosted tool's settings.")
+            text = f"{tool!r} is not a tool: pass a function, a FunctionTool or a hosted tool's settings."
+            raise ChatClientInvalidRequestException(text)
     return ours, hosted
 
 
 def tool_definitions(options: ChatOptions) -> list[tuple[str, str, JsonObject]]:
-    """Name, description and parameters of the offered tools that are run here."""
+    """Return name, description and parameters of the local tools."""
     return [(tool.name, tool.description or "", tool.input_schema) for tool in offered(options)[0]]
 
 
 def tool_mode(options: ChatOptions) -> JsonObject:
-    """`tool_choice` as `{"mode": …}` with `required_function_name` and `allowed_tools` where given.
+    """Return `tool_choice` as `{"mode": …}` with `required_function_name` and `allowed_tools` if given.
 
     Raises:
-        ChatClientInvalidRequestException: It is none of `auto`, `none`, `required`, or names no function.
+        ChatClientInvalidRequestException: The mode is not `auto`, `none` or `required`, or a function is named without `required`.
     """
     choice: object = options.get("tool_choice") or "auto"
     mode: JsonObject = dict(cast("JsonMapping", choice)) if isinstance(choice, Mapping) else {"mode": choice}
@@ -87,16 +87,16 @@ def tool_mode(options: ChatOptions) -> JsonObject:
     return mode
 
 
-# -- the form of the answer --------------------------------------------------------------------------------------
+# -- answer format -----------------------------------------------------------------------------------------------
 
 
 def answer_format(options: ChatOptions) -> JsonObject | None:
-    """`response_format` as `{"type": "json_schema", "name", "schema", …}`, `{"type": "json_object"}` or `{"type": "text"}`.
+    """Return `response_format` as `{"type": "json_schema", "name", "schema", …}`, `{"type": "json_object"}` or `{"type": "text"}`.
 
-    A schema goes out as it was given (requirements SO1); `strict` is asked for only where the schema qualifies.
+    A schema is sent unchanged; `strict` is set only if the schema qualifies.
 
     Raises:
-        ChatClientInvalidRequestException: It is neither a model, nor a schema, nor one of the API's own forms.
+        ChatClientInvalidRequestException: The value is neither a model, nor a schema, nor a format of the API.
     """
     given: object = options.get("response_format")
     if given is None:
@@ -112,7 +112,7 @@ def answer_format(options: ChatOptions) -> JsonObject | None:
     if form.get("type") in _ENVELOPES:
         return _envelope(form)
     if "type" not in form and not _SCHEMA_KEYWORDS & form.keys():
-        raise ChatClientInvalidRequestException("response_format is neither a JSON Schema nor a format that the API knows.")
+        raise ChatClientInvalidRequestException("response_format is neither a JSON Schema nor a format of the API.")
     return _format(str(form.get("title") or "answer"), form)
 
 
@@ -131,9 +131,9 @@ def _format(name: str, schema: JsonObject) -> JsonObject:
 
 
 def strictly(schema: JsonObject) -> JsonObject:
-    """The schema of a model with closed objects whose properties are all required, where that loses nothing.
+    """Close the objects of a model's schema, so that strict mode is possible if all properties are required.
 
-    Strict mode has no optional properties: one with a default is left optional, and the schema then goes out unstrict.
+    Strict mode has no optional properties: a schema with a default value is sent without `strict`.
     """
     return cast("JsonObject", _closed(schema))
 
@@ -150,7 +150,7 @@ def _closed(node: JsonValue) -> JsonValue:
 
 
 def is_strict(schema: JsonValue) -> bool:
-    """Whether every object of the schema is closed and requires all its properties."""
+    """Return whether every object of the schema is closed and requires all its properties."""
     if isinstance(schema, list):
         return all(is_strict(item) for item in cast("list[JsonValue]", schema))
     if not isinstance(schema, dict):
@@ -166,11 +166,11 @@ def is_strict(schema: JsonValue) -> bool:
     return all(is_strict(value) for key, value in node.items() if key not in ("properties", "enum", "const", "default", "required"))
 
 
-# -- the providers' own options ----------------------------------------------------------------------------------
+# -- provider options --------------------------------------------------------------------------------------------
 
 
 class OpenAIChatOptions(ChatOptions, total=False):
-    """Options of the Responses API beside the common ones. Others are handed on as well; these are known to type checkers."""
+    """Options of the Responses API, for type checkers. Other options are passed on too."""
 
     include: list[str]
     max_tool_calls: int
@@ -186,13 +186,13 @@ class OpenAIChatOptions(ChatOptions, total=False):
     top_logprobs: int
     truncation: str
     background: bool
-    """Let the provider go on without the connection; the response has a continuation token until it is done."""
+    """Let the provider continue without the connection; an unfinished response has a continuation token."""
     continuation_token: JsonMapping
-    """Ask how a background response stands, or stream the rest of it, instead of sending anything."""
+    """Return the state or stream the rest of a background response instead of sending a request."""
 
 
 class OpenAIChatCompletionOptions(ChatOptions, total=False):
-    """Options of Chat Completions beside the common ones. Others are handed on as well; these are known to type checkers."""
+    """Options of Chat Completions, for type checkers. Other options are passed on too."""
 
     logprobs: bool
     top_logprobs: int

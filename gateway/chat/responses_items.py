@@ -1,25 +1,23 @@
-"""What the Responses API puts out, item by item, as contents; the same for whole and streamed answers.
+"""Converts output items of the Responses API to contents, for whole and streamed responses.
 
-An item of a kind that Moongate does not know becomes a content with that kind and all its fields, and goes back as it
-came: nothing a model did gets lost because it is new.
+An item of an unknown type becomes a content with that type and all its fields, and is sent back unchanged, so new kinds are not lost.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Sequence
 from typing import cast
 
+from gateway.chat.argument_repair import raw_arguments, to_call
 from gateway.chat.openai_connection import counts, list_of
-from gateway.chat.repair import to_call
 from gateway.chat.responses_request import FOREIGN_ITEM
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import Annotation, TextSpanRegion
 from gateway.types.content import Content
 
 _IMAGE_STARTS = {"iVBOR": "image/png", "/9j/": "image/jpeg", "UklGR": "image/webp", "R0lGO": "image/gif"}
-"""How base64 of the formats begins."""
+"""First characters of base64 data, by image format."""
 
 _USAGE = {"input_tokens": "input_token_count", "output_tokens": "output_token_count", "total_tokens": "total_token_count"}
 _USAGE_DETAILS = {
@@ -29,7 +27,7 @@ _USAGE_DETAILS = {
 
 
 def read_item(item: JsonObject) -> list[Content]:
-    """The contents of one output item."""
+    """Return the contents of one output item."""
     match item.get("type"):
         case "message":
             return [content for part in list_of(item.get("content")) for content in _message_part(part)]
@@ -38,7 +36,7 @@ def read_item(item: JsonObject) -> list[Content]:
         case "function_call":
             properties: JsonObject = {"fc_id": item.get("id"), "status": item.get("status")}
             arguments = item.get("arguments")
-            call = to_call(_text(item, "call_id"), _text(item, "name"), _as_arguments(arguments), item, properties)
+            call = to_call(_text(item, "call_id"), _text(item, "name"), raw_arguments(arguments), item, properties)
             return [call]
         case "web_search_call" | "file_search_call":
             return _search(item)
@@ -50,7 +48,7 @@ def read_item(item: JsonObject) -> list[Content]:
             call = Content.from_function_call(
                 _text(item, "id"),
                 _text(item, "name"),
-                _as_arguments(item.get("arguments")),
+                raw_arguments(item.get("arguments")),
                 additional_properties={"server_label": item.get("server_label")},
                 raw_representation=item,
             )
@@ -75,7 +73,7 @@ def _message_part(part: JsonObject) -> list[Content]:
 
 
 def read_annotation(annotation: JsonMapping) -> Annotation | None:
-    """A citation; `None` for anything that says neither file nor address."""
+    """Return a citation, or `None` if it names neither a file nor an address."""
     file_id, url = annotation.get("file_id"), annotation.get("url") or annotation.get("filename")
     if not (file_id or url):
         return None
@@ -97,7 +95,7 @@ def read_annotation(annotation: JsonMapping) -> Annotation | None:
 
 
 def read_reasoning(item: JsonObject, *, seen: bool = False) -> list[Content]:
-    """What of a model's reasoning can be read, and what it wants back; `seen` when the readable part has been streamed."""
+    """Return readable and encrypted reasoning; with `seen` the readable part was streamed before."""
     item_id, encrypted = cast("str | None", item.get("id")), cast("str | None", item.get("encrypted_content"))
     parts = [*list_of(item.get("content")), *list_of(item.get("summary"))]
     texts = [] if seen else [text for part in parts if (text := _text(part, "text"))]
@@ -136,7 +134,7 @@ def _code(item: JsonObject) -> list[Content]:
 
 
 def _mcp_call(item: JsonObject) -> list[Content]:
-    call_id, arguments = _text(item, "id"), _as_arguments(item.get("arguments"))
+    call_id, arguments = _text(item, "id"), raw_arguments(item.get("arguments"))
     call = Content.from_mcp_server_tool_call(
         call_id, _text(item, "name"), server_name=_text(item, "server_label"), arguments=arguments, raw_representation=item
     )
@@ -162,7 +160,7 @@ def _image(item: JsonObject) -> list[Content]:
 
 
 def to_image(data: str) -> Content:
-    """An image that came as bare base64."""
+    """Return an image from base64 data without a media type."""
     media_type = next((kind for start, kind in _IMAGE_STARTS.items() if data.startswith(start)), "image/png")
     return Content.from_data(data, media_type)
 
@@ -201,13 +199,9 @@ def _command_output(output: JsonObject) -> Content:
 
 
 def read_usage(usage: object) -> list[Content]:
-    """Token counts as a content; none where the server says none."""
+    """Return token counts as a content; nothing if the server sent none."""
     found = counts(usage, _USAGE, _USAGE_DETAILS)
     return [Content.from_usage(found, raw_representation=usage)] if found else []
-
-
-def _as_arguments(value: object) -> str:
-    return value if isinstance(value, str) else json.dumps(value) if value is not None else ""
 
 
 def _object(value: object) -> JsonObject:

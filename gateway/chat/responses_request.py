@@ -1,7 +1,7 @@
-"""A conversation as a request of the Responses API.
+"""Converts a conversation to a request of the Responses API.
 
-Without state at the provider everything goes out again, so reasoning can only be sent back where the provider gave it
-in encrypted form. Items carry no ids of the provider's then: an id would make it look for what it does not keep.
+If the provider stores nothing, every request contains the whole conversation, and reasoning is sent back only in encrypted form. Items then
+carry no ids of the provider, because it would look them up in its storage.
 """
 
 from __future__ import annotations
@@ -15,26 +15,27 @@ from gateway.errors import ChatClientInvalidRequestException
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import ToolDefinition
 from gateway.types.annotations import Annotation
+from gateway.types.call_arguments import to_text
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 
 RENAMED = {"max_tokens": "max_output_tokens"}
 UNSUPPORTED = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "verbosity"})
-"""Options that the API does not have, or has elsewhere."""
+"""Options that the API does not support, or expects elsewhere."""
 
 AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3"}
-"""By the second half of the media type."""
+"""Audio formats by media subtype."""
 
 FOREIGN_ITEM = "openai_item"
-"""Marks a content that is an item of the API as it came, because there is no kind of ours for it."""
+"""Key of an API item without a corresponding content type; the item is sent back unchanged."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
-    """The request body but for the model.
+    """Return the request body without the model.
 
     Raises:
-        ChatClientInvalidRequestException: There is nothing to send, or an option makes no sense.
+        ChatClientInvalidRequestException: The conversation is empty, or an option is invalid.
     """
     request = passed_on(options, RENAMED, UNSUPPORTED)
     conversation = options.get("conversation_id")
@@ -96,7 +97,7 @@ def _add_text(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObject]:
-    """Messages as input items; `kept` when the provider has the conversation so far, so that its own items stay out."""
+    """Return messages as input items. With `kept` the provider stores the conversation, so its own items are left out."""
     items: list[JsonObject] = []
     calls: dict[str, JsonObject] = {}
     for message in messages:
@@ -121,7 +122,7 @@ def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObj
 
 
 def _part(content: Content, role: str) -> JsonObject | None:
-    """A content that belongs into a message; `None` for one that is an item of its own, or cannot be sent."""
+    """Return a content as a part of a message; `None` if it is an item of its own, or cannot be sent."""
     if content.type == "text":
         if role == "assistant":
             if content.additional_properties.get("refusal"):
@@ -132,7 +133,7 @@ def _part(content: Content, role: str) -> JsonObject | None:
 
 
 def input_part(content: Content) -> JsonObject | None:
-    """An image, audio or file for the model to look at; `None` for anything else."""
+    """Return an image, audio or file as input for the model; `None` for other contents."""
     properties = content.additional_properties
     if content.type == "hosted_file":
         kind = "input_image" if content.has_top_level_media_type("image") else "input_file"
@@ -152,7 +153,7 @@ def input_part(content: Content) -> JsonObject | None:
 
 
 def to_audio(content: Content) -> JsonObject | None:
-    """Inline audio as both APIs take it: base64 and `wav` or `mp3`; `None` for anything else."""
+    """Return inline audio in the form of both APIs: base64 and `wav` or `mp3`; `None` for other contents."""
     form = AUDIO_FORMATS.get((content.media_type or "").partition("/")[2].partition(";")[0].lower())
     data = (content.uri or "").partition("base64,")[2]
     return {"data": data, "format": form} if form and data else None
@@ -167,20 +168,19 @@ def _item(content: Content, *, kept: bool) -> JsonObject | None:
         case _ if kept:
             return None
         case "function_call":
-            arguments = content.arguments if isinstance(content.arguments, str) else json.dumps(content.arguments or {})
-            return {"type": "function_call", "call_id": content.call_id, "name": content.name, "arguments": arguments or "{}"}
+            arguments = to_text(content.arguments) or "{}"
+            return {"type": "function_call", "call_id": content.call_id, "name": content.name, "arguments": arguments}
         case "text_reasoning":
             return _reasoning(content)
         case "mcp_server_tool_call":
-            arguments = content.arguments if isinstance(content.arguments, str) else json.dumps(content.arguments or {})
             where: JsonObject = {"server_label": content.server_name or "", "name": content.tool_name or ""}
-            return {"type": "mcp_call", "id": content.call_id, **where, "arguments": arguments}
+            return {"type": "mcp_call", "id": content.call_id, **where, "arguments": to_text(content.arguments)}
         case "mcp_server_tool_result":
             return {"type": "mcp_result", "id": content.call_id, "output": _as_text(content.output)}
         case "function_approval_request" if (call := content.function_call) and call.additional_properties.get("server_label"):
             label = call.additional_properties["server_label"]
             request: JsonObject = {"type": "mcp_approval_request", "id": content.id, "server_label": label, "name": call.name}
-            return {**request, "arguments": call.arguments if isinstance(call.arguments, str) else json.dumps(call.arguments or {})}
+            return {**request, "arguments": to_text(call.arguments)}
         case _ if content.additional_properties.get(FOREIGN_ITEM):
             return cast("JsonObject", content.additional_properties[FOREIGN_ITEM])
         case _:
@@ -195,7 +195,7 @@ def _reasoning(content: Content) -> JsonObject | None:
 
 
 def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObject) -> bool:
-    """Put what belongs to an earlier item there: the output of a remote call, the next summary of one reasoning."""
+    """Merge an item into an earlier one: the output of a remote call, or a further summary of the same reasoning."""
     if item["type"] == "mcp_result":
         if (call := calls.get(str(item["id"]))) is not None:
             call["output"] = item["output"]
@@ -243,7 +243,7 @@ def _as_text(value: JsonValue) -> str:
 
 
 def to_annotations(annotations: Sequence[Annotation]) -> list[JsonObject]:
-    """Citations as the API has them; one for each span of text they are about."""
+    """Return citations in the API's form, one for each span of text."""
     found: list[JsonObject] = []
     for annotation in annotations:
         properties = annotation.get("additional_properties") or {}

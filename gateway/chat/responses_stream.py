@@ -1,46 +1,42 @@
-"""The events of a streamed response, as updates.
+"""Converts the events of a streamed response to updates.
 
-Text and reasoning come as they are written, everything else when it is complete. A background response can be picked up
-after an event, so each update says after which: only where nothing is half told. While a tool call is being written the
-place stays before it, because its beginning would be missed (requirements LR5).
+Text and reasoning are passed on at once, other items when complete. An update of a background response carries the position from which the
+stream can be resumed. While a tool call is incomplete, that position stays before the call, so that its beginning is not lost.
 """
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import cast
 
 from gateway.chat.long_running import STATUS, UNFINISHED, OpenAIContinuationToken, to_status
-from gateway.chat.openai_connection import list_of
+from gateway.chat.openai_connection import iso_timestamp, list_of
+from gateway.chat.openai_errors import FILTER_CODES, MAX_REASON_CHARACTERS
 from gateway.chat.responses_items import read_annotation, read_item, read_reasoning, read_usage, to_image
 from gateway.errors import ChatClientContentFilterException, ModelError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.content import Content
 from gateway.types.responses import ChatResponseUpdate
 
-MAX_REASON_CHARACTERS = 300
-"""Of what a provider says about a failure."""
-
 
 class StreamReader:
-    """Reads one response's events in order. `is_done` once the last has come; `sequence` is the last one read."""
+    """Reads the events of one response in order. `is_done` is set after the last event; `sequence` is the last event's number."""
 
     def __init__(self, model: str, *, in_background: bool, keeps: bool) -> None:
-        """`keeps` when the provider keeps the response, so that the next call may refer to it."""
+        """`keeps`: the provider stores the response, so the next call may refer to it."""
         self._model = model
         self.in_background = in_background
         self._keeps = keeps
         self._resumable: int | None = None
         self._open_calls: set[object] = set()
         self._told: set[object] = set()
-        """Items of which text or reasoning has been streamed."""
+        """Items whose text or reasoning has been streamed."""
         self._complete: set[object] = set()
         self.response_id: str | None = None
         self.sequence: int | None = None
         self.is_done = False
 
     def read(self, event: JsonObject) -> ChatResponseUpdate | None:
-        """The update for an event; `None` where it says nothing new.
+        """Return the update for an event, or `None` if the event adds nothing.
 
         Raises:
             ModelError: The response failed.
@@ -48,7 +44,7 @@ class StreamReader:
         sequence = event.get("sequence_number")
         if isinstance(sequence, int):
             if self.sequence is not None and sequence <= self.sequence:
-                return None  # told before the stream was picked up again
+                return None  # received before the stream was resumed
             self.sequence = sequence
         response = cast("JsonMapping", event["response"]) if isinstance(event.get("response"), dict) else None
         contents = self._contents(event)
@@ -118,7 +114,7 @@ class StreamReader:
         return read_item(item)
 
     def _end(self, response: JsonObject) -> list[Content]:
-        """What only the last event tells: the tokens used, and items of servers that stream none."""
+        """Return data of the last event: token counts, and items that the server did not stream."""
         self.is_done = True
         late = [
             content
@@ -132,7 +128,7 @@ class StreamReader:
         self.response_id = cast("str | None", response.get("id")) or self.response_id
         update.response_id = self.response_id
         update.model = cast("str | None", response.get("model")) or self._model
-        update.created_at = created_at(response)
+        update.created_at = iso_timestamp(response.get("created_at"))
         update.conversation_id = conversation_of(response) if self._keeps else None
         if self.is_done:
             update.finish_reason = finish_reason(response)
@@ -147,11 +143,11 @@ def _item(event: JsonObject) -> JsonObject:
     return cast("JsonObject", item) if isinstance(item, dict) else {}
 
 
-# -- what whole and streamed responses share -----------------------------------------------------------------------
+# -- shared by whole and streamed responses --------------------------------------------------------------------------
 
 
 def read_response(response: JsonObject, model: str, *, in_background: bool, keeps: bool) -> ChatResponseUpdate:
-    """A whole response, as one update; with a continuation token while it is being made.
+    """Convert a whole response to one update; an unfinished response gets a continuation token.
 
     Raises:
         ModelError: The response failed.
@@ -162,7 +158,7 @@ def read_response(response: JsonObject, model: str, *, in_background: bool, keep
     contents = [content for item in list_of(response.get("output")) for content in read_item(item)]
     update = ChatResponseUpdate([*contents, *read_usage(response.get("usage"))], "assistant", cast("str | None", response.get("id")))
     update.model = cast("str | None", response.get("model")) or model
-    update.created_at = created_at(response)
+    update.created_at = iso_timestamp(response.get("created_at"))
     update.conversation_id = conversation_of(response) if keeps else None
     update.raw_representation = response
     update.additional_properties = properties_of(response, in_background=in_background or status in UNFINISHED)
@@ -174,7 +170,7 @@ def read_response(response: JsonObject, model: str, *, in_background: bool, keep
 
 
 def properties_of(response: JsonMapping, *, in_background: bool) -> JsonObject:
-    """What has no field of its own: metadata, log probabilities, how background work stands."""
+    """Return data without a field of its own: metadata, log probabilities, status of background work."""
     found: JsonObject = dict(cast("JsonMapping", response.get("metadata") or {}))
     messages = [item for item in list_of(response.get("output")) if item.get("type") == "message"]
     parts = [part for message in messages for part in list_of(message.get("content"))]
@@ -186,7 +182,7 @@ def properties_of(response: JsonMapping, *, in_background: bool) -> JsonObject:
 
 
 def finish_reason(response: JsonMapping) -> str | None:
-    """`stop`, `length` or `content_filter`, as Chat Completions has it; `None` for a response that was cancelled."""
+    """Return `stop`, `length` or `content_filter`, as in Chat Completions; `None` for a cancelled response."""
     match response.get("status"):
         case "cancelled" | "canceled":
             return None
@@ -198,23 +194,17 @@ def finish_reason(response: JsonMapping) -> str | None:
 
 
 def conversation_of(response: JsonMapping) -> str | None:
-    """What the next call names to go on from this response."""
+    """Return the id with which the next call continues this conversation."""
     conversation = response.get("conversation")
     named: object = cast("JsonMapping", conversation).get("id") if isinstance(conversation, dict) else conversation
     return cast("str | None", named or response.get("id"))
 
 
-def created_at(response: JsonMapping) -> str | None:
-    """When the response was begun, in ISO form."""
-    moment = response.get("created_at")
-    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ") if isinstance(moment, int | float) else None
-
-
 def failed(model: str, response: JsonMapping) -> ModelError:
-    """The error for a response that failed."""
+    """Return the error for a failed response."""
     error = cast("JsonMapping", response.get("error") or {})
     code, reason = error.get("code"), str(error.get("message") or "")[:MAX_REASON_CHARACTERS]
-    text = f"Model {model!r} failed while it was answering{f' ({code})' if code else ''}{f': {reason}' if reason else '.'}"
-    if code in ("content_filter", "content_policy_violation"):
+    text = f"Model {model!r} failed during its response{f' ({code})' if code else ''}{f': {reason}' if reason else '.'}"
+    if code in FILTER_CODES:
         return ChatClientContentFilterException(text)
     return ModelError(text, retryable=code in (None, "server_error", "rate_limit_exceeded", "timeout"))

@@ -1,10 +1,10 @@
-"""`ScriptedChatClient`: a chat client that plays back answers; public, for tests of agents and of what uses them."""
+"""`ScriptedChatClient`: a public chat client that returns scripted answers, for tests of agents."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Sequence
 
-from gateway.chat.base import BaseChatClient
+from gateway.chat.chat_client import BaseChatClient
 from gateway.errors import ModelError
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -12,11 +12,11 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponseUpdate
 
 Reply = str | Content | Sequence[Content | str] | Exception
-"""One turn: text, contents (tool calls among them), or an exception to raise."""
+"""One turn: text, contents such as tool calls, or an exception to raise."""
 
 
 class ScriptedChatClient(BaseChatClient):
-    """Plays `replies` in order. `requests` keeps the messages and options of every call, for asserting."""
+    """Returns `replies` in order. `requests` stores the messages and options of every call, for assertions."""
 
     def __init__(self, replies: Sequence[Reply], *, model: str = "scripted") -> None:
         super().__init__(model)

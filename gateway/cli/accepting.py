@@ -1,6 +1,6 @@
-"""`moongate lock --accept` for what the gateway would execute: shows it, asks, and records that a person accepted it.
+"""`moongate lock --accept` for commands and modules that the gateway would execute: shows them, asks, and records the acceptance.
 
-Reads the configuration without running anything of it, and accepts entries as the file has them at this moment. Used by `lock`.
+Reads the configuration without executing any of it, and accepts the entries as the file has them at this moment. Used by `lock`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 
 def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
-    """Accept the entries among `names` that wait; returns whether that was all, and not definitions of tools.
+    """Accept the entries among `names` that wait. Return whether all names were such entries, and not definitions of tools.
 
     Raises:
-        NotFound: A name is of something that does not wait.
+        NotFound: A name stands for something that does not wait.
         StorageError: The record cannot be read or written.
     """
     from gateway.app.acceptance import Acceptance
@@ -57,12 +57,12 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
 
 
 def _is_own(name: str) -> bool:
-    """Whether a name can only be of something that the gateway executes: no server and no server's tool is called so."""
+    """Return whether a name can only stand for something that the gateway executes, because no server or tool has such a name."""
     return "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/"))
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
-    """The entry of an agent's or workflow's file that a running gateway held back, as the file is now."""
+    """The entry of an agent's or workflow's file that a running gateway holds back, as the file is now."""
     place = acceptance.places_held().get(name)
     if place is None or not name.startswith(("agent/", "workflow/")):
         return None

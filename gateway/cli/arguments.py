@@ -1,4 +1,4 @@
-"""`key=value` words as the arguments of a tool, typed by the tool's own schema. Pure; used by `call`."""
+"""Turns `key=value` words into arguments of a tool, typed by the tool's schema. Pure; used by `call`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 
 def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
-    """The arguments of a call: `args_json` as the base, `key=value` over it, `key:=JSON` for exact values.
+    """Return the arguments of a call: `args_json` as the base, `key=value` over it, `key:=JSON` for exact values.
 
-    A key given several times becomes a list where the schema wants one.
+    A key given several times becomes a list if the schema wants one.
 
     Raises:
-        click.UsageError: A word that cannot become an argument, naming it.
+        click.UsageError: A word cannot become an argument; the message names it.
     """
     arguments = _base(args_json)
     properties = _properties(schema)
@@ -37,7 +37,7 @@ def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | 
 
 
 def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
-    """The fields of an answer to a form, written like arguments.
+    """Return the fields of an answer to a form, written like arguments.
 
     Raises:
         click.UsageError: As `build_arguments`, and for a field that the form does not have.
@@ -51,7 +51,7 @@ def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None)
 
 
 def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
-    """A remark for each argument the schema does not declare; policy may drop those."""
+    """Return a remark for each argument that the schema does not declare; policy may drop such arguments."""
     properties = _properties(schema)
     if schema.get("additionalProperties") not in (None, False):
         return []
@@ -60,7 +60,7 @@ def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
 
 
 def _properties(schema: JsonMapping) -> dict[str, JsonMapping]:
-    """The declared arguments; none where a server published something else there."""
+    """The declared arguments; empty if the server's `properties` is not an object."""
     properties = schema.get("properties")
     return cast("dict[str, JsonMapping]", properties) if isinstance(properties, dict) else {}
 
@@ -92,7 +92,7 @@ def _typed(key: str, texts: list[str], schema: JsonMapping | None) -> JsonValue:
 
 
 def _types(schema: JsonMapping | None) -> set[str]:
-    """The JSON types a schema admits; `{"string"}` where it does not say."""
+    """The JSON types that a schema admits; `{"string"}` if it does not name one."""
     if not isinstance(schema, Mapping):
         return {"string"}
     written = schema.get("type")
@@ -128,7 +128,7 @@ def _type_name(value: object) -> str:
 
 
 def _value(key: str, text: str, types: set[str]) -> JsonValue:
-    """`text` as the first of the wanted types that it can be; text last, because it can always be that."""
+    """Convert `text` to the first wanted type that it can represent. Text comes last, because it always fits."""
     for kind in ("null", "boolean", "integer", "number", "object", "array"):
         if kind in types:
             value = _as_type(text, kind)

@@ -1,6 +1,6 @@
-"""`TerminalCaller`: the person at the terminal as the caller of a tool: progress, log lines, questions.
+"""`TerminalCaller`: the user at the terminal as the caller of a tool: shows progress and log messages, answers requests for input.
 
-Questions are put on stderr and answered on stdin; without a terminal nothing can be asked. Used by `call`.
+Questions are written to stderr and answered on stdin; without a terminal, requests for input are declined. Used by `call`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import click
 from gateway.cli.output import say
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.approvals import Decision, decision_answer, offered_decisions
+from gateway.policy.approval_policy import Decision, decision_answer, offered_decisions
 from gateway.policy.framing import BAR, fit, frame, quote, shown
 from gateway.tools.context import LogLevel, capability_of
 
@@ -28,11 +28,11 @@ MAX_LABEL = 200
 """Characters of a field's title or default that are shown before the answer."""
 
 TERMINAL_CAPABILITIES: JsonObject = {"elicitation": {"form": {}, "url": {}}}
-"""What a person at a terminal can answer."""
+"""Client capabilities of a user at a terminal."""
 
 
 class TerminalCaller:
-    """Implements `Caller` on a terminal; `interactive` says whether there is one."""
+    """Implements `Caller` on a terminal. `interactive` says whether stdin and stderr are a terminal."""
 
     def __init__(self, *, interactive: bool) -> None:
         self._interactive = interactive
@@ -40,24 +40,24 @@ class TerminalCaller:
 
     @property
     def capabilities(self) -> JsonObject:
-        """What to declare for this caller."""
+        """Return the client capabilities to declare."""
         return TERMINAL_CAPABILITIES if self._interactive else {}
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """One line per report. A sign of life (a part of a step, without a message) is not shown."""
+        """Print one line per progress notification. Heartbeats (a fraction of a step without a message) are not printed."""
         if not message and not total and progress % 1:
             return
         done = f"{progress:g}/{total:g}" if total else f"{progress:g}"
         say(f"  {done}  {shown(message or '', MAX_MESSAGE)}".rstrip())
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """One line per message."""
+        """Print one line per log message."""
         text = data if isinstance(data, str) else json.dumps(data, ensure_ascii=False)
         who = f"  {level}{f' {shown(logger, MAX_LABEL)}' if logger else ''}:"
         say(f"{who} {text}" if "\n" not in text and text.isprintable() else frame(who, text))
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Put a form or a link to the person; anything else, or no terminal, is refused."""
+        """Put a form or a link to the user. Any other request, or no terminal, is declined."""
         if request.get("method") != "elicitation/create" or not self._interactive:
             raise AskUnavailable(
                 f"The tool asks for {request.get('method')!r}, which nobody can answer here; run it in a terminal.",
@@ -69,7 +69,7 @@ class TerminalCaller:
 
 
 def _ask_person(params: JsonMapping) -> JsonObject:
-    """Show a question and read the answer. Texts of the form are marked like the lines of its message."""
+    """Show a question and read the answer. Text that comes from the form is marked like the lines of its message."""
     columns = shutil.get_terminal_size().columns
     say()
     say("\n".join(fit(str(params.get("message", "")), columns)))
@@ -98,11 +98,11 @@ _DECISION_WORDS: dict[Decision, str] = {
     "approve_always": "always",
     "decline": "no",
 }
-"""What a person types for each decision about a call."""
+"""Words that a user types for each decision about a call."""
 
 
 def _ask_decision(offered: Mapping[Decision, str]) -> Decision:
-    """Ask one question about a call; nothing but a clear yes approves it."""
+    """Ask one question about a call; only an unmistakable yes approves it."""
     words: dict[str, Decision] = {_DECISION_WORDS[decision]: decision for decision in offered}
     if len(words) > 2:
         say("\n".join(f"  {word}: {offered[decision]}" for word, decision in words.items()))
@@ -120,7 +120,7 @@ def _choose(question: str, *, accept: str, decline: str) -> str:
 
 
 def _ask_field(name: str, field: JsonMapping, *, is_required: bool) -> JsonValue:
-    """The value a person gives for one field of a form; `None` when an optional one is left empty."""
+    """Return the user's value for one field of a form; `None` if an optional field is left empty."""
     label = BAR + shown(str(field.get("title") or name), MAX_LABEL)
     if field.get("description"):
         _say_quoted(str(field["description"]))
@@ -151,7 +151,7 @@ def _say_quoted(text: str) -> None:
 
 
 def _options(field: JsonMapping) -> list[tuple[str, str]]:
-    """`(value, title)` of a choice, in all spellings of MCP's elicitation schemas."""
+    """Return `(value, title)` of each choice, in every spelling of MCP's elicitation schemas."""
     source = cast("JsonMapping", field.get("items") or {}) if field.get("type") == "array" else field
     titled = cast("list[JsonMapping]", source.get("oneOf") or source.get("anyOf") or [])
     if titled:

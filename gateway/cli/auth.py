@@ -1,4 +1,4 @@
-"""`moongate auth`: signing in to remote servers, and seeing and ending that."""
+"""`moongate auth`: sign in to remote servers, show sign-ins, and end them."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from gateway.json_types import JsonObject
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
     from gateway.config.policies import OutboundAuth
-    from gateway.upstream.oauth.signin import Invitation, SignIn
+    from gateway.upstream.oauth.sign_in import Invitation, SignIn
     from gateway.upstream.oauth.tokens import TokenFile
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def auth() -> None:
-    """Sign in to remote servers that want it."""
+    """Sign in to remote servers that require it."""
 
 
 @auth.command("login")
@@ -32,7 +32,7 @@ def auth() -> None:
 def login(server: str, no_browser: bool, config_path: str | None, as_json: bool) -> None:
     """Sign in to SERVER in the browser and keep the tokens, encrypted."""
     from gateway.cli.output import print_json, say
-    from gateway.policy.approvals import MAX_SHOWN_VALUE
+    from gateway.policy.approval_policy import MAX_SHOWN_VALUE
     from gateway.policy.framing import shown
 
     loaded = load(config_path)
@@ -58,7 +58,7 @@ def login(server: str, no_browser: bool, config_path: str | None, as_json: bool)
 @config_option
 @json_option
 def status(config_path: str | None, as_json: bool) -> None:
-    """Show which servers want a sign-in or a token, and which have one; never the tokens."""
+    """Show which servers need a sign-in or a token, and which have one; tokens are never shown."""
     from gateway.cli.output import print_json, print_table
 
     loaded = load(config_path, fetches=False)
@@ -75,7 +75,7 @@ def status(config_path: str | None, as_json: bool) -> None:
 @config_option
 @json_option
 def logout(server: str, config_path: str | None, as_json: bool) -> None:
-    """Forget the tokens of SERVER and give them back to the authorization server."""
+    """Delete the tokens of SERVER and revoke them at the authorization server."""
     from gateway.cli.output import print_json, tell
 
     loaded = load(config_path)
@@ -88,7 +88,7 @@ def logout(server: str, config_path: str | None, as_json: bool) -> None:
 
 
 def _open_browser(url: str) -> None:
-    """Beside the sign-in, because a browser in the terminal returns only when it is closed."""
+    """Open the browser in a thread, because a browser in the terminal returns only when it is closed."""
     import threading
     import webbrowser
 
@@ -114,7 +114,7 @@ def _url_of(loaded: LoadedConfig, server: str) -> str:
     if entry is None:
         disabled = next((d for d in loaded.disabled if d.name == server), None)
         hint = f"{disabled.json_path}: {disabled.reason}" if disabled else did_you_mean(server, loaded.config.mcp_servers)
-        raise NotFound("server", server, f"There is no server {server!r} to sign in to. {hint}".rstrip())
+        raise NotFound("server", server, f"Unknown server {server!r}. {hint}".rstrip())
     if isinstance(entry, StdioServer):
         raise click.UsageError(f"Server {server!r} is a program; give it its credentials in `env`.")
     return entry.url
@@ -122,7 +122,7 @@ def _url_of(loaded: LoadedConfig, server: str) -> str:
 
 def _sign_in(loaded: LoadedConfig, server: str) -> SignIn:
     from gateway.config.policies import AuthorizationCode
-    from gateway.upstream.oauth.signin import SignIn
+    from gateway.upstream.oauth.sign_in import SignIn
 
     url = _url_of(loaded, server)
     auth = loaded.config.policy(server).auth
@@ -135,7 +135,7 @@ def _sign_in(loaded: LoadedConfig, server: str) -> SignIn:
 
 
 def _file(loaded: LoadedConfig, server: str, url: str) -> TokenFile:
-    from gateway.storage.state import StateFolder, state_dir
+    from gateway.storage.state_folder import StateFolder, state_dir
     from gateway.upstream.oauth.tokens import TokenFile
 
     configured = loaded.config.storage.dir

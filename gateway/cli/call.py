@@ -1,4 +1,4 @@
-"""`moongate call`: one tool call, against the running gateway or one started for it."""
+"""`moongate call`: one tool call, through the running gateway or one started for the command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 CALL_TIMEOUT_SECONDS = 600.0
-"""Working time of one call from the command line; waiting for the person does not count."""
+"""Working time of one call; waiting for the user's answers does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,10 +37,10 @@ class _Words:
 @json_option
 @click.pass_context
 def call(ctx: click.Context, /, **_: object) -> None:
-    """Call a tool and print what it returns.
+    """Call a tool and print its result.
 
-    Values are read by the tool's own schema: `limit=5` becomes a number where the tool wants one; `key:=JSON`
-    passes JSON as it is. Asks of the tool are put to you when this runs in a terminal.
+    Values are read by the tool's own schema: `limit=5` becomes a number if the tool wants one; `key:=JSON` passes JSON as it is. In a
+    terminal, the tool's requests for input are put to you.
     """
     from gateway.cli.hub import Target
 
@@ -57,11 +57,12 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
     from gateway.cli.arguments import build_arguments, undeclared
     from gateway.cli.asking import TerminalCaller
     from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
-    from gateway.cli.listing import say_not_loaded
+    from gateway.cli.list_command import say_not_loaded
     from gateway.cli.output import is_interactive, say
-    from gateway.errors import NotFound, UpstreamRefused, UpstreamTimeout
+    from gateway.errors import NotFound, Rejected, UpstreamTimeout
     from gateway.tools.base import Complete
-    from gateway.tools.context import CallClock, CallContext
+    from gateway.tools.clocks import CallClock
+    from gateway.tools.context import CallContext
     from gateway.tools.drive import drive
 
     caller = TerminalCaller(interactive=is_interactive())
@@ -86,7 +87,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
         with clock.scope:
             try:
                 outcome = await drive(found.tool, arguments, ctx)
-            except UpstreamRefused as refusal:
+            except Rejected as refusal:
                 raise missing or refusal from None
             return outcome.result if isinstance(outcome, Complete) else {"task": outcome.task}
     raise UpstreamTimeout(f"Tool {words.tool!r} did not finish within {CALL_TIMEOUT_SECONDS:g} s.", server=found.source or "")
@@ -95,7 +96,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
 def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
     from gateway.cli.failures import CommandFailed
     from gateway.cli.output import block_text, print_content, print_json, tell
-    from gateway.tools.call_record import RULE_META_KEY
+    from gateway.gate.refusals import RULE_META_KEY
 
     is_error = bool(result.get("isError"))
     if as_json:

@@ -34,7 +34,7 @@ class Check:
     subject: str
     text: str
     fix: str
-    """What to do; empty where nothing is to be done or the text says it."""
+    """Text of the fix; empty if there is nothing to fix or the main text says it."""
     code: Code = "config-invalid"
     """The exit code of a failure."""
 
@@ -44,7 +44,7 @@ class Check:
 
 
 def local_checks(loaded: LoadedConfig) -> list[Check]:
-    """Every check that starts nothing, in the order a reader wants them."""
+    """Run every check that starts no process, in the order in which `doctor` prints them."""
     version = ".".join(map(str, sys.version_info[:3]))
     return [
         Check("ok", "version", f"moongate {__version__}, Python {version}", ""),
@@ -58,7 +58,7 @@ def local_checks(loaded: LoadedConfig) -> list[Check]:
 
 
 def _disabled(path: str, reason: str) -> Check:
-    from gateway.config.entries import SWITCHED_OFF
+    from gateway.config.read_entries import SWITCHED_OFF
 
     return Check("ok" if reason == SWITCHED_OFF else "fail", f"entry {path}", reason, "")
 
@@ -83,7 +83,7 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
 
 
 def _pins(loaded: LoadedConfig) -> list[Check]:
-    """The lock file, where there is one: whether it can be read, and which servers it leaves out."""
+    """Check the lock file, if there is one: whether it can be read, and which servers it leaves out."""
     from gateway.upstream.pins import lock_path, read_pins
 
     path = lock_path(loaded)
@@ -108,7 +108,7 @@ def _pins(loaded: LoadedConfig) -> list[Check]:
 
 
 def _which(entry: StdioServer, base_dir: Path) -> str | None:
-    """Where the child's program would be found."""
+    """Return the path of the program that the child process would run."""
     if os.sep in entry.command:
         path = Path(entry.cwd or base_dir) / entry.command
         return str(path) if path.is_file() and os.access(path, os.X_OK) else None
@@ -116,10 +116,10 @@ def _which(entry: StdioServer, base_dir: Path) -> str | None:
 
 
 def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
-    from gateway.auth.keys import KeyStore
-    from gateway.server.http import check_bind
+    from gateway.auth.api_keys import KeyStore
+    from gateway.server.key_gate import check_bind
     from gateway.server.origins import bind_note, is_loopback
-    from gateway.storage.state import StateFolder, state_dir
+    from gateway.storage.state_folder import StateFolder, state_dir
 
     config = loaded.config
     checks: list[Check] = []
@@ -142,7 +142,7 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
 
 
 def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:
-    """Name the program that has the port; the running gateway of this configuration may have it."""
+    """Name the program that listens on the port; it may be the running gateway of this configuration."""
     from gateway.cli.common import run_async
     from gateway.cli.endpoint import endpoint_of, find_listener
 

@@ -1,4 +1,4 @@
-"""Options that several commands share, loading the configuration for them, and running async work."""
+"""Options that several commands share, loading of the configuration, logging, and running async work."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import click
 if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.app.acceptance import Acceptance
-    from gateway.app.workers import Place
     from gateway.config.load import LoadedConfig
     from gateway.telemetry.logging import LogLevelName, SecretMask
 
@@ -23,7 +22,7 @@ API_KEY_VARIABLE = "MOONGATE_API_KEY"
 """Environment variable with the API key that client commands send to a running gateway."""
 
 CHARS_PER_TOKEN = 4
-"""Characters that make a token, about: the tokenizers differ by model."""
+"""Approximate characters per token; tokenizers differ by model."""
 
 CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 config_option = click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
@@ -31,7 +30,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON
 
 
 def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
-    """The value of `--url`, which is refused if it is not the address of an endpoint. No program is asked."""
+    """Return the value of `--url` if it is the address of an endpoint, else refuse it. Sends no request."""
     from urllib.parse import urlsplit
 
     if url is None:
@@ -62,10 +61,10 @@ standalone_option = click.option("--standalone", is_flag=True, help="Start the c
 
 
 class Choice(click.Choice[str]):
-    """One of several words; a word like one of them is answered with it."""
+    """One of several words; a misspelled word is answered with the closest one."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the choice, or name the choices once, and the one that was probably meant."""
+        """Return the choice, or fail with all choices and the closest one."""
         from gateway.config.suggest import did_you_mean
 
         if value in self.choices:
@@ -76,60 +75,60 @@ class Choice(click.Choice[str]):
 
 
 class Commands(click.Group):
-    """A group that answers an unknown command with the one that was probably meant."""
+    """A group that answers an unknown command with the closest one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that `args` begin with."""
+        """Return the command that `args` begin with."""
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             from gateway.config.suggest import did_you_mean
 
-            raise click.UsageError(f"There is no command {args[0]!r}. {did_you_mean(args[0], known)}".rstrip(), ctx)
+            raise click.UsageError(f"Unknown command {args[0]!r}. {did_you_mean(args[0], known)}".rstrip(), ctx)
         return super().resolve_command(ctx, args)
 
 
 class Group(Commands):
-    """A command with subcommands; without one of them it runs `default`."""
+    """A command with subcommands; without a subcommand it runs `default`."""
 
     default: tuple[str, ...] = ("--help",)
-    """Words put before what was written where that names no subcommand."""
+    """Words put before the arguments if they name no subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Without a subcommand the default is parsed."""
+        """Insert the default if no subcommand is named."""
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = [*self.default, *args]
         return super().parse_args(ctx, args)
 
 
 class ListingGroup(Group):
-    """A command that lists if no subcommand is written."""
+    """A group whose default subcommand is `list`."""
 
     default = ("list",)
 
 
 def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
-    """Load the configuration for a command and quiet the log; without `fetches` no `${cmd:…}` is run. Raises `ConfigError`."""
+    """Load the configuration for a command and lower the log level; without `fetches` no `${cmd:…}` runs. Raises `ConfigError`."""
     loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)
     configure_log(loaded, "error")
     return loaded
 
 
 def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
-    """Load the configuration and leave the log alone; `acceptance` decides which programs may run for it.
+    """Load the configuration without changing the log; `acceptance` decides which programs may run for it.
 
-    Without one a program runs unless a running gateway held it back. Raises `ConfigError`.
+    Without `acceptance` a program runs unless a running gateway holds it back. Raises `ConfigError`.
     """
     from gateway.app.acceptance import Acceptance
     from gateway.config.load import load_config
 
-    # So that an entry can start a Python server with the Python that has the SDK, wherever the gateway is installed.
+    # Lets an entry start a Python server with the interpreter that has the SDK.
     environ = {"MOONGATE_PYTHON": sys.executable, **os.environ}
     return load_config(config_path, environ, fetches=fetches, admission=acceptance or Acceptance())
 
 
 @contextlib.contextmanager
 def diverted_stdout() -> Generator[None]:
-    """Descriptor 1 on stderr meanwhile: modules of the user may print when they are imported, and stdout is data or the wire."""
+    """Redirect descriptor 1 to stderr inside the block: user modules may print when imported, and stdout carries data or messages."""
     sys.stdout.flush()
     saved = os.dup(1)
     os.dup2(2, 1)
@@ -142,23 +141,21 @@ def diverted_stdout() -> Generator[None]:
 
 
 @contextlib.asynccontextmanager
-async def running(
-    loaded: LoadedConfig, place: Place | None = None, acceptance: Acceptance | None = None, endpoint: str | None = None
-) -> AsyncGenerator[Gateway]:
-    """A gateway with its sources starting, or one worker's part of it, to be served at `endpoint`; left in reverse."""
+async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, endpoint: str | None = None) -> AsyncGenerator[Gateway]:
+    """Enter a gateway that will be served at `endpoint`; its sources start in the background."""
     from gateway.app import Gateway
 
     async with contextlib.AsyncExitStack() as stack:
         with diverted_stdout():
-            gateway = await stack.enter_async_context(Gateway.from_config(loaded, place=place, acceptance=acceptance, endpoint=endpoint))
+            gateway = await stack.enter_async_context(Gateway.from_config(loaded, acceptance=acceptance, endpoint=endpoint))
         yield gateway
 
 
 def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
-    """Run `work` in an event loop; an exception inside task groups comes out as itself.
+    """Run `work` in an event loop; an exception from inside task groups is raised unwrapped.
 
-    What `serves` over HTTP runs on uvloop where that is installed: a call takes a tenth less of the processor there. Over stdio its
-    import costs more than it gives.
+    `serves` selects uvloop if it is installed: a call over HTTP takes 10 % less CPU with it. Over stdio its import costs more than it
+    saves.
     """
     from importlib.util import find_spec
 
@@ -176,9 +173,9 @@ def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
 
 
 def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask: SecretMask | None = None) -> SecretMask:
-    """Send the log to stderr with the configuration's secrets masked, beside those of `mask`; `level` overrides the configured one.
+    """Send the log to stderr with secrets masked; `level` overrides the configured one.
 
-    Returns the mask, which is `mask` itself where one is given.
+    Returns the mask: `mask` with the configuration's secrets added, or a new one.
     """
     from gateway.telemetry.logging import SecretMask, configure_logging
 
@@ -190,10 +187,10 @@ def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask:
 
 
 def export_telemetry(mask: SecretMask) -> None:
-    """Set up traces and metrics where the environment asks for them (`ENABLE_INSTRUMENTATION`), without the secrets of `mask`.
+    """Set up traces and metrics if `ENABLE_INSTRUMENTATION` is set; secrets of `mask` are masked.
 
     Raises:
-        ConfigError: It does, and the extra that exports them is not installed.
+        ConfigError: It is set, and the extra that exports telemetry is not installed.
     """
     if os.environ.get("ENABLE_INSTRUMENTATION"):
         from gateway.telemetry.instrumentation import enable_instrumentation

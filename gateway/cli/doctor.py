@@ -1,7 +1,7 @@
-"""`moongate doctor`: tries everything the configuration needs, and says for each thing whether it works and what fixes it.
+"""`moongate doctor`: tries everything that the configuration needs, and reports for each item whether it works and how to fix it.
 
-Starts the configured servers once, like `run` does, and stops them again. Keeps what they list, so that the next start over stdio
-answers at once; changes nothing else. The local checks are in `checks`.
+Starts the configured servers once, as `run` does, and stops them. Keeps what they list, so that the next start over stdio answers at once;
+changes nothing else. Checks that start nothing are in `checks`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from gateway.cli.failures import Code
     from gateway.cli.hub import OwnHub
     from gateway.config.load import LoadedConfig
-    from gateway.server.first_answers import FirstAnswers
+    from gateway.server.startup_answers import StartupAnswers
     from gateway.tools.base import SourceStatus
 
 
 _NAMES_SHOWN = 3
-"""Users of a model that its line names."""
+"""Users of a model that one line names."""
 
 
 @click.command()
@@ -52,8 +52,8 @@ def doctor(config_path: str | None, as_json: bool) -> None:
         raise CommandFailed(f"{len(failed)} of {len(checks)} checks failed.", code=_code_of(failed))
 
 
-async def _live_checks(loaded: LoadedConfig, first: FirstAnswers | None) -> list[Check]:
-    """What can only be seen with everything started."""
+async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> list[Check]:
+    """Run the checks that need every server started."""
     from gateway.cli.checks import Check
     from gateway.cli.hub import open_own
 
@@ -101,7 +101,7 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Definitions of a server that are held back, or that a person should read."""
+    """Definitions of a server that are quarantined, or that a person should read."""
     from gateway.cli.checks import Check
 
     found = [
@@ -117,7 +117,7 @@ def _definition_remarks(status: SourceStatus) -> list[Check]:
 
 
 def _is_refused(status: SourceStatus) -> bool:
-    """Whether the server refused the credentials: its status as a word of its own, because a port may hold the same digits."""
+    """Return whether the server rejected the credentials. Only a whole word counts as a status, because a port may hold the same digits."""
     return re.search(r"\b40[13]\b", status.error or "") is not None
 
 
@@ -149,29 +149,29 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
 
 
 async def _idle_rules(own: OwnHub) -> list[Check]:
-    """Rules that do nothing or cannot be applied (requirements 3.A/26); only of sources that answered."""
+    """Rules that do nothing or cannot be applied, of sources that answered."""
     from gateway.cli.checks import Check
 
     return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 
 async def _definition_checks(own: OwnHub) -> list[Check]:
-    """Files of ours that did not load: skills, agents, workflows, functions."""
+    """Local files that did not load: skills, agents, workflows, functions."""
     from gateway.cli.checks import Check
 
     found: list[Check] = []
-    for report in own.gateway.skill_problems():
+    for report in own.gateway.inspection.skill_problems():
         for finding in report.diagnostics:
             status = "fail" if report.verdict == "rejected" else "warn"
             found.append(Check(status, f"skill {report.path}", f"{finding.code}: {finding.message}", ""))
     found += await _script_checks(own.gateway.loaded)
-    found += [Check("fail", f"{kind} {problem.where}", problem.message, "") for kind, problem in own.gateway.local_problems()]
-    found += [Check("warn", f"{kind} {remark.where}", remark.message, "") for kind, remark in own.gateway.local_remarks()]
+    found += [Check("fail", f"{kind} {problem.where}", problem.message, "") for kind, problem in own.gateway.inspection.local_problems()]
+    found += [Check("warn", f"{kind} {remark.where}", remark.message, "") for kind, remark in own.gateway.inspection.local_remarks()]
     return found
 
 
 async def _script_checks(loaded: LoadedConfig) -> list[Check]:
-    """Whether granted scripts of skills could run on this machine."""
+    """Check whether allowed scripts of skills can run on this machine."""
     from gateway.cli.checks import Check
     from gateway.skills.scripts import ScriptRunner
 
@@ -194,10 +194,10 @@ async def _script_checks(loaded: LoadedConfig) -> list[Check]:
 
 
 async def _database_checks(loaded: LoadedConfig) -> list[Check]:
-    """Whether the database server can be used, if one is configured."""
+    """Check whether the database server can be used, if one is configured."""
     from gateway.cli.checks import Check
     from gateway.storage.records import Records
-    from gateway.storage.state import StateFolder, state_dir
+    from gateway.storage.state_folder import StateFolder, state_dir
 
     storage = loaded.config.storage
     if storage.url is None:
@@ -213,7 +213,7 @@ async def _database_checks(loaded: LoadedConfig) -> list[Check]:
 
 
 async def _model_checks(own: OwnHub) -> list[Check]:
-    """Whether the endpoints of the models that agents and sampling policies use answer, and know these models."""
+    """Check whether the endpoints of models that agents and sampling policies use answer, and serve these models."""
     from gateway.cli.checks import Check
     from gateway.errors import ModelError
 
@@ -256,6 +256,6 @@ def _show(checks: Sequence[Check], *, as_json: bool) -> None:
 
 
 def _code_of(failed: Sequence[Check]) -> Code:
-    """The exit code of the worst failure: the configuration first, then credentials, then reachability, then the lock file."""
+    """The exit code of the worst failure, in the order configuration, credentials, reachability, lock file."""
     codes = {check.code for check in failed}
     return next(code for code in ("config-invalid", "needs-auth", "unreachable", "lock-differs") if code in codes)

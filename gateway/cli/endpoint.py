@@ -1,4 +1,4 @@
-"""What listens at the address of a gateway: nothing, the gateway of this configuration, another gateway, or another program.
+"""Finds out which program listens at an address: the gateway of this configuration, another gateway, another program, or none.
 
 No API key and no call is sent before the gateway has proved that it serves the caller's configuration (`auth.identity`), unless the user
 named the address. Used by `hub` and `run`.
@@ -12,20 +12,20 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.cli.failures import NeedsAuth
-from gateway.errors import AuthNeeded, GatewayError, UpstreamError, UpstreamLost, UpstreamUnavailable
+from gateway.errors import GatewayError, NotSent, OutcomeUnknown, Unauthorized, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 STATUS_TIMEOUT_SECONDS = 15.0
-"""How long a busy gateway may take for its status page."""
+"""How long a busy gateway may take to return its status page."""
 
 PROBE_TIMEOUT_SECONDS = 2.0
 """Seconds for each request that looks for a running gateway."""
 
 NO_ANSWER = 0
-"""In place of the HTTP status of an answer that did not come in time."""
+"""Stands for the HTTP status of a response that did not arrive in time."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -41,10 +41,10 @@ class Listener:
     about: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """Its status page without an API key; empty if it shows none."""
     is_silent: bool = False
-    """Whether it did not answer in time, or as a gateway did not show its status in time, such as one that is starting."""
+    """Whether it did not answer in time, or is a gateway whose status page did not arrive in time, such as a starting one."""
 
     def description(self) -> str:
-        """Name the program as far as it is known: `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
+        """Describe the program, for example `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
         if not self.is_gateway:
             silent = f"a program that did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
             return silent if self.is_silent else "a program that is not a Moongate gateway"
@@ -66,7 +66,7 @@ class Status:
 
 
 def endpoint_of(loaded: LoadedConfig, host: str | None = None, port: int | None = None) -> str:
-    """Return the URL at which a gateway with this configuration, or at `host` and `port`, is reached from this machine."""
+    """Return the URL at which this machine reaches a gateway with this configuration, or the gateway at `host` and `port`."""
     http = loaded.config.server.http
     bound = host or http.host
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(bound, bound)  # compared, not bound
@@ -74,7 +74,7 @@ def endpoint_of(loaded: LoadedConfig, host: str | None = None, port: int | None 
 
 
 async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
-    """Return what listens at `url`, or `None` if nothing does.
+    """Return the program that listens at `url`, or `None` if there is none.
 
     Raises:
         StorageError: The state folder cannot be used.
@@ -82,7 +82,7 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
     import httpx2
 
     from gateway.auth.identity import Identity
-    from gateway.storage.state import StateFolder, state_dir
+    from gateway.storage.state_folder import StateFolder, state_dir
 
     parts = urlsplit(url)
     identity = Identity(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
@@ -102,10 +102,10 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
 
 
 async def read_status(url: str, api_key: str | None) -> Status:
-    """Return the status page of the gateway at `url`; empty if what answers there is not a Moongate gateway.
+    """Return the status page of the gateway at `url`; empty if the program there is not a Moongate gateway.
 
     Raises:
-        NeedsAuth: The gateway wants an API key, or another one.
+        NeedsAuth: The gateway requires an API key, or another one.
     """
     import httpx2
 
@@ -130,10 +130,10 @@ def needs_key(url: str, api_key: str | None) -> NeedsAuth:
 
 
 def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamError) -> GatewayError:
-    """Return the error for a program at `url` that could not be asked: nothing listens there, or it does not speak MCP."""
-    if isinstance(error, AuthNeeded):
+    """Return the error for a URL where nothing listens, or where the program does not speak MCP."""
+    if isinstance(error, Unauthorized):
         return needs_key(url, api_key)
-    problem = "it closed the connection during the handshake" if isinstance(error, UpstreamLost) else str(error)
+    problem = "it closed the connection during the handshake" if isinstance(error, OutcomeUnknown) else str(error)
     if " answered 403;" in problem:
         problem = "it answered 403, so it refuses this API key or this machine"
     endpoint = (status.page or {}).get("endpoint")
@@ -143,7 +143,7 @@ def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamErr
         text = f"No gateway at {url} ({problem}); `moongate run` starts one."
     else:
         text = f"{url} cannot be asked: {problem}."
-    return UpstreamUnavailable(text, server="moongate")
+    return NotSent(text, server="moongate")
 
 
 def key_headers(api_key: str | None) -> dict[str, str]:
@@ -155,11 +155,11 @@ def key_headers(api_key: str | None) -> dict[str, str]:
 class _Answer:
     code: int
     page: JsonMapping | None
-    """Its JSON object, if it holds one."""
+    """The JSON object of the response, if it holds one."""
 
 
 async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
-    """Return the answer to a GET request, with the status `NO_ANSWER` if it is late, or `None` if the listener does not answer with HTTP.
+    """Return the response to a GET request; its status is `NO_ANSWER` if it is late. `None`: the listener does not answer with HTTP.
 
     Raises:
         httpx2.ConnectError: Nothing listens there.

@@ -1,4 +1,4 @@
-"""`moongate eval`: puts the cases of a file to an agent and judges its answers."""
+"""`moongate eval`: sends the cases of a file to an agent and judges its answers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CASE_TIMEOUT_SECONDS = 600.0
 @json_option
 @click.pass_context
 def evaluate(ctx: click.Context, /, **_: object) -> None:
-    """Put the cases of a JSON Lines file to an agent, one after the other, and judge its answers. Ends with 5 if one fails."""
+    """Send the cases of a JSON Lines file to an agent, one after the other, and judge its answers. Exits with 5 if one fails."""
     from gateway.agents.evaluation.cases import read_cases
     from gateway.cli.failures import CommandFailed
     from gateway.cli.hub import Target
@@ -62,7 +62,7 @@ def evaluate(ctx: click.Context, /, **_: object) -> None:
 
 
 async def _evaluate(agent: str, cases: Sequence[Case], judge_model: str | None, loaded: LoadedConfig, target: Target) -> list[JsonObject]:
-    from gateway.chat.resolve import ModelResolver
+    from gateway.chat.model_resolver import ModelResolver
     from gateway.cli.hub import open_hub, pick_tool
 
     models = ModelResolver(os.environ, loaded.config.defaults.model)
@@ -79,10 +79,11 @@ async def _evaluate(agent: str, cases: Sequence[Case], judge_model: str | None, 
 
 async def _run(case: Case, tool: Tool, judge: Judge | None) -> JsonObject:
     from gateway.agents.evaluation.cases import to_checks
-    from gateway.agents.evaluation.evaluate import LocalEvaluator
+    from gateway.agents.evaluation.evaluators import LocalEvaluator
     from gateway.agents.evaluation.items import EvalItem
     from gateway.tools.base import Complete
-    from gateway.tools.context import CallClock, CallContext
+    from gateway.tools.clocks import CallClock
+    from gateway.tools.context import CallContext
     from gateway.tools.drive import drive
     from gateway.types.messages import Message
 
@@ -102,7 +103,7 @@ async def _run(case: Case, tool: Tool, judge: Judge | None) -> JsonObject:
 
 def _judge_of(models: object, model: str) -> Judge:
     from gateway.agents.middleware.judge import DEFAULT_JUDGE_INSTRUCTIONS, criteria_for_judge, judge_predicate
-    from gateway.chat.resolve import ModelResolver
+    from gateway.chat.model_resolver import ModelResolver
     from gateway.tools.context import CallContext
     from gateway.types.messages import Message
     from gateway.types.responses import AgentResponse

@@ -1,4 +1,4 @@
-"""From exceptions to exit codes: the one table. Used by `main`, and by commands that end with a code of their own."""
+"""Maps exceptions to exit codes in one table. Used by `main`, and by commands that exit with a code of their own."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from typing import Literal, cast
 import click
 
 from gateway.errors import (
-    AuthNeeded,
     Collision,
     ConfigError,
     GatewayError,
     NotFound,
+    NotSent,
     PolicyDenied,
+    Rejected,
     StorageError,
-    UpstreamRefused,
+    Unauthorized,
     UpstreamTimeout,
-    UpstreamUnavailable,
 )
 from gateway.json_types import JsonObject
 
@@ -43,11 +43,11 @@ EXIT_CODES: dict[Code, int] = {
 
 
 class NeedsAuth(GatewayError):
-    """The running gateway wants an API key."""
+    """The running gateway requires an API key."""
 
 
 class CommandFailed(GatewayError):
-    """A command failed after it printed what it had to say; `code` decides the exit code."""
+    """A command failed after it printed its output; `code` decides the exit code."""
 
     def __init__(self, message: str, *, code: Code) -> None:
         super().__init__(message)
@@ -61,9 +61,9 @@ class Outcome:
     code: Code
     message: str
     details: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Further keys of the JSON error, e.g. `path`."""
+    """Further keys of the JSON error, for example `path`."""
     usage: str = ""
-    """Where to read on, for people."""
+    """The command that prints the help, for people."""
 
     @property
     def exit_code(self) -> int:
@@ -83,7 +83,7 @@ def unwrap(error: BaseException) -> BaseException:
 
 
 def outcome_of(error: BaseException) -> Outcome | None:
-    """The end a known error leads to; `None` for a programming mistake."""
+    """Return the outcome of a known error; `None` for a programming mistake."""
     text = str(error)
     match error:
         case click.ClickException():
@@ -102,11 +102,11 @@ def outcome_of(error: BaseException) -> Outcome | None:
             return Outcome("not-found", text, {"kind": error.kind, "name": error.name})
         case PolicyDenied():
             return Outcome("denied", text, {"rule": error.rule})
-        case AuthNeeded():
+        case Unauthorized():
             return Outcome("needs-auth", text, {"server": error.server})
-        case UpstreamUnavailable() | UpstreamTimeout():
+        case NotSent() | UpstreamTimeout():
             return Outcome("unreachable", text, {"server": error.server})
-        case UpstreamRefused():
+        case Rejected():
             return Outcome("tool-error", text, {"server": error.server, "rpcCode": error.code})
         case GatewayError():
             return Outcome("tool-error", text)

@@ -1,7 +1,7 @@
-"""`Hub`: where a command reads and calls: the running gateway, or one started for the command alone.
+"""`Hub`: the gateway that a command reads from and calls: the running gateway, or one started for the command.
 
-Both give the same answers, so `list`, `inspect` and `call` do not care. The running gateway is reached as an MCP
-client over HTTP, like any other client would. Used by those commands only.
+Both kinds give the same answers to `list`, `inspect` and `call`. The running gateway is reached as an MCP client over HTTP, as by any other
+client. Used by those commands only.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
-from gateway.errors import NotFound, PolicyDenied, ToolFailed, UpstreamError, UpstreamUnavailable
+from gateway.errors import NotFound, NotSent, PolicyDenied, ToolFailed, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.pins import PINS_RULE
+from gateway.policy.pin_check import PINS_RULE
 from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
 from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
 
@@ -23,29 +23,29 @@ if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.cli.endpoint import Status
     from gateway.config.load import LoadedConfig
-    from gateway.upstream.inputs import Answered, Relayed
+    from gateway.upstream.input_requests import Answered, Relayed
     from gateway.upstream.session import Session
     from gateway.upstream.tasks import TaskFollower
 
 NEGOTIATE_TIMEOUT_SECONDS = 30.0
-"""Time for the running gateway to agree on a protocol and list its tools."""
+"""Timeout of the running gateway for the handshake and the listing of its tools."""
 
 LOCAL_SOURCES = ("agent", "workflow", "function")
-"""Sources of the gateway itself whose tools have a prefix."""
+"""Local sources whose tools have a prefix."""
 
 OWN_TOOLS = frozenset(
     "read_result gateway_status task_status task_result task_cancel session_list session_delete review_approvals "
     "list_tools load_tools unload_tools".split()
 )
-"""Tools of the gateway itself, which have no prefix."""
+"""The gateway's own tools, which have no prefix."""
 
 SOURCES_TIMEOUT_SECONDS = 60.0
-"""How long a command waits for the sources it started itself."""
+"""How long a command waits for the sources that it started."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What the user said about where to look."""
+    """The gateway that the user's options name."""
 
     url: str | None = None
     api_key: str | None = None
@@ -59,7 +59,7 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who answers on behalf of a command, and what may be asked."""
+    """The caller that answers on behalf of a command, and the capabilities it declares."""
 
     caller: Caller
     capabilities: JsonMapping
@@ -75,14 +75,14 @@ NOBODY = Asker(NoCaller(), cast("JsonObject", {}))
 
 @dataclass(frozen=True, slots=True)
 class HubTool:
-    """A published tool and the source it is from."""
+    """A published tool and its source."""
 
     tool: Tool
     wire: JsonObject
     source: str | None
-    """`None` where a running gateway's name does not tell."""
+    """`None` if the name from a running gateway does not show the source."""
     native: str
-    """The name within its source, as far as is known."""
+    """The name within its source, as far as it is known."""
 
     @property
     def name(self) -> str:
@@ -91,14 +91,14 @@ class HubTool:
 
 
 class Hub(Protocol):
-    """What the commands need of a gateway."""
+    """A gateway as commands use it."""
 
     origin: str
     """For people: the endpoint, or the configuration file."""
     denial: str | None
-    """The reason why the running gateway does not show its status, if the API key has scopes that do not include it."""
+    """Why the running gateway does not show its status, if the scopes of the API key do not include it."""
     has_key: bool
-    """Whether an API key was given, whose scopes may leave something out of the lists."""
+    """Whether an API key was given; its scopes may leave entries out of the lists."""
     is_own: bool
     """Whether the gateway serves the configuration of the command."""
 
@@ -120,7 +120,7 @@ class Hub(Protocol):
         ...
 
     async def problems(self) -> list[str]:
-        """What is wrong with the gateway itself."""
+        """Problems of the gateway as a whole."""
         ...
 
     async def tools(self) -> list[HubTool]:
@@ -128,19 +128,19 @@ class Hub(Protocol):
         ...
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Every published resource, template or prompt, as on the wire."""
+        """Every published resource, template or prompt, in its wire form."""
         ...
 
 
 @asynccontextmanager
 async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) -> AsyncGenerator[Hub, None]:
-    """The gateway at `target.url`, else the running gateway of this configuration, else one started from `loaded`.
+    """Open the gateway at `target.url`, else the running gateway of this configuration, else one started from `loaded`.
 
-    One line on stderr says which running gateway answers, or that the one on the configured port is another's.
+    One line on stderr names the running gateway that answers, or says that the configured port belongs to another one.
 
     Raises:
-        NeedsAuth: The running gateway wants an API key.
-        UpstreamUnavailable: `target.url` was given and nothing answers there.
+        NeedsAuth: The running gateway requires an API key.
+        NotSent: `target.url` was given and nothing answers there.
     """
     async with open_running(loaded, target, asker) as running:
         if running is not None:
@@ -154,7 +154,7 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
 async def open_running(
     loaded: LoadedConfig, target: Target, asker: Asker = NOBODY, *, instead: str = "starts the sources"
 ) -> AsyncGenerator[RunningHub | None, None]:
-    """As `open_hub`, but `None` if no gateway runs; `instead` says what the command does with the configuration then."""
+    """As `open_hub`, but yield `None` if no gateway runs; `instead` says what the command does with the configuration then."""
     from gateway.cli.endpoint import read_status
 
     url = None if target.standalone else target.url or await _own_endpoint(loaded, instead)
@@ -187,7 +187,7 @@ async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
 
 
 def _say_which(url: str, status: Status, own: LoadedConfig | None) -> None:
-    """Say which running gateway answers; `own` is the configuration that it has proved to serve."""
+    """Name the running gateway that answers; `own` is the configuration that it has proved to serve."""
     from gateway.cli.output import say
 
     configuration = own.path if own is not None else (status.page or {}).get("configuration")
@@ -205,29 +205,29 @@ class OwnHub:
 
     @property
     def shows_sources(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     async def sources(self) -> list[JsonObject]:
-        """As the gateway says."""
+        """Return the status of the gateway's sources."""
         return [status.to_json() for status in self._gateway.sources()]
 
     async def not_loaded(self) -> list[JsonObject]:
-        """As the gateway says."""
+        """Return the files that did not load."""
         from gateway.app.about import not_loaded
 
-        return not_loaded(self._gateway)
+        return not_loaded(self._gateway.inspection)
 
     async def problems(self) -> list[str]:
-        """As the gateway says."""
+        """Return the gateway's problems."""
         return self._gateway.problems()
 
     async def tools(self) -> list[HubTool]:
-        """From the catalog."""
+        """Return the tools of the catalog."""
         return [HubTool(t, t.definition.to_wire(t.exposed_name), t.source, t.definition.name) for t in await self._gateway.catalog.tools()]
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """From the catalog."""
+        """Return a listing of the catalog."""
         return self._gateway.catalog.wire(kind)
 
     @property
@@ -238,7 +238,7 @@ class OwnHub:
 
 @asynccontextmanager
 async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
-    """A gateway started from `loaded` with its sources settled, whether or not another one runs."""
+    """Start a gateway from `loaded` and wait until its sources have settled, whether or not another gateway runs."""
     import anyio.to_thread
 
     from gateway.cli.common import load, running
@@ -246,17 +246,17 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
 
     if not loaded.is_complete:
         path = loaded.path
-        # A program behind `${cmd:…}` may take its time; the event loop has nothing else to do yet.
+        # A program behind `${cmd:…}` may be slow; the event loop has nothing else to do yet.
         loaded = await anyio.to_thread.run_sync(lambda: load(str(path) if path is not None else None))
     async with running(loaded) as gateway:
         with working("starting the configured sources"):
             await gateway.ready(SOURCES_TIMEOUT_SECONDS)
-            await gateway.judge_definitions()
+            await gateway.inspection.judge_definitions()
         yield OwnHub(gateway, str(loaded.path or "no configuration"))
 
 
 class RunningHub:
-    """The running gateway, reached as an MCP client. Also the session's hooks: it may ask back."""
+    """The running gateway, reached as an MCP client. Also implements the session's hooks for requests from the gateway."""
 
     def __init__(self, url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
         self.origin = url
@@ -274,7 +274,7 @@ class RunningHub:
         return "sources" in self._status
 
     async def sources(self) -> list[JsonObject]:
-        """As its status page says."""
+        """Return the sources on its status page."""
         if self.denial is not None:
             raise CommandFailed(f"The gateway does not show its sources to this API key: {self.denial}", code="denied")
         if not self.shows_sources:
@@ -283,17 +283,17 @@ class RunningHub:
         return list(self._status["sources"])
 
     async def not_loaded(self) -> list[JsonObject]:
-        """As its status page says."""
+        """Return the files on its status page that did not load."""
         return list(self._status.get("notLoaded") or [])
 
     async def problems(self) -> list[str]:
-        """As its status page says."""
+        """Return the problems on its status page."""
         return cast("list[str]", list(self._status.get("problems") or []))
 
     async def tools(self) -> list[HubTool]:
-        """As it lists them to a client."""
+        """Return the tools that it lists to a client."""
         from gateway.upstream.listing import to_listed
-        from gateway.upstream.tool import RemoteTool
+        from gateway.upstream.remote_tool import RemoteTool
 
         tools: list[HubTool] = []
         for wire in await self._list("tools"):
@@ -303,9 +303,9 @@ class RunningHub:
         return tools
 
     def unlisted(self, name: str) -> HubTool:
-        """A tool that the gateway does not list to this API key; the gateway says why when it is called."""
+        """Return a tool that the gateway does not list to this API key; calling it returns the gateway's reason."""
         from gateway.upstream.listing import Listed
-        from gateway.upstream.tool import RemoteTool
+        from gateway.upstream.remote_tool import RemoteTool
 
         schema: JsonObject = {"type": "object", "additionalProperties": True}
         wire: JsonObject = {"name": name, "inputSchema": schema}
@@ -313,7 +313,7 @@ class RunningHub:
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """As it lists them to a client."""
+        """Return a listing as a client receives it."""
         return await self._list(kind)
 
     async def _list(self, what: str) -> list[JsonObject]:
@@ -326,10 +326,10 @@ class RunningHub:
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
                 return (await list_all(self.session, what, PLAIN)).entries
         except TimeoutError:
-            raise UpstreamUnavailable(f"The gateway at {self.origin} does not answer.", server="moongate") from None
+            raise NotSent(f"The gateway at {self.origin} does not answer.", server="moongate") from None
 
     def _origin_of(self, name: str) -> tuple[str | None, str]:
-        """The source a name most likely belongs to and its name there, by the configured prefixes: for people only."""
+        """The source that a name most likely belongs to and the name there, by the configured prefixes. For display only."""
         config = self._loaded.config
         shown = cast("list[JsonMapping]", self._status.get("sources") or [])
         candidates = [str(source["name"]) for source in shown] or [*config.mcp_servers, *LOCAL_SOURCES]
@@ -348,7 +348,7 @@ class RunningHub:
         return source, name.removeprefix(stem)
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
-        """One request on behalf of `ctx` (what `RemoteTool` needs)."""
+        """Send one request on behalf of `ctx` (for `RemoteTool`)."""
         from gateway.upstream.session import Envelope
 
         if ctx.input_responses is not None:
@@ -360,38 +360,38 @@ class RunningHub:
 
     @property
     def tasks(self) -> TaskFollower:
-        """Follows what the gateway runs as a task (what `RemoteTool` needs)."""
+        """Return the follower of calls that the gateway runs as tasks (for `RemoteTool`)."""
         from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 
         return TaskFollower(self.session.server, self, MCPTaskOptions())
 
     async def reconnect(self) -> None:
-        """A command has one connection (`TaskLine`)."""
+        """Do nothing: a command has one connection (`TaskLine`)."""
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """A command relays no tasks (`TaskLine`)."""
-        from gateway.upstream.inputs import Relayed
+        """Relay nothing: a command has no client of its own (`TaskLine`)."""
+        from gateway.upstream.input_requests import Relayed
 
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """The person at the terminal decides (`TaskLine`)."""
+        """Let the user at the terminal decide (`TaskLine`)."""
         from gateway.tools.drive import keyed
 
         return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """What the gateway asks (what `RemoteTool` needs); the person at the terminal decides."""
-        from gateway.upstream.inputs import to_input_required
+        """Let the user at the terminal decide about a request for input (for `RemoteTool`)."""
+        from gateway.upstream.input_requests import to_input_required
 
         return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """A request over a legacy connection (`SessionHooks`)."""
+        """Answer a request over a 2025 connection (`SessionHooks`)."""
         return await (ctx.ask(request) if ctx is not None else self._asker.caller.ask(request))
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """A notification (`SessionHooks`)."""
+        """Handle a notification (`SessionHooks`)."""
         if method == "notifications/message":
             await self._asker.caller.log(params.get("level") or "info", params.get("data"), params.get("logger"))
 
@@ -412,26 +412,26 @@ async def _connect(
     entry = HttpServer(url=url, headers=key_headers(target.api_key))
     client: JsonObject = {"name": "moongate-cli", "version": __version__}
     async with (
-        open_transport("moongate", entry, ChildLog()) as link,
-        open_session("moongate", link, hub, client=client) as session,
+        open_transport("moongate", entry, ChildLog()) as carrier,
+        open_session("moongate", carrier, hub, client=client) as session,
     ):
         hub.session = session
         try:
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
                 await session.negotiate("auto", asker.capabilities)
         except TimeoutError:
-            raise UpstreamUnavailable(f"{url} does not answer within {NEGOTIATE_TIMEOUT_SECONDS:g} s.", server="moongate") from None
+            raise NotSent(f"{url} does not answer within {NEGOTIATE_TIMEOUT_SECONDS:g} s.", server="moongate") from None
         except UpstreamError as error:
             raise not_usable(url, status, target.api_key, error) from None
         yield hub
 
 
 def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject] = ()) -> HubTool:
-    """The tool called `name`: by its exposed name, else by a native name that only one tool has.
+    """Return the tool called `name`: by its exposed name, else by a native name that only one tool has.
 
     Raises:
-        PolicyDenied: One of `sources` has the tool in quarantine.
-        NotFound: There is no such tool; the text has the closest name.
+        PolicyDenied: The tool is quarantined in one of `sources`.
+        NotFound: There is no such tool; the message has the closest name.
     """
     for tool in tools:
         if tool.name == name:
@@ -448,11 +448,11 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
     hint = missing_source(name, sources) or suggestion(name, tools) or "`moongate list tools` shows them."
     if any(name.startswith(f"{tool.source}__") for tool in tools):
         hint += f" `moongate policy explain {name}` says if a rule hides it."
-    raise NotFound("tool", name, f"There is no tool {name!r}. {hint}")
+    raise NotFound("tool", name, f"Unknown tool {name!r}. {hint}")
 
 
 def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
-    """Say why the source that `name` begins with lists nothing; empty if no such source is missing."""
+    """Explain why the source that `name` begins with lists nothing; empty if no such source is missing."""
     for source in sources:
         if name.startswith((f"{source['name']}__", f"{source['name']}/")) and source["state"] != "ready":
             return f"Source {source['name']!r} is {source['state']}: {source.get('error') or '`moongate doctor` says why.'}"
@@ -460,7 +460,7 @@ def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
 
 
 def suggestion(name: str, tools: Sequence[HubTool], others: Iterable[str] = ()) -> str:
-    """`Did you mean 'x'?` with the tool, or one of `others`, that `name` is like, also by the name in its source; empty if none is."""
+    """Return `Did you mean 'x'?` for the closest tool or name in `others`, native names included; empty if none is close."""
     from gateway.config.suggest import closest, did_you_mean
 
     known = did_you_mean(name, [*others, *(tool.name for tool in tools)])

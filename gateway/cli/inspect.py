@@ -88,7 +88,7 @@ def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: Lo
     except NotFound:
         hint = missing_source(name, sources) or suggestion(name, tools, others)
         hint = hint or "`moongate list` and `moongate list tools` show what there is."
-        text = f"There is no tool, server, prompt or resource {name!r}. {hint}"
+        text = f"Unknown tool, server, prompt or resource {name!r}. {hint}"
         raise NotFound("tool", name, text) from None
     state = next((source["state"] for source in sources if source["name"] == found.source), None)
     return {
@@ -102,7 +102,7 @@ def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: Lo
 
 
 def _policy(source: str, loaded: LoadedConfig | None) -> JsonObject | None:
-    """The rules of a source by the command's configuration, or `None` if another configuration decides."""
+    """The rules of a source in the command's configuration, or `None` if another configuration decides."""
     return None if loaded is None else loaded.config.policy(source).model_dump(by_alias=True, mode="json")
 
 

@@ -1,4 +1,4 @@
-"""`moongate keys`: the API keys that let clients in."""
+"""`moongate keys`: the API keys of clients."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.cli.common import Group, config_option, json_option, load
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
-    from gateway.auth.keys import KeyInfo, KeyStore
+    from gateway.auth.api_keys import KeyInfo, KeyStore
     from gateway.config.load import LoadedConfig
 
 FIRST_KEY = (
@@ -28,7 +28,7 @@ LAST_KEY = (
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def keys() -> None:
-    """API keys of the HTTP endpoint; with at least one, nobody gets in without."""
+    """API keys of the HTTP endpoint. Once there is one, every request needs a key."""
 
 
 @keys.command("add")
@@ -38,7 +38,7 @@ def keys() -> None:
 @config_option
 @json_option
 def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
-    """Make a key for NAME and print it once."""
+    """Create a key for NAME and print it once."""
     from gateway.cli.output import print_json, say
 
     store = _store(config_path)
@@ -58,7 +58,7 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
 
 
 def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
-    """A remark for each scope that fits no source of the configuration: a server may be added later."""
+    """Return a remark for each scope that matches no source of the configuration; a server may be added later."""
     from gateway.cli.hub import LOCAL_SOURCES
     from gateway.config.suggest import did_you_mean
     from gateway.policy.scopes import ADMIN_SCOPE, knows_source
@@ -73,7 +73,7 @@ def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
 @config_option
 @json_option
 def list_keys(config_path: str | None, as_json: bool) -> None:
-    """Show which keys exist; never the keys themselves."""
+    """List the keys' names and scopes; the keys themselves are never shown."""
     from gateway.cli.output import print_json, print_table
 
     infos = [_as_json(info) for info in _store(config_path).list()]
@@ -90,7 +90,7 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
 @config_option
 @json_option
 def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
-    """Make a key stop working, at once and in every running gateway of this user."""
+    """Revoke a key, at once and in every running gateway of this user."""
     from gateway.cli.output import print_json, say, tell
     from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
@@ -102,7 +102,7 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
         known = store.list()
         named = next((info.id for info in known if info.name == key_id), None)
         hint = f"The key for {key_id!r} has the id {named}." if named else did_you_mean(key_id, [info.id for info in known])
-        raise NotFound("key", key_id, f"There is no key {key_id!r}. {hint}".rstrip()) from None
+        raise NotFound("key", key_id, f"Unknown key {key_id!r}. {hint}".rstrip()) from None
     if not store.list():
         say(LAST_KEY)
     if as_json:
@@ -112,8 +112,8 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
 
 
 def _store(config_path: str | None) -> KeyStore:
-    from gateway.auth.keys import KeyStore
-    from gateway.storage.state import state_dir
+    from gateway.auth.api_keys import KeyStore
+    from gateway.storage.state_folder import state_dir
 
     configured = load(config_path, fetches=False).config.storage.dir
     return KeyStore(state_dir(configured) / "keys.json")

@@ -1,7 +1,7 @@
 """The `moongate` command: finds the subcommand, runs it, and turns failures into exit codes.
 
-Not a place for work of its own. Exit codes: 0 ok, 1 usage, 2 configuration invalid, 3 needs authentication,
-4 unreachable, 5 tool error, 6 denied by policy; with `--json` a failure is one JSON line on stderr.
+Exit codes: 0 ok, 1 usage, 2 invalid configuration, 3 authentication needed, 4 unreachable, 5 tool error, 6 denied by policy. With `--json`
+a failure is one JSON line on stderr.
 """
 
 from __future__ import annotations
@@ -22,30 +22,30 @@ from gateway.cli.failures import Outcome, outcome_of, unwrap
 
 COMMANDS: Mapping[str, str] = {
     "run": "gateway.cli.run:run",
-    "list": "gateway.cli.listing:list_command",
+    "list": "gateway.cli.list_command:list_command",
     "inspect": "gateway.cli.inspect:inspect",
     "call": "gateway.cli.call:call",
     "eval": "gateway.cli.evaluate:evaluate",
-    "add": "gateway.cli.servers:add",
-    "remove": "gateway.cli.servers:remove",
-    "skills": "gateway.cli.skills:skills",
+    "add": "gateway.cli.server_entries:add",
+    "remove": "gateway.cli.server_entries:remove",
+    "skills": "gateway.cli.skill_commands:skills",
     "workflows": "gateway.cli.workflows:workflows",
     "doctor": "gateway.cli.doctor:doctor",
     "schema": "gateway.cli.schemas:schema",
     "policy": "gateway.cli.policy:policy",
-    "lock": "gateway.cli.lock:lock",
+    "lock": "gateway.cli.lock_command:lock",
     "keys": "gateway.cli.keys:keys",
-    "approvals": "gateway.cli.records:approvals",
-    "audit": "gateway.cli.records:audit",
+    "approvals": "gateway.cli.approvals_and_audit:approvals",
+    "audit": "gateway.cli.approvals_and_audit:audit",
     "sessions": "gateway.cli.sessions:sessions",
-    "tasks": "gateway.cli.tasks:tasks",
+    "tasks": "gateway.cli.task_commands:tasks",
     "auth": "gateway.cli.auth:auth",
 }
-"""Command → where it is defined, in the order of `--help`."""
+"""Command and the function that implements it, in the order of `--help`."""
 
 
 THREADS_SECONDS = 1.0
-"""Threads that are about to end have this long once all else has ended."""
+"""Grace period for threads after everything else has ended."""
 
 
 class _Commands(Commands):
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _leave_stuck_threads(code: int) -> None:
-    """End the process where a function that was cut off goes on in its thread: Python would wait for it, if need be for ever."""
+    """End the process if a cancelled function still runs in its thread; Python would wait for the thread, possibly forever."""
     until = time.monotonic() + THREADS_SECONDS
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -96,7 +96,7 @@ def _leave_stuck_threads(code: int) -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; failures are reported on stderr.
 
-    This is the CLI's one boundary: every error of Moongate ends here as a line, never as a traceback.
+    This is the CLI's only boundary: every `GatewayError` ends here as a line, never as a traceback.
     """
     try:
         code = cli.main(args=list(arguments), prog_name="moongate", standalone_mode=False)
@@ -114,14 +114,14 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Whether `--json` was given; looked up in the words, because a usage error leaves nothing parsed."""
+    """Return whether `--json` was given. Reads the words, because a usage error leaves nothing parsed."""
     own = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
     return "--json" in own
 
 
 def _report(outcome: Outcome, *, as_json: bool) -> None:
     from gateway.cli.output import clean, json_line, terminal_columns
-    from gateway.cli.tables import fold
+    from gateway.cli.text_tables import fold
 
     if as_json:
         click.echo(json_line({"error": outcome.to_json()}), err=True)

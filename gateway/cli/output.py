@@ -1,7 +1,7 @@
-"""What commands print: JSON lines, aligned tables, content blocks, and status lines on stderr.
+"""Output of commands: JSON lines, aligned tables, content blocks, and status lines on stderr.
 
-Text of servers and tools never reaches a terminal with its control characters. Colours only where stderr is a
-terminal. Used by the commands only.
+Control characters in texts of servers and tools never reach a terminal. Colours appear only if stderr is a terminal. Used by the commands
+only.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.telemetry.logging import escape_controls
 
 DEFAULT_COLUMNS = 80
-"""Width of a terminal that does not tell its size."""
+"""Width of a terminal that does not report its size."""
 
 MAX_CELL = 80
-"""Characters of one table cell; longer text is cut with an ellipsis, `--json` has all of it."""
+"""Characters of one table cell; longer text is cut with an ellipsis. `--json` prints all of it."""
 
 
 def clean(text: str) -> str:
-    """`text` with control and direction characters made visible; line breaks stay, tabs become spaces."""
+    """Return `text` with control and direction characters made visible; line breaks stay, tabs become spaces."""
     return "\n".join(escape_controls(line.expandtabs(4)) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def json_line(value: JsonValue) -> str:
-    """`value` on one line, with nothing in it that a terminal acts on."""
+    """Return `value` as one line of JSON in which a terminal interprets nothing."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(f"\\u{ord(c):04x}" if _is_unsafe(c) else c for c in text)
 
 
 def print_json(value: JsonValue) -> None:
-    """The data of a command with `--json`: one line on stdout."""
+    """Print the data of a command with `--json`: one line on stdout."""
     click.echo(json_line(value))
 
 
@@ -46,7 +46,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
 
     `whole_last` leaves the last column uncut.
     """
-    from gateway.cli.tables import table_lines
+    from gateway.cli.text_tables import table_lines
 
     if not rows:
         say(empty)
@@ -57,22 +57,22 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
 
 
 def say(text: str = "", *, folds: bool = True) -> None:
-    """Print text for people on stderr; it `folds` to the width of a terminal, unless it is to be copied as it is."""
-    from gateway.cli.tables import fold
+    """Print text for people on stderr. `folds` wraps it to the terminal's width; text to be copied stays unwrapped."""
+    from gateway.cli.text_tables import fold
 
     shown = clean(text)
     click.echo(fold(shown, terminal_columns(sys.stderr)) if folds else shown, err=True)
 
 
 def tell(text: str, indent: str = "  ") -> None:
-    """Print text for people on stdout, folded to the width of a terminal; later lines of a folded one get `indent` more."""
-    from gateway.cli.tables import fold
+    """Print text for people on stdout, wrapped to the terminal's width; continuation lines get `indent` more."""
+    from gateway.cli.text_tables import fold
 
     click.echo(fold(clean(text), terminal_columns(sys.stdout), indent))
 
 
 def terminal_columns(stream: TextIO) -> int | None:
-    """The width of the terminal that `stream` writes to, or `None` if it does not write to one."""
+    """Return the width of the terminal that `stream` writes to, or `None` if it does not write to one."""
     if not stream.isatty():
         return None
     try:
@@ -83,7 +83,7 @@ def terminal_columns(stream: TextIO) -> int | None:
 
 @contextmanager
 def working(text: str) -> Generator[None, None, None]:
-    """A spinner on stderr while something takes its time; nothing where stderr is no terminal."""
+    """Show a spinner on stderr during the block; nothing if stderr is not a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -94,7 +94,7 @@ def working(text: str) -> Generator[None, None, None]:
 
 
 def print_content(result: JsonMapping) -> None:
-    """A tool result for people, on stdout: texts as they are, one line for what a terminal cannot show."""
+    """Print a tool result for people on stdout: texts as they are, one line for each block that a terminal cannot show."""
     blocks = cast("list[JsonMapping]", result.get("content") or [])
     shown = [block_text(block) for block in blocks]
     structured = result.get("structuredContent")
@@ -105,7 +105,7 @@ def print_content(result: JsonMapping) -> None:
 
 
 def block_text(block: JsonMapping) -> str:
-    """One content block as text."""
+    """Return one content block as text."""
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))
@@ -122,7 +122,7 @@ def block_text(block: JsonMapping) -> str:
 
 
 def source_line(source: JsonMapping, name_columns: int) -> str:
-    """One source as one line: name, kind or transport, protocol, tools and milliseconds, or what is wrong."""
+    """Return one source as one line: name, kind or transport, protocol, tools and milliseconds, or the error."""
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
     parts = [str(source["name"]).ljust(name_columns), f"{transport:<8}"]
     if source["state"] in ("down", "disabled", "held", "starting", "auth needed"):
@@ -140,7 +140,7 @@ def source_line(source: JsonMapping, name_columns: int) -> str:
 
 
 def remark_text(source: JsonMapping) -> str:
-    """Whose answers a source waits for, its tools that wait for acceptance, and its definitions that read like orders to a model."""
+    """Return remarks on a source: pending answers, tools that wait for acceptance, definitions that contain instructions to a model."""
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
     kinds = (("quarantined", "quarantined", accept), ("suspicious", "like orders to a model", "`moongate doctor` says why"))
     found = [(list(source.get(key) or ()), what, then) for key, what, then in kinds]
@@ -153,7 +153,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _clock(moment: str) -> str:
-    """A moment as the reader's clock shows it: the time, with the date if it was not today."""
+    """Return a moment on the reader's clock: the time, with the date if it was not today."""
     from datetime import datetime
 
     local = datetime.fromisoformat(moment).astimezone()
@@ -161,33 +161,33 @@ def _clock(moment: str) -> str:
 
 
 def source_state(source: JsonMapping) -> str:
-    """The state of a source in words: `down since 14:03:20`."""
+    """Return the state of a source in words, for example `down since 14:03:20`."""
     return f"{source['state']} {since_text(source)}".rstrip()
 
 
 def since_text(source: JsonMapping) -> str:
-    """Since when a source has its state, in words; empty if that is not kept."""
+    """Return since when a source has its state, in words; empty if that is unknown."""
     since = source.get("since")
     return f"since {_clock(str(since))}" if since else ""
 
 
 def camel_keys(fields: JsonMapping) -> JsonObject:
-    """The same fields under camelCase names, as all our JSON spells them."""
+    """Return the same fields under camelCase names, as in all JSON output."""
     return {_camel(key): value for key, value in fields.items()}
 
 
 def first_line(text: JsonValue) -> str:
-    """The first line of a description, for a table."""
+    """Return the first line of a description, for a table."""
     return str(text or "").strip().partition("\n")[0]
 
 
 def is_interactive() -> bool:
-    """Whether a person can be asked: stdin and stderr are a terminal."""
+    """Return whether a user can be asked: stdin and stderr are a terminal."""
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
 def masked(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
-    """A copy of JSON data with every secret value replaced."""
+    """Return a copy of JSON data with every secret value replaced."""
     if isinstance(value, str):
         for secret in sorted(secrets, key=len, reverse=True):
             value = value.replace(secret, "[secret]")

@@ -1,6 +1,6 @@
-"""`moongate policy`: why a call would pass or not, and which rules do not do what they look like.
+"""`moongate policy`: explains why a call passes or not, and finds rules that do not do what they seem to do.
 
-Both start the sources a question concerns, read what they list, and stop them again; no tool is called.
+Both commands start the sources concerned, read what they list, and stop them; no tool is called.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 if TYPE_CHECKING:
     from gateway.cli.hub import OwnHub
     from gateway.config.load import LoadedConfig
+    from gateway.gate.tools import GuardedTool
     from gateway.policy.explain import Explanation
-    from gateway.tools.guard import GuardedTool
 
 _ABOUT = {
     "open": "fails open",
@@ -27,12 +27,12 @@ _ABOUT = {
     "dead": "does nothing",
     "note": "note",
 }
-"""Kinds of findings in the words of the report, worst first."""
+"""Headings of the kinds of findings, worst first."""
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
 def policy() -> None:
-    """Ask the rules under `policies`: what would they do, and do they do what they look like?"""
+    """Examine the rules under `policies`: what they decide about a call, and which of them are mistakes."""
 
 
 # -- explain -------------------------------------------------------------------------------------------------------
@@ -45,7 +45,7 @@ def policy() -> None:
 @config_option
 @json_option
 def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
-    """Say what would become of a call of TOOL: which rule decides, and exactly which arguments would leave.
+    """Say what would become of a call of TOOL: which rule decides, and exactly which arguments would be sent.
 
     Nothing is sent. TOOL is a published name, a server's own name, or SOURCE/NAME. Arguments are given as for `call`.
     """
@@ -76,15 +76,15 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
         rules = loaded.config.policy(found.source)
         native = found.definition.name
         arguments = build_arguments(found.definition.input_schema, pairs, args_json)
-        explained = explain_call(native, found.arguments, arguments, rules)
+        explained = explain_call(native, found.rules.arguments, arguments, rules)
         return _report(found.exposed_name, found.source, native, explained, loaded) | {
             "listed": found.exposed_name in listed,
-            "approval": found.needs_approval,
+            "approval": found.rules.needs_approval,
         }
 
 
 def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
-    """The servers that may have the tool: the one its name starts with, else all."""
+    """The servers that may have the tool: the one that its name starts with, else all."""
     config = loaded.config
     source = tool.partition("/")[0]
     if "/" in tool and source in config.mcp_servers:
@@ -98,7 +98,7 @@ def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
 
 
 def _eager(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
-    """The same configuration with these servers only, all started at once."""
+    """Return the same configuration with these servers only, all started at once."""
     from dataclasses import replace
 
     config = loaded.config
@@ -120,18 +120,18 @@ def _pick(name: str, tools: Sequence[GuardedTool]) -> GuardedTool | None:
 
 
 def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
-    """Why a tool that a server lists is not there for anybody.
+    """Explain why a tool that a server lists is not published.
 
     Raises:
         NotFound: No server lists it.
     """
     from gateway.catalog.names import expose_name
-    from gateway.errors import NotFound, UpstreamUnavailable
+    from gateway.errors import NotFound, NotSent
     from gateway.policy.explain import Explanation, hidden_by
-    from gateway.policy.pins import PINS_RULE
+    from gateway.policy.pin_check import PINS_RULE
 
     withheld = own.gateway.catalog.withheld()
-    for source, definitions in own.gateway.definitions().items():
+    for source, definitions in own.gateway.inspection.definitions().items():
         rules = loaded.config.policy(source)
         for native in (str(wire["name"]) for wire in definitions):
             exposed = expose_name(source if rules.prefix is None else rules.prefix, native)
@@ -144,12 +144,12 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
     for status in own.gateway.sources():
         if status.state in ("down", "starting") and status.name in loaded.config.mcp_servers:
             text = f"{name!r} is not known, and server {status.name!r} does not answer: {status.error}"
-            raise UpstreamUnavailable(text, server=status.name)
-    raise NotFound("tool", name, f"There is no tool {name!r}. {_suggestion(name, loaded, own)}")
+            raise NotSent(text, server=status.name)
+    raise NotFound("tool", name, f"Unknown tool {name!r}. {_suggestion(name, loaded, own)}")
 
 
 def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
-    """The tool or source that was probably meant."""
+    """The closest tool or source."""
     from gateway.catalog.names import expose_name
     from gateway.config.suggest import closest, did_you_mean
 
@@ -157,9 +157,9 @@ def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
     sources = [status.name for status in own.gateway.sources()]
     if slash and source not in (known := {*sources, *loaded.config.mcp_servers}):
         hint = did_you_mean(source, known)
-        return f"There is no source {source!r}. {hint or '`moongate list` shows the sources.'}"
+        return f"Unknown source {source!r}. {hint or '`moongate list` shows the sources.'}"
     tools: dict[str, str] = {}
-    for of, definitions in own.gateway.definitions().items():
+    for of, definitions in own.gateway.inspection.definitions().items():
         prefix = loaded.config.policy(of).prefix
         for native in (str(wire["name"]) for wire in definitions):
             exposed = expose_name(of if prefix is None else prefix, native)
@@ -213,7 +213,7 @@ def _compact(value: JsonValue) -> str:
 def lint(config_path: str | None, as_json: bool) -> None:
     """Find rules that fail open, refuse everything, contradict each other or do nothing.
 
-    Notes are worth knowing and are not mistakes; any other finding ends the command with exit code 1.
+    Notes are not mistakes; any other finding ends the command with exit code 1.
     """
     from gateway.cli.failures import CommandFailed
     from gateway.cli.output import print_json

@@ -1,7 +1,6 @@
-"""`moongate run`: serve, over HTTP or standard input and output, and say on stderr what is served where.
+"""`moongate run`: serves over HTTP or standard input and output, and prints on stderr what is served where.
 
-Starts and stops the gateway; serving itself is `app`'s. SIGINT and SIGTERM end it with exit code 0 once every child
-process is gone.
+Starts and stops the gateway; `app` serves. SIGINT and SIGTERM end it with exit code 0 once every child process is gone.
 """
 
 from __future__ import annotations
@@ -28,45 +27,38 @@ if TYPE_CHECKING:
 
     from gateway.app import Gateway
     from gateway.app.acceptance import Acceptance
-    from gateway.app.workers import Place
     from gateway.cli.endpoint import Listener
     from gateway.config.load import LoadedConfig
     from gateway.config.watch import FileWatch
-    from gateway.server.first_answers import FirstAnswers
+    from gateway.server.startup_answers import StartupAnswers
     from gateway.telemetry.logging import SecretMask
 
-MAX_WORKERS = 64
-"""More is a mistake: each is a process with connections of its own to every server."""
-
 ANNOUNCE_TIMEOUT_SECONDS = 10.0
-"""Sources that need longer are announced as `starting`; they keep trying."""
+"""Sources that take longer to connect are announced as `starting`; they keep trying."""
 
 PORTS_TRIED = 64
-"""Ports that `--or-any-port` looks at."""
+"""Ports that `--or-any-port` tries."""
 
 GARBAGE_THRESHOLDS = (10_000, 20, 20)
-"""When to look for garbage while serving. A call makes some hundred objects that go by themselves, so that looking after every 700, as
-Python does, takes a twentieth of the processor and finds nothing."""
+"""When the garbage collector runs while serving. A call creates some hundred objects without reference cycles; with Python's default of
+700 the collector takes 5 % of the CPU and frees nothing."""
 
 
 @click.command()
 @click.option("--stdio", is_flag=True, help="Serve one client over standard input and output, as IDEs start servers.")
 @click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
 @click.option("--or-any-port", is_flag=True, help="If another program has the configured port, listen on the next free one.")
-@click.option("--workers", "count", metavar="N", type=click.IntRange(1, MAX_WORKERS), default=1, help="Serve HTTP with N processes.")
 @click.option("--json", "as_json", is_flag=True, help="Print endpoint, sources, notes and snippet as one JSON line on stderr.")
 @config_option
-def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json: bool, config_path: str | None) -> None:
+def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, config_path: str | None) -> None:
     """Start the gateway (over HTTP unless --stdio is given)."""
     if stdio and address is not None:
         raise click.UsageError("--stdio and --http exclude each other; start two gateways for both.")
-    if stdio and count > 1:
-        raise click.UsageError("--workers is for HTTP: over --stdio there is one client.")
     gc.disable()
     try:
         first = first_answers(config_path) if stdio else None
         if first is not None:
-            first.begin()  # what follows takes most of the time to the first answer
+            first.begin()  # these imports take most of the time to the first answer
         from gateway.app.acceptance import Acceptance
         from gateway.cli.common import configure_log, export_telemetry, run_async
 
@@ -76,44 +68,38 @@ def run(stdio: bool, address: str | None, or_any_port: bool, count: int, as_json
         http = loaded.config.server.http
         host, port = _parse_address(address, http.host, http.port) if address is not None else (http.host, http.port)
         mask = configure_log(loaded)
-        requires_key = not stdio and _check_bind(loaded, host)
+        if not stdio:
+            _check_bind(loaded, host)
         listener = None if stdio else _listen(loaded, host, port, searches=or_any_port and address is None)
-        place = _divide(loaded, listener, count, requires_key=requires_key) if listener is not None and count > 1 else None
-        if place is not None and not place.is_first:
-            from gateway.app.reload import with_fixed
-
-            watch = watch_of(config_path)
-            # A worker that is started again is not the user's start: what changed meanwhile waits for acceptance.
-            acceptance = Acceptance(is_start=False)
-            loaded = with_fixed(loaded, load(config_path, acceptance=acceptance))
-            mask = configure_log(loaded)
         export_telemetry(mask)
-        follow = _Follow(loaded, watch, mask, acceptance, place)
+        follow = _Follow(loaded, watch, mask, acceptance)
         announcer = _Announcer(loaded, None if stdio else host, as_json=as_json)
         run_async(lambda: _serve(follow, announcer, (host, port, listener) if listener is not None else None, first), serves=not stdio)
     finally:
         gc.enable()
 
 
-def first_answers(config_path: str | None) -> FirstAnswers | None:
-    """Return what keeps and tells the first answers of a gateway over stdio; `None` if it has no configuration file or cannot keep any."""
+def first_answers(config_path: str | None) -> StartupAnswers | None:
+    """Return the object that replays and stores startup answers over stdio; `None` without a configuration file or a usable state
+    folder.
+    """
     from gateway.config.paths import find_config
-    from gateway.server.first_answers import FirstAnswers
+    from gateway.server.startup_answers import StartupAnswers
 
     path = find_config(config_path, os.environ)
-    # With instrumentation every request has its trace.
+    # With instrumentation every request needs its trace.
     if path is None or sys.platform == "win32" or os.environ.get("ENABLE_INSTRUMENTATION"):
         return None
     with contextlib.suppress(OSError, StorageError):
-        return FirstAnswers(path, __version__)
+        return StartupAnswers(path, __version__)
     return None
 
 
 def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> socket.socket:
-    """Return a socket that listens on the port, or with `searches` on the next free one if another program has it.
+    """Return a socket that listens on the port, or with `searches` on the next free one if another program has the port.
 
-    The socket listens before anything is started: of two gateways that start at once, one learns here that the other has the port.
-    With `searches` there is one gateway of a configuration.
+    The socket is bound before anything starts, so of two gateways that start at once, one finds the port taken here. With `searches` only
+    one gateway of a configuration runs.
 
     Raises:
         ConfigError: The port is taken, or the gateway of this configuration runs already.
@@ -130,7 +116,7 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
         except AddressTaken:
             if not searches:
                 raise _taken(loaded, host, port) from None
-    if found is None:  # the program began to listen after the look
+    if found is None:  # the program started to listen after the probe
         found = run_async(lambda: find_listener(endpoint_of(loaded, host, port), loaded))
     if found is not None and found.is_own:
         text = f"{found.description()} already serves this configuration at {found.url}. Use it, or stop it first."
@@ -152,7 +138,7 @@ def _say_moved(found: Listener | None, host: str, port: int, other: int) -> None
 
 
 def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
-    """The error that names the program on a port."""
+    """Return the error that names the program on a port."""
     from gateway.cli.common import run_async
     from gateway.cli.endpoint import endpoint_of, find_listener
     from gateway.server.origins import host_port
@@ -167,32 +153,19 @@ def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
     return ConfigError(text, path="server.http.port")
 
 
-def _check_bind(loaded: LoadedConfig, host: str) -> bool:
-    """Return whether callers need an API key. Raises `ConfigError` if no key exists and other machines could connect."""
-    from gateway.auth.keys import KeyStore
-    from gateway.server.http import check_bind
-    from gateway.storage.state import state_dir
+def _check_bind(loaded: LoadedConfig, host: str) -> None:
+    """Raise `ConfigError` if no API key exists and other machines could connect."""
+    from gateway.auth.api_keys import KeyStore
+    from gateway.server.key_gate import check_bind
+    from gateway.storage.state_folder import state_dir
 
-    return check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
-
-
-def _divide(loaded: LoadedConfig, listener: socket.socket, count: int, *, requires_key: bool) -> Place:
-    """Fork `count` workers; return the worker's place in each of them. The supervising process exits with them. Raises `ConfigError`."""
-    from importlib import import_module
-
-    from gateway.app.workers import Supervisor
-
-    import_module("gateway.app.http1")  # and all behind it, before the workers part, so that they share its memory
-    place = Supervisor(count, listener, loaded.config.server.http.drain_seconds, requires_key).run()
-    if isinstance(place, int):
-        sys.exit(place)
-    return place
+    check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
 
 
 def _collect_from_here() -> None:
-    """Look for garbage from now on, but not among what start-up made, most of it code that stays as long as the process.
+    """Enable the garbage collector and exclude objects made during start-up, most of which live as long as the process.
 
-    Looking at it again and again while it is made takes a quarter of the time to the first answer.
+    Collecting them again and again during start-up takes a quarter of the time to the first answer.
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -200,7 +173,7 @@ def _collect_from_here() -> None:
 
 
 def _parse_address(text: str, host: str, port: int) -> tuple[str, int]:
-    """`HOST:PORT`, `:PORT`, `PORT`, `HOST` or `[IPv6]:PORT`; what is missing comes from the configuration."""
+    """Parse `HOST:PORT`, `:PORT`, `PORT`, `HOST` or `[IPv6]:PORT`; missing parts come from the configuration."""
     written_host, colon, written_port = text.rpartition(":")
     if not colon:
         written_host, written_port = ("", text) if text.isdigit() else (text, "")
@@ -214,7 +187,7 @@ def _parse_address(text: str, host: str, port: int) -> tuple[str, int]:
 
 
 def watch_of(config_path: str | None) -> FileWatch | None:
-    """A look at the configuration file before it is read, so that no later change is missed; `None` where there is no file."""
+    """Return a watch of the configuration file, made before the file is read so that no change is missed; `None` without a file."""
     from gateway.config.paths import find_config
     from gateway.config.watch import FileWatch
 
@@ -224,42 +197,29 @@ def watch_of(config_path: str | None) -> FileWatch | None:
 
 @dataclass(frozen=True, slots=True)
 class _Follow:
-    """The configuration a gateway starts with, and how its file is read again."""
+    """The configuration a gateway starts with, and the function that reads its file again."""
 
     loaded: LoadedConfig
     watch: FileWatch | None
     mask: SecretMask
-    """With the secrets that any version of the file had: servers of an earlier one may still be leaving."""
+    """Holds the secrets of every version of the file, because servers of an earlier version may still be stopping."""
     acceptance: Acceptance
-    place: Place | None = None
-    """Among the workers, where there are several."""
-
-    def first(self) -> LoadedConfig:
-        """What to start with."""
-        return self._own_part(self.loaded)
-
-    def _own_part(self, loaded: LoadedConfig) -> LoadedConfig:
-        if self.place is None:
-            return loaded
-        from gateway.app.spread import view_of
-
-        return view_of(loaded, self.place)
 
     def read(self) -> LoadedConfig:
-        """The file as it is now, with its secrets kept out of the log; blocks. Raises `ConfigError`."""
+        """Read the file again and register its secrets with the log's mask; blocks. Raises `ConfigError`."""
         from gateway.cli.common import configure_log, load_quietly
 
         loaded = load_quietly(str(self.loaded.path) if self.loaded.path is not None else None, acceptance=self.acceptance)
         configure_log(loaded, mask=self.mask)
-        return self._own_part(loaded)
+        return loaded
 
 
 _Address = tuple[str, int, "socket.socket"]
-"""Host and port as configured, and the socket that listens."""
+"""Host and port as configured, and the listening socket."""
 
 
-async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | None, first: FirstAnswers | None) -> None:
-    """Serve until the client leaves or a signal comes; every resource is released on the way out."""
+async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | None, first: StartupAnswers | None) -> None:
+    """Serve until the client leaves or a signal arrives; every resource is released at the end."""
     import anyio
 
     from gateway.app.hop_id import STDIO
@@ -267,42 +227,36 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
     from gateway.cli.running import findable_at
 
     with contextlib.ExitStack() as leaving:
-        place, endpoint = follow.place, STDIO if address is None else str(address[1])
-        async with running(follow.first(), place, follow.acceptance, endpoint) as gateway, anyio.create_task_group() as tasks:
+        endpoint = STDIO if address is None else str(address[1])
+        async with running(follow.loaded, follow.acceptance, endpoint) as gateway, anyio.create_task_group() as tasks:
             _collect_from_here()
             gateway.follow(follow.read, follow.watch)
-            if place is not None:
-                tasks.start_soon(place.end_with_supervisor)
-                tasks.start_soon(place.give_signs_of_life)
 
             def announce(url: str | None) -> None:
-                if place is not None:
-                    place.note_ready()
-                if place is None or (place.is_home and place.is_first):
-                    leaving.enter_context(findable_at(url, follow.loaded))
-                    tasks.start_soon(announcer.announce, gateway, url)
+                leaving.enter_context(findable_at(url, follow.loaded))
+                tasks.start_soon(announcer.announce, gateway, url)
 
             if address is None:
                 announce(None)
                 await gateway.serve_stdio(first)
             else:
                 await gateway.serve_http(*address[:2], on_ready=announce, listener=address[2])
-            # Serving heard the signals; a second one must not cut off the end of the child processes.
+            # The server handled the signals; a second one must not interrupt the end of the child processes.
             leaving.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
             tasks.cancel_scope.cancel()
 
 
 class _Announcer:
-    """Says what is served, once, when the sources have settled."""
+    """Prints what is served, once, when the sources have settled."""
 
     def __init__(self, loaded: LoadedConfig, bound: str | None, *, as_json: bool) -> None:
-        """`bound` is the host that is listened on; `None` over standard input and output."""
+        """`bound` is the host that the gateway listens on; `None` over stdio."""
         self._loaded = loaded
         self._bound = bound
         self._as_json = as_json
 
     async def announce(self, gateway: Gateway, url: str | None) -> None:
-        """The notes on the configuration, one line per source, then the endpoint and what to paste into an IDE."""
+        """Print the notes on the configuration, one line per source, then the endpoint and the snippet for an IDE."""
         from dataclasses import asdict
 
         import anyio
@@ -340,7 +294,7 @@ class _Announcer:
 
 
 def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> JsonObject:
-    """The `mcpServers` object that connects a host to this gateway: by `url`, else by command."""
+    """Return the `mcpServers` object that connects a host to this gateway: by `url`, else by command."""
     if url is not None:
         entry: JsonObject = {"type": "http", "url": url}
         if has_keys:
@@ -352,7 +306,7 @@ def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> J
 
 
 def own_command() -> list[str]:
-    """The command that starts this program from anywhere; a host's PATH rarely has its environment."""
+    """Return the command that starts this program from anywhere; a host's PATH rarely includes its environment."""
     program = Path(sys.argv[0])
     if program.stem == "moongate" and program.exists() and os.access(program, os.X_OK):
         return [str(program.absolute())]

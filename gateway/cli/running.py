@@ -1,7 +1,7 @@
 """Finds the running gateway of a configuration, also on another port than the configured one. Used by `run` and `hub`.
 
-A gateway on another port leaves its URL in the state folder. The URL is only where to look: what listens there has to prove that it
-serves the configuration, like a gateway on the configured port.
+A gateway on another port stores its URL in the state folder. The program at that URL must prove that it serves the configuration, as on the
+configured port.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ START_SECONDS = 60.0
 """How long a start waits for another start of the same configuration."""
 
 MAX_FILES = 8
-"""Notes looked at; a killed gateway leaves its own behind."""
+"""URL files that are read; a killed gateway leaves its file behind."""
 
 
 async def find_running(loaded: LoadedConfig) -> Listener | None:
-    """Return the running gateway of this configuration, else what listens on the configured port, if anything.
+    """Return the running gateway of this configuration, else the program that listens on the configured port, if any.
 
     Raises:
         StorageError: The state folder cannot be used.
@@ -50,18 +50,18 @@ async def find_running(loaded: LoadedConfig) -> Listener | None:
 
 
 async def sole_start(loaded: LoadedConfig) -> Listener | None:
-    """Return what `find_running` finds once no other process is starting the gateway of this configuration.
+    """Return the result of `find_running` once no other process is starting the gateway of this configuration.
 
-    From then on other calls of this function wait until they find this process's gateway, or it ends.
+    Other calls of this function then wait until they find this process's gateway, or until this process ends.
 
     Raises:
-        ConfigError: Another process does not get to serving.
+        ConfigError: Another process does not finish its start.
         StorageError: The state folder cannot be used.
     """
     import anyio
 
     from gateway.errors import ConfigError
-    from gateway.storage.files import lock_file_of, make_private_folder, try_lock
+    from gateway.storage.atomic_files import lock_file_of, make_private_folder, try_lock
 
     file = _base(loaded)
     make_private_folder(file.parent)
@@ -78,7 +78,7 @@ async def sole_start(loaded: LoadedConfig) -> Listener | None:
             text = f"{holder} started the gateway of this configuration, which does not answer. Wait for it or stop it, then start again."
             raise ConfigError(f"No second gateway was started: {text}")
         await anyio.sleep(0.1)
-    # Left open: the lock is held until the process ends.
+    # The file stays open: the lock is held until the process ends.
     os.ftruncate(descriptor, 0)
     os.pwrite(descriptor, f"process {os.getpid()}".encode("ascii"), 0)
     return await find_running(loaded)
@@ -86,16 +86,15 @@ async def sole_start(loaded: LoadedConfig) -> Listener | None:
 
 @contextmanager
 def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, None]:
-    """Have `find_running` find the gateway at `url` until the block ends. The configured port needs no note of it.
+    """Let `find_running` find the gateway at `url` until the block ends. The configured port needs no file.
 
-    Of several gateways of one configuration the one that was started last is found. Errors of the file system do not matter: commands take
-    `--url` too.
+    Of several gateways of one configuration the latest is found. File system errors are ignored, because commands also take `--url`.
     """
     if url is None or url == endpoint_of(loaded):
         yield
         return
     from gateway.errors import StorageError
-    from gateway.storage.files import make_private_folder, write_atomic
+    from gateway.storage.atomic_files import make_private_folder, write_atomic
 
     file = _base(loaded).with_suffix(f".{urlsplit(url).port}")
     with contextlib.suppress(OSError, StorageError):
@@ -110,8 +109,8 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
 
 
 def _base(loaded: LoadedConfig) -> Path:
-    """The path of the notes of this configuration, without the port, which is their suffix."""
-    from gateway.storage.state import state_dir
+    """The path of this configuration's URL files without the port, which is their suffix."""
+    from gateway.storage.state_folder import state_dir
 
     # As in `auth.identity`: links of the folder lead to the same configuration, a link of the file does not.
     folder, name = os.path.split(os.path.normpath(loaded.path or loaded.base_dir))
@@ -120,7 +119,7 @@ def _base(loaded: LoadedConfig) -> Path:
 
 
 def _files(loaded: LoadedConfig) -> list[Path]:
-    """The newest `MAX_FILES` notes of this configuration, the newest first."""
+    """The `MAX_FILES` newest URL files of this configuration, newest first."""
     base = _base(loaded)
     try:
         found = [(file.stat().st_mtime_ns, file) for file in base.parent.glob(f"{base.name}.*")]
@@ -130,7 +129,7 @@ def _files(loaded: LoadedConfig) -> list[Path]:
 
 
 def _read(file: Path) -> str | None:
-    """Return the URL in a file; `None` if the file is missing or holds something else."""
+    """Return the URL in a file; `None` if the file is missing or holds anything else."""
     try:
         with file.open("rb") as opened:
             url = opened.read(MAX_BYTES).decode("ascii")

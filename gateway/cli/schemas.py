@@ -1,4 +1,4 @@
-"""`moongate schema`: the JSON Schemas of the file formats, and writing them for editors."""
+"""`moongate schema`: prints the JSON Schemas of the file formats, and writes them for editors."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def schema(kind: SchemaKind, folder: Path | None, as_json: bool) -> None:
 
 
 def schema_document(kind: SchemaKind) -> JsonObject:
-    """The schema of one file format."""
-    from gateway.config.schema import build_schema, schema_of
+    """Return the schema of one file format."""
+    from gateway.config.json_schemas import build_schema, schema_of
 
     if kind == "gateway":
         return build_schema()
@@ -51,12 +51,12 @@ def schema_document(kind: SchemaKind) -> JsonObject:
 
 
 def schema_text(document: JsonObject) -> str:
-    """A schema as it is committed."""
+    """Return a schema in its committed form."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 
 def write_schemas(folder: Path) -> list[Path]:
-    """Write `<kind>.schema.json` for every format into `folder` and return the files, in a stable order."""
+    """Write `<kind>.schema.json` for every format into `folder`; return the files, sorted."""
     folder.mkdir(parents=True, exist_ok=True)
     files: list[Path] = []
     for kind in KINDS:

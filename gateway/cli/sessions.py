@@ -1,4 +1,4 @@
-"""`moongate sessions`: the conversations that callers have with agents, for the one who runs the gateway."""
+"""`moongate sessions`: the sessions of callers with agents, for the operator of the gateway."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gateway.cli.approvals_and_audit import moment, pick, with_records
 from gateway.cli.common import ListingGroup, config_option, json_option, load
-from gateway.cli.names import agent_names
-from gateway.cli.records import moment, pick, with_records
+from gateway.cli.configured_names import agent_names
 from gateway.config.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from gateway.json_types import JsonObject
-    from gateway.storage.entries import StoredSession
+    from gateway.storage.record_types import StoredSession
     from gateway.storage.records import Records
 
 
 @click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
 def sessions() -> None:
-    """Conversations of callers with agents."""
+    """Sessions of callers with agents."""
 
 
 @sessions.command("list")
@@ -28,7 +28,7 @@ def sessions() -> None:
 @config_option
 @json_option
 def list_sessions(agent: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
-    """Show every session that can go on, the one used last first."""
+    """List every session that can be continued, the most recently used first."""
     from gateway.cli.output import print_json, print_table
 
     async def read(records: Records) -> list[StoredSession]:
@@ -57,7 +57,7 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
 @config_option
 @json_option
 def show_session(session_id: str, config_path: str | None, as_json: bool) -> None:
-    """Show what was said in one session."""
+    """Show the messages of one session."""
     from gateway.cli.output import print_json, tell
     from gateway.types.messages import Message
 
@@ -81,7 +81,7 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
 @config_option
 @json_option
 def delete_session(session_id: str, config_path: str | None, as_json: bool) -> None:
-    """Forget one session, with everything that was said in it."""
+    """Delete one session with all its messages."""
     from gateway.cli.output import print_json, tell
 
     async def work(records: Records) -> list[str]:
@@ -99,7 +99,7 @@ def delete_session(session_id: str, config_path: str | None, as_json: bool) -> N
 
 
 async def _matching(records: Records, session_id: str) -> list[StoredSession]:
-    """The one session with this id, or with an id that begins so."""
+    """The session with this id, or the only one whose id begins with it."""
     return [pick(await (await records.sessions()).list(), session_id, "session", "sessions list")]
 
 

@@ -1,4 +1,4 @@
-"""`moongate workflows`: judging workflow files, and drawing them."""
+"""`moongate workflows`: checks workflow files, and draws them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gateway.cli.common import Choice, Group, config_option, diverted_stdout, js
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
-    from gateway.workflows.checking import WorkflowReport
+    from gateway.workflows.file_report import WorkflowReport
 
 
 @click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
@@ -26,13 +26,13 @@ def workflows() -> None:
 @click.option("--strict", is_flag=True, help="Reject what would be served with a warning.")
 @json_option
 def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
-    """Judge the workflow files below each PATH: a folder or a file. Default: here. Nothing that they name is imported.
+    """Check the workflow files below each PATH: a folder or a file. Default: here. Modules that they name are not imported.
 
-    Exit code 5 when one is rejected.
+    Exit code 5 if one is rejected.
     """
     from gateway.cli.failures import CommandFailed
     from gateway.cli.output import print_json, say
-    from gateway.workflows.checking import check_workflows
+    from gateway.workflows.file_report import check_workflows
 
     reports = check_workflows(paths or (".",), strict=strict)
     if as_json:
@@ -48,7 +48,7 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 
 def _print_report(report: WorkflowReport) -> None:
-    """A line per finding, in the form that editors and CI read: `file:line: level: message [code]`."""
+    """Print a line per finding, in the form that editors and CI read: `file:line: level: message [code]`."""
     from gateway.cli.output import tell
 
     for found in report.diagnostics:
@@ -65,12 +65,12 @@ def _print_report(report: WorkflowReport) -> None:
 def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path | None, config_path: str | None, as_json: bool) -> None:
     """Draw WORKFLOW, a configured workflow's name or a file, as Mermaid text, Graphviz text or SVG.
 
-    Agents and tools need not be there; modules that it names are imported, unless a running gateway held the file back.
+    Agents and tools need not exist. Modules that it names are imported, unless a running gateway holds the file back.
     """
     from gateway.app.acceptance import Acceptance
     from gateway.cli.output import print_json
-    from gateway.storage.files import write_atomic
-    from gateway.tools.function_rules import FunctionRules
+    from gateway.gate.function_rules import FunctionRules
+    from gateway.storage.atomic_files import write_atomic
     from gateway.workflows.drawing import draw
 
     acceptance = Acceptance()
@@ -94,12 +94,12 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
 
 
 def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
-    """The file that is named, or that of the configured workflow of that name.
+    """Return the file that is named, or that of the configured workflow of that name.
 
     Raises:
-        NotFound: There is none.
+        NotFound: There is no such file or workflow.
     """
-    from gateway.cli.names import workflow_files
+    from gateway.cli.configured_names import workflow_files
     from gateway.config.paths import did_you_mean_path
     from gateway.config.suggest import did_you_mean
     from gateway.errors import NotFound
@@ -113,4 +113,4 @@ def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
     if workflow in files:
         return files[workflow]
     hint = did_you_mean(workflow, files) or "`moongate list workflows` shows them."
-    raise NotFound("workflow", workflow, f"There is no workflow {workflow!r}. {hint}")
+    raise NotFound("workflow", workflow, f"Unknown workflow {workflow!r}. {hint}")

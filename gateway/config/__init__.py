@@ -1,5 +1,5 @@
-"""The configuration room: reads `gateway.json`, expands references, validates, and exports JSON Schema.
+"""The configuration: reads `gateway.json`, expands references, validates, and exports JSON Schemas.
 
-Not the meaning of any setting: the rooms above give it. Entry points are `load.load_config`,
-`models.GatewayConfig`, `jsonc` (reading and in-place editing) and `schema.build_schema`.
+The meaning of a setting is decided by the package that uses it. Entry points are `load.load_config`, `models.GatewayConfig`, `jsonc`
+(reading and editing in place) and `schema.build_schema`.
 """

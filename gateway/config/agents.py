@@ -1,6 +1,6 @@
-"""Models of `agents` in `gateway.json`: what holds for every agent unless its file says otherwise.
+"""Models of `agents` in `gateway.json`: settings of every agent unless its file overrides them.
 
-Shapes and defaults only. The same keys in an agent file (`agents.definition`) are these with dashes.
+Shapes and defaults only. An agent file (`agents.definition`) has the same keys with dashes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from gateway.config.base import Model
+from gateway.config.base_models import Model
 from gateway.json_types import JsonValue
 
 
@@ -17,39 +17,39 @@ class FileAccess(Model):
     """Tools for the files of a folder."""
 
     root: str = Field(min_length=1)
-    """The folder, relative to the file that names it; made where it is missing. No link in it is followed."""
+    """The folder, relative to the file that names it; created if missing. Links inside it are not followed."""
     access: Literal["read", "write", "delete"] = "read"
-    """`read`: look and search; `write`: also save; `delete`: also delete."""
+    """`read`: list, read and search; `write`: also save; `delete`: also delete."""
 
 
 class FlowSecurity(Model):
-    """What may be called after content that somebody outside may have written; globs over `<source>/<tool>`. Experimental."""
+    """What may be called after content that outsiders may have written; globs over `<source>/<tool>`. Experimental."""
 
     trusted: list[str] = Field(default_factory=list)
-    """Tools whose results nobody outside can have written. All others' results count as untrusted."""
+    """Tools whose results outsiders cannot have written. Results of all other tools count as untrusted."""
     untrusted: list[str] = Field(default_factory=list)
-    """Tools whose results somebody outside may have written; wins over `trusted`."""
+    """Tools whose results outsiders may have written; wins over `trusted`."""
     private: list[str] = Field(default_factory=list)
     """Tools whose results are confidential."""
     sinks: list[str] | None = None
-    """Tools that act on the world; left out: all but those that may be called after untrusted content all the same."""
+    """Tools with effects outside. Left out: every tool except those in `accepts_untrusted`."""
     accepts_untrusted: list[str] = Field(default_factory=list)
-    """Tools that may be called after untrusted content all the same."""
+    """Tools that may be called even after untrusted content."""
     public_sinks: list[str] = Field(default_factory=list)
-    """Tools through which only public content may leave."""
+    """Tools that may only receive public content."""
     on_violation: Literal["ask", "refuse"] = "ask"
-    """`ask` the person of the call, where that is possible, or `refuse`."""
+    """`ask` the user of the call, if that is possible, or `refuse`."""
 
 
 MiddlewareEntry = str | dict[str, dict[str, JsonValue]]
-"""`module:name`, or that with the arguments it is made with."""
+"""`module:name`, or `module:name` with constructor arguments."""
 
 
 class AgentSettings(Model):
-    """What holds for every agent that runs here."""
+    """Settings of every agent that runs in this gateway."""
 
     middleware: list[MiddlewareEntry] = Field(default_factory=list[MiddlewareEntry])
-    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`; around what an agent's file names."""
+    """Middleware and lifecycle hooks, as `module:name` or `{module:name: arguments}`. They wrap those that an agent's file names."""
     files: FileAccess | None = None
     """A folder for every agent whose file names none."""
     security: FlowSecurity | None = None
@@ -67,7 +67,7 @@ def reference_of(entry: MiddlewareEntry) -> str:
 
 
 def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
-    """`entries`, if each names one object. Raises `ValueError`."""
+    """Return `entries` if each names one object. Raises `ValueError`."""
     for entry in entries:
         if not isinstance(entry, str) and len(entry) != 1:
             raise ValueError("an entry with arguments names one object: `{package.module:name: {argument: value}}`")
@@ -76,7 +76,7 @@ def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
 
 
 def checked_reference(reference: str) -> str:
-    """`reference`, if it names an object of a module. Raises `ValueError`."""
+    """Return `reference` if it names an object of a module. Raises `ValueError`."""
     module, _, name = reference.partition(":")
     if not module or not name:
         raise ValueError(f"{reference!r} names no object; write `package.module:name`")

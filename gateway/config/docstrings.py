@@ -1,7 +1,7 @@
-"""The docstrings of the attributes of models, for the descriptions in JSON Schemas.
+"""Attribute docstrings of models, for the descriptions in JSON Schemas.
 
-Read from the source when a schema is made: having pydantic do it (`use_attribute_docstrings`) makes every start of the gateway
-read and parse its own source. Called by `schema` only.
+They are read from the source when a schema is built. pydantic's `use_attribute_docstrings` would read and parse the source at every start
+of the gateway. Called by `schema` only.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 
 def models_within(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """The model and every model in its fields, at any depth, by name."""
+    """Return the model and every model in its fields, at any depth, by name."""
     found: dict[str, type[BaseModel]] = {}
     waiting: list[object] = [model]
     while waiting:
@@ -30,7 +30,7 @@ def models_within(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def docstrings_of(model: type[BaseModel]) -> dict[str, str]:
-    """Docstring by alias of each field that has one; a field of a base class has the one given there."""
+    """Return the docstring of each field that has one, by alias; fields of a base class included."""
     written: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if issubclass(cls, BaseModel) and cls is not BaseModel:

@@ -1,11 +1,11 @@
-"""YAML and frontmatter, and the files they are in, read one way for agents, skills and workflows.
+"""YAML and frontmatter of agents, skills and workflows, and safe reading of their files.
 
-YAML is read as YAML 1.2 core, because that is how other hosts' JavaScript parsers read it: `yes` is a
-string, `0123` is 123, dates are strings. Aliases, anchors, tags and duplicate keys are refused, so a
-document costs no more than its size. Knows nothing of what the documents mean.
+YAML is read as YAML 1.2 core, as the JavaScript parsers of other hosts do: `yes` is a string, `0123` is 123, dates are strings. Aliases,
+anchors, tags and duplicate keys are rejected, so that the cost of a document is proportional to its size. The documents' meaning is decided
+elsewhere.
 
-A file with a second name (hard link) may be somebody's file from outside the folder, so it is refused. Only folders of the Python
-installation are exempt, because installers link files there.
+A file with a second name (hard link) may be a file from outside the folder, so it is rejected. Folders of the Python installation are
+exempt, because installers link files there.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import yaml
 
 MAX_DOCUMENT_BYTES = 262_144
-"""A definition file larger than this is refused unread (the largest real frontmatter seen is 9.6 KB)."""
+"""A larger definition file is rejected unread (the largest real frontmatter seen has 9.6 KB)."""
 
 MAX_DEPTH = 64
 """Nesting depth of a document."""
@@ -61,16 +61,20 @@ class Frontmatter:
     """YAML text between the `---` lines."""
     body: str
     body_line: int
-    """1-based line where the body starts."""
+    """1-based line on which the body starts."""
 
 
 def has_second_name(status: os.stat_result, place: str) -> bool:
-    """Whether a file has further names outside the Python installation. `place` is the file's real path, or that of a folder around it."""
+    """Return whether a file has further names outside the Python installation. `place` is the real path of the file or of a folder
+    around it.
+    """
     return status.st_nlink > 1 and not _is_installed(place)
 
 
 def _is_installed(place: str) -> bool:
-    """Whether a real path is in the Python installation: uv and others hard-link packages there, and its files run in this process."""
+    """Return whether a real path is in the Python installation. uv and others hard-link packages there, and its files run in this
+    process.
+    """
     folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), _PACKAGE)
     return any(Path(place).is_relative_to(os.path.realpath(folder)) for folder in folders)
 
@@ -106,12 +110,12 @@ def split_frontmatter(text: str) -> Frontmatter:
 def load_yaml(text: str, *, path: str = "") -> JsonValue:
     """Decode one YAML document to JSON values; an empty document is `None`.
 
-    `path` only goes into errors. Keys become strings.
+    `path` only appears in errors. Keys become strings.
 
     Raises:
-        DocumentError: With the 1-based line where one is known.
+        DocumentError: With the 1-based line, if it is known.
     """
-    import yaml  # loaded on first use: not every gateway reads YAML
+    import yaml  # imported on first use, because some gateways read no YAML
 
     if len(text) > MAX_DOCUMENT_BYTES:
         raise DocumentError(f"The document is larger than {MAX_DOCUMENT_BYTES} bytes.", code="too-large", path=path)
@@ -131,10 +135,10 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
 
 
 def load_mapping(text: str, *, path: str = "") -> JsonObject:
-    """`load_yaml` for a document that must be a mapping; an empty one is `{}`.
+    """As `load_yaml`, for a document that must be a mapping; an empty document is `{}`.
 
     Raises:
-        DocumentError: Also `yaml-syntax` when it is something else.
+        DocumentError: Also `yaml-syntax` if it is not a mapping.
     """
     value = load_yaml(text, path=path)
     if value is None:

@@ -1,11 +1,11 @@
-"""What a configuration makes the gateway execute, entry by entry, with a digest of each.
+"""The commands and modules that a configuration makes the gateway execute, each with a digest.
 
-A change of the file can start a program: a server's command, a program behind `${cmd:…}`, a Python module, a script of a skill. Each
-such entry is a `RunEntry`; whether it may run is `policy.acceptance`'s decision. Used by `load`, `agents`, `workflows` and the CLI.
+A change of the file can start a program: a server's command, a program behind `${cmd:…}`, a Python module, a script of a skill. Each of
+them is a `RunEntry`; `policy.acceptance_rule` decides whether it may run. Used by `load`, `agents`, `workflows` and the CLI.
 
-Decided: the digest covers the entry as it is written and the content of files behind `${file:…}`. Because: these are what somebody who
-can write files can change. Not covered are environment variables and the keyring, which a file cannot change, and the output of
-`${cmd:…}`, whose program is an entry of its own. Revisit when: references read anything else that is a file.
+Decided: the digest covers the entry as written and the content of files behind `${file:…}`. Because: an attacker who can write files can
+change these. Environment variables and the keyring are not covered, because a file cannot change them; the program behind `${cmd:…}` is an
+entry of its own. Revisit when: references read another kind of file.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
 
-from gateway.config.entries import started_part
 from gateway.config.expand import SENSITIVE_NAME
+from gateway.config.read_entries import started_part
 from gateway.config.references import MAX_SECRET_BYTES
 from gateway.json_types import JsonObject, JsonValue
 
@@ -29,23 +29,23 @@ _FILE_REFERENCE = re.compile(r"\$\{file:([^}]*)\}")
 
 @dataclass(frozen=True, slots=True)
 class RunEntry:
-    """One thing that the gateway executes."""
+    """One command, module or script that the gateway executes."""
 
     key: str
-    """What `moongate lock --accept` takes: a server's name, `secrets.docs`, `expose.functions.chores`, `agent/clerk`."""
+    """The name for `moongate lock --accept`: a server's name, `secrets.docs`, `expose.functions.chores`, `agent/clerk`."""
     place: str
     """The place of the entry: a JSON path of the configuration, or a file."""
     digest: str
-    """SHA-256 over everything that decides what is executed, as hex digits."""
+    """SHA-256, in hex, over everything that decides what is executed."""
     shown: str
-    """The same for a person to read, without secrets that are written out."""
+    """What is executed, for a person to read; literal secrets are masked."""
 
 
 class Admission(Protocol):
     """Decides which entries may run. Its methods block."""
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Called before anything of a configuration is executed, with `storage.dir` as it is written there."""
+        """Called before anything of a configuration is executed, with its `storage.dir` as written."""
         ...
 
     def refusal(self, entry: RunEntry) -> str | None:
@@ -54,7 +54,7 @@ class Admission(Protocol):
 
 
 def run_entries(root: JsonObject, base_dir: Path) -> tuple[RunEntry, ...]:
-    """Return the entries of a configuration in our spelling (`mcpServers`), parts with mistakes left out. Blocks: reads files."""
+    """Return the entries of a configuration with Moongate's keys (`mcpServers`); parts with mistakes are left out. Blocks: reads files."""
     return tuple(_entries(root, base_dir))
 
 
@@ -66,7 +66,7 @@ def secret_entry(name: str, written: JsonValue) -> RunEntry:
 
 
 def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> RunEntry:
-    """An agent's or workflow's file that names Python objects; whatever changes in its `content` makes another digest."""
+    """The entry of an agent's or workflow's file that names Python objects; any change of its `content` changes the digest."""
     return _entry(key, str(path), content, f"{path} imports {', '.join(sorted(names))}")
 
 
@@ -105,7 +105,7 @@ def _object(value: JsonValue) -> JsonObject:
 
 
 def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
-    """Digests of the files that the entry's environment is read from."""
+    """Digests of the files from which the entry's environment is read."""
     found: JsonObject = {}
     for value in _object(part.get("env")).values():
         for name in _FILE_REFERENCE.findall(value) if isinstance(value, str) else ():

@@ -1,8 +1,8 @@
-"""`${…}` references inside server entries and in the secrets of `auth`.
+"""Expands `${…}` references in server entries and in the secrets of `auth`.
 
-`${VAR}`, `${VAR:-default}` and `${env:VAR}` everywhere in `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and
-`${cmd:NAME}` where secrets stand. A bare `$VAR` stays as it is, references do not nest, and an unset variable is an
-error, never the empty string. Nothing else is expanded. Used by `entries` and `outbound`; `references` fetches.
+`${VAR}`, `${VAR:-default}` and `${env:VAR}` work in all of `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and `${cmd:NAME}` in fields
+for secrets. A bare `$VAR` stays as it is, references do not nest, and an unset variable is an error, never the empty string. Used by
+`entries` and `outbound`; `references` fetches the values.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 
 FIELDS = ("command", "args", "env", "cwd", "url", "headers")
-"""Keys of a server entry in which references are read."""
+"""Keys of a server entry in which references are expanded."""
 
 SECRET_FIELDS = ("env", "headers")
-"""Keys whose referenced values are secrets, and where files, the keyring and programs are read."""
+"""Keys whose referenced values are secrets. Files, the keyring and programs may be referenced only there."""
 
 MIN_SECRET_CHARS = 6
-"""Shorter values are not masked: hiding every `1` or `true` would make the output unreadable and protects nothing."""
+"""Shorter values are not masked: masking every `1` or `true` would make the output unreadable and protect nothing."""
 
 SENSITIVE_NAME = re.compile(r"auth|cookie|key|passw|secret|token|credential", re.IGNORECASE)
 """Names of variables and headers whose values are masked."""
@@ -37,25 +37,25 @@ _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "us
 _OWN_KEYS = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY")
 
 MIN_OWN_KEY_CHARS = 16
-"""Servers without keys get a word such as `ollama` for a key. Masking that word would blank out ordinary text."""
+"""Servers without keys often get a word such as `ollama` as a key. Masking that word would blank out ordinary text."""
 
 
 def own_keys(environ: Mapping[str, str]) -> list[str]:
-    """Return the keys that the gateway itself takes from the environment, to be masked like secrets of the configuration."""
+    """Return the keys that the gateway itself reads from the environment, to be masked like secrets of the configuration."""
     return [value for name in _OWN_KEYS if len(value := environ.get(name, "")) >= MIN_OWN_KEY_CHARS]
 
 
 @dataclass(slots=True)
 class Expander:
-    """Expands the references of one configuration and remembers which values are secret."""
+    """Expands the references of one configuration and collects the secret values."""
 
     environ: Mapping[str, str]
     references: References
     secrets: set[str] = field(default_factory=lambda: cast("set[str]", set()))
-    """Values to mask wherever something is shown; grows with every expansion."""
+    """Values to mask in all output; grows with every expansion."""
 
     def fetching(self) -> Expander:
-        """The same for a value that is needed now, whatever the references are told; secrets are noted in one place."""
+        """Return an expander that runs programs and reads the keyring in any case. It shares this one's secrets."""
         return replace(self, references=replace(self.references, fetches=True))
 
     def entry(self, entry: JsonObject, *, path: str, mistakes: list[ConfigError]) -> JsonObject:
@@ -66,10 +66,10 @@ class Expander:
         return {key: self._value(value, f"{path}.{key}", key, mistakes) if key in FIELDS else value for key, value in entry.items()}
 
     def secret(self, text: str, *, path: str) -> str:
-        """`text` with its references replaced; all of it is a secret.
+        """Return `text` with its references replaced; all of it is a secret.
 
         Raises:
-            ConfigError: With `path`, when a reference cannot be expanded.
+            ConfigError: With `path`, if a reference cannot be expanded.
         """
         expanded = self._text(text, path, secret=True)
         self._note(expanded)
@@ -97,7 +97,7 @@ class Expander:
         return value
 
     def _note_literal(self, name: str, value: JsonValue) -> None:
-        """Secrets written out in the file are masked like referenced ones, with and without `Bearer `."""
+        """Mask literal secrets in the file like referenced ones, with and without `Bearer `."""
         if isinstance(value, str) and SENSITIVE_NAME.search(name):
             self._note(value)
             self._note(value.partition(" ")[2])

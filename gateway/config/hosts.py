@@ -1,8 +1,7 @@
-"""What other hosts write into server entries, and what becomes of it here.
+"""Keys that other hosts write into server entries, and how Moongate treats them.
 
-Data only: which foreign keys are known, under which names hosts write our own keys, and which of their
-keys restrict tools and are therefore carried over instead of dropped. Sources are the hosts' own
-documentation of their MCP configuration. Read by `entries`, `load` and `schema`.
+Data only: known foreign keys, other spellings of Moongate's keys, and keys that restrict tools and are therefore carried over. The sources
+are the hosts' documentation of their MCP configuration. Used by `entries`, `load` and `schema`.
 """
 
 from __future__ import annotations
@@ -39,10 +38,10 @@ IGNORED_KEYS: dict[str, str] = {
     "version": "VS Code: version of the gallery entry",
     "watchPaths": "Roo Code: restart on change",
 }
-"""Known keys without meaning for a gateway, each with whose it is. Met once, they cost one note per server."""
+"""Known keys without meaning for a gateway, each with its host. They cost one note per server."""
 
 KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_headers": "headers", "transport": "type"}
-"""Other spellings of our keys: Windsurf, Gemini CLI, Codex, older hosts."""
+"""Other spellings of Moongate's keys: Windsurf, Gemini CLI, Codex, older hosts."""
 
 HEADER_VARIABLES = ("bearer_token_env_var", "env_http_headers")
 """Codex: the environment variable with the bearer token, and those with other headers. They become `headers`."""

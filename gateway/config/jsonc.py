@@ -1,8 +1,7 @@
-"""JSON with comments and trailing commas: reading it, and editing it in place.
+"""JSON with comments and trailing commas: reads it, and edits it in place.
 
-Comments are blanked to spaces of the same length before the standard decoder reads the text, so its line
-and column are those of the file. Edits touch only the characters of one entry; comments and layout of the
-rest stay. Knows nothing of what the document means. Used by `load`, and by the CLI's `add` and `remove`.
+Comments are replaced by spaces of the same length before the standard decoder reads the text, so its line and column are those of the file.
+An edit touches only the characters of one entry; comments and layout of the rest stay. Used by `load`, and by the CLI's `add` and `remove`.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ MAX_LINE = 100
 
 
 class JsoncError(ConfigError):
-    """The text is not JSON. `line` and `column` are 1-based and of the text as written."""
+    """The text is not JSON. `line` and `column` are 1-based positions in the original text."""
 
     def __init__(self, message: str, *, line: int, column: int, path: str = "") -> None:
         super().__init__(message, path=path)
@@ -35,9 +34,9 @@ class JsoncError(ConfigError):
 
 
 def parse(text: str, *, name: str = "") -> JsonValue:
-    """Decode JSONC. Comments and trailing commas are allowed, duplicate keys and `NaN` are not.
+    """Decode JSONC. Comments and trailing commas are allowed; duplicate keys and `NaN` are errors.
 
-    `name` is the file name put before the position in errors.
+    `name` is the file name before the position in errors.
 
     Raises:
         JsoncError: With line and column.
@@ -67,7 +66,7 @@ def parse(text: str, *, name: str = "") -> JsonValue:
 
 
 def blank(text: str, *, name: str = "") -> str:
-    """The same text with comments, trailing commas and a byte-order mark replaced by spaces, offsets unchanged."""
+    """Return the text with comments, trailing commas and a byte-order mark replaced by spaces, offsets unchanged."""
     parts: list[str] = []
     before = ""
     comma = -1
@@ -91,9 +90,9 @@ def blank(text: str, *, name: str = "") -> str:
 
 
 def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: bool = False) -> str:
-    """The text with `value` at `path`, comments and layout kept; missing parents are made.
+    """Return the text with `value` at `path`, comments and layout kept; missing parents are created.
 
-    An existing entry is refused unless `replace`; replacing changes the value only.
+    An existing entry is an error unless `replace` is set; replacing changes the value only.
 
     Raises:
         ConfigError: The entry exists, a parent is not an object, or the text cannot be edited safely.
@@ -121,10 +120,10 @@ def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: b
 
 
 def remove_entry(text: str, path: Sequence[str]) -> str:
-    """The text without the entry at `path` and the comment on its last line; other comments stay.
+    """Return the text without the entry at `path` and the comment on its last line; other comments stay.
 
     Raises:
-        ConfigError: There is no such entry, or the text cannot be edited safely.
+        ConfigError: The entry does not exist, or the text cannot be edited safely.
     """
     document = parse(text)
     blanked = blank(text)
@@ -299,7 +298,7 @@ def _comma_after(text: str, at: int, limit: int) -> int | None:
 
 
 def _end_of_line(text: str, at: int, limit: int) -> int:
-    """`at`, moved past blanks and comments that stay on its line; `at` itself when something else follows."""
+    """Return `at` moved past blanks and comments on its line, or `at` itself if anything else follows."""
     end = at
     for match in _TOKEN.finditer(text, at, limit):
         token = match.group()
@@ -345,7 +344,7 @@ def _without(document: JsonObject, path: Sequence[str]) -> JsonObject:
 
 
 def _checked(edited: str, expected: JsonValue) -> str:
-    """`edited`, when it decodes to what was meant: an edit never costs the rest of a file."""
+    """Return `edited` if it decodes to the intended value, so that an edit never damages the rest of a file."""
     try:
         actual = parse(edited)
     except JsoncError:

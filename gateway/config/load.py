@@ -1,7 +1,7 @@
-"""Loading `gateway.json`: find it, read it, expand it, validate it, and say clearly what is wrong.
+"""Loads `gateway.json`: finds, reads, expands and validates it, and reports mistakes.
 
-A mistake inside a server entry disables that server and is reported; any other mistake stops the load.
-Reads files only: connects to nothing and starts nothing. Called by the CLI and by whoever embeds a gateway.
+A mistake inside a server entry disables that server; any other mistake stops the load. Connects to nothing and starts nothing. Called by
+the CLI and by programs that embed a gateway.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import cast
 
 from pydantic import ValidationError
 
-from gateway.config.entries import DisabledServer, read_entry
 from gateway.config.executes import Admission, RunEntry, run_entries, secret_entry
 from gateway.config.expand import Expander, own_keys
 from gateway.config.hosts import IGNORED_ROOT_KEYS
@@ -23,9 +22,10 @@ from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, Gateway
 from gateway.config.outbound import read_auth
 from gateway.config.paths import did_you_mean_path, find_config, is_bundled_config
 from gateway.config.problems import keys_of, problems_of
+from gateway.config.read_entries import DisabledServer, read_entry
 from gateway.config.references import NotAccepted, References
 from gateway.config.skill_folders import package_folders, vendor_folders
-from gateway.config.skills import SignatureRule
+from gateway.config.skill_settings import SignatureRule
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
@@ -33,31 +33,31 @@ from gateway.json_types import JsonObject, JsonValue
 __all__ = ["DisabledServer", "LoadedConfig", "load_config"]
 
 MAX_CONFIG_BYTES = 4_194_304
-"""A configuration larger than this is refused unread; real ones stay below 100 kB."""
+"""A larger configuration is rejected unread; real ones stay below 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections in which a `${…}` would be taken literally; refused, because nobody means that."""
+"""Sections in which a `${…}` would be literal text. It is rejected, because it is always a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration ready to use: references expanded, paths absolute, startable servers only."""
+    """A configuration ready to use: references expanded, paths absolute, only servers that can start."""
 
     config: GatewayConfig
     """`mcp_servers` holds no disabled entry."""
     path: Path | None
-    """The file it came from; `None` when there is no file at all."""
+    """The file it was read from; `None` if there is no file at all."""
     base_dir: Path
-    """What relative paths of the file were resolved against."""
+    """The folder against which relative paths of the file were resolved."""
     disabled: list[DisabledServer]
     notes: list[str]
-    """Things worth saying that change nothing: ignored keys of other hosts, rules without a source."""
+    """Remarks that change nothing: ignored keys of other hosts, rules without a source."""
     secrets: frozenset[str]
-    """Values to mask wherever something is shown."""
+    """Values to mask in all output."""
     is_complete: bool = True
     """Whether it was loaded with `fetches`, so that servers can be reached."""
     runs: tuple[RunEntry, ...] = ()
-    """What it makes the gateway execute, whether or not a mistake disables it."""
+    """What the configuration makes the gateway execute, including entries that a mistake disables."""
     idle: frozenset[str] = frozenset()
     """Servers of the bundled configuration that need a variable that is not set. Only `make run` starts them."""
 
@@ -67,11 +67,11 @@ def load_config(
 ) -> LoadedConfig:
     """Load the configuration at `path`, or the first one found (`paths.find_config`).
 
-    Without `fetches` no program is run and no keyring asked for what servers need; `storage.url` is had in any case. A program that
-    `admission` refuses is not run.
+    Without `fetches` no program runs and no keyring is read for servers; `storage.url` is always expanded. A program that `admission`
+    refuses does not run.
 
     Raises:
-        ConfigError: The file cannot be used; each line of the text names a place in it.
+        ConfigError: The file cannot be used; each line of the message names a place in it.
     """
     found = find_config(path, environ)
     if found is None:
@@ -81,7 +81,7 @@ def load_config(
 
 
 def _without_idle_examples(loaded: LoadedConfig) -> LoadedConfig:
-    """The configuration that ships with Moongate without the servers that need a variable that is not set."""
+    """The bundled configuration without the servers that need a variable that is not set."""
     idle = {server.name for server in loaded.disabled}
     policies = {name: policy for name, policy in loaded.config.policies.items() if name not in idle}
     return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[], idle=frozenset(idle))
@@ -108,7 +108,7 @@ def read_text(path: Path) -> str:
 def load_text(
     text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
 ) -> LoadedConfig:
-    """`load_config` for text already read; `path` names it in errors, and relative paths start from its folder."""
+    """As `load_config`, for text already read; `path` names it in errors, and relative paths start from its folder."""
     document = _document(text, path)
     try:
         return _load(document, path, environ, fetches=fetches, admission=admission)
@@ -118,7 +118,7 @@ def load_text(
 
 
 def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
-    """Return what a configuration executes, and its `storage.dir`; nothing is executed or expanded for that.
+    """Return what a configuration executes, and its `storage.dir`; nothing is executed or expanded.
 
     Raises:
         ConfigError: The text cannot be used.
@@ -217,7 +217,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
 
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
-    """`storage.url` with its references replaced: it is the one setting with a password in it."""
+    """Expand the references in `storage.url`, the only setting that contains a password."""
     storage = root.get("storage")
     if not isinstance(storage, dict) or not isinstance(url := cast("JsonObject", storage).get("url"), str):
         return root
@@ -225,7 +225,7 @@ def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
-    """The document in our spelling: `servers` renamed, other hosts' keys dropped with a note, unknown ones with a mistake."""
+    """The document with Moongate's keys: `servers` renamed, other hosts' keys dropped with a note, unknown ones with a mistake."""
     root = {key: value for key, value in document.items() if key not in IGNORED_ROOT_KEYS}
     notes += [f"{key}: {IGNORED_ROOT_KEYS[key]}; ignored" for key in document if key in IGNORED_ROOT_KEYS]
     if "servers" in root:
@@ -247,7 +247,7 @@ def _object(root: JsonObject, key: str, mistakes: list[ConfigError]) -> JsonObje
 
 
 def _auth(policies: JsonObject, name: str) -> JsonObject | None:
-    """The `auth` of a policy where it is an object; what else is wrong with it is found by the validation."""
+    """The `auth` of a policy if it is an object; validation reports other mistakes in it."""
     policy = policies.get(name)
     auth = cast("JsonObject", policy).get("auth") if isinstance(policy, dict) else None
     return cast("JsonObject", auth) if isinstance(auth, dict) else None
@@ -264,7 +264,7 @@ def _name_mistake(name: str, path: str) -> ConfigError | None:
 
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
-    """The policies with a host's own tool filter added; hidden tools add up, an `allow` of ours stands."""
+    """The policies with a host's tool filter added; hidden tools add up, an `allow` in the policy stays."""
     policy = policies.get(name, {})
     if not isinstance(policy, dict):
         return policies
@@ -320,7 +320,7 @@ def _signatures(rules: Mapping[str, SignatureRule], folders: Sequence[Path], bas
         folder = _resolved(base_dir, written)
         if folder not in folders:
             raise ConfigError(
-                f"skills.signatures: {written!r} is no folder of `expose.skills`, so nothing would be checked; name one that is.",
+                f"skills.signatures: {written!r} is not a folder of `expose.skills`, so nothing would be checked. Name one of those.",
                 path="skills.signatures",
             )
         files = {key: str(_resolved(base_dir, path)) for key in ("public_key", "trust_config") if (path := getattr(rule, key)) is not None}

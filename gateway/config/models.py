@@ -1,7 +1,7 @@
 """Models of `gateway.json`, strict and documented; the JSON Schema is generated from them.
 
-Only shapes and defaults live here. Reading files, expanding `${VAR}` and reporting are `load`'s; meaning is
-given by the rooms that are handed these objects. Keys are camelCase in the file, snake_case here.
+Only shapes and defaults are defined here. `load` reads files, expands `${VAR}` and reports; the packages that receive these objects decide
+their meaning. Keys are camelCase in the file, snake_case here.
 """
 
 from __future__ import annotations
@@ -12,23 +12,23 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from gateway.config.agents import AgentSettings
-from gateway.config.base import Model
+from gateway.config.base_models import Model
 from gateway.config.policies import OWN_SOURCE_KINDS, ApprovalBy, SourcePolicy
-from gateway.config.skills import SkillSettings
+from gateway.config.skill_settings import SkillSettings
 from gateway.config.suggest import did_you_mean
 
 SOURCE_NAME_PATTERN = r"^[A-Za-z0-9_-]{1,40}$"
-"""Source names become the first part of exposed tool names, so they stay within a tool name's alphabet."""
+"""Source names become the first part of exposed tool names, so they use the alphabet of tool names."""
 
 RESERVED_SOURCES = frozenset({"agent", "workflow", "skill", "function", "gateway"})
-"""Names of our own sources; a server may not take them."""
+"""Names of local sources; a server may not have them."""
 
 
 class StdioServer(Model):
     """A server started as a child process that speaks MCP on its standard input and output."""
 
     type: Literal["stdio"] = "stdio"
-    """May be left out when `command` is given."""
+    """May be left out if `command` is given."""
     command: str
     """The program; looked up on PATH, or relative to `cwd`."""
     args: list[str] = Field(default_factory=list)
@@ -55,7 +55,7 @@ class HttpServer(Model):
 
 
 class SseServer(Model):
-    """A server that still speaks the HTTP+SSE transport of 2024-11-05."""
+    """A server with the HTTP+SSE transport of 2024-11-05."""
 
     type: Literal["sse"]
     """Always `sse`."""
@@ -71,7 +71,7 @@ ServerEntry = StdioServer | HttpServer | SseServer
 
 
 class Expose(Model):
-    """What of your own is served. Paths are relative to the configuration file."""
+    """Local agents, skills, workflows and functions to serve. Paths are relative to the configuration file."""
 
     agents: list[str] = Field(default_factory=list)
     """Folders (or files) with `*.agent.md` and `*.workflow.yaml`."""
@@ -82,10 +82,10 @@ class Expose(Model):
 
 
 class HttpSettings(Model):
-    """Where the gateway listens, and for whom."""
+    """The gateway's HTTP endpoint."""
 
     host: str = "127.0.0.1"
-    """Bind address. Anything but loopback needs API keys (`moongate keys add`)."""
+    """Bind address. An address other than loopback requires API keys (`moongate keys add`)."""
     port: int = Field(default=8765, ge=0, le=65535)
     """TCP port; 0 picks a free one."""
     path: str = Field(default="/mcp", pattern=r"^/[A-Za-z0-9/_-]*$")
@@ -95,63 +95,65 @@ class HttpSettings(Model):
     allowed_origins: list[str] = Field(default_factory=list)
     """`Origin` values accepted beside loopback, e.g. `https://app.example.com`."""
     max_request_bytes: int = Field(default=4_194_304, ge=1024)
-    """Larger request bodies are refused with 413."""
+    """Larger request bodies are rejected with 413."""
     max_connections: int = Field(default=4096, ge=1)
-    """Connections at once, at most half the limit of open files. The one idle longest gives way to a new one; 503 if all are busy."""
+    """Connections at once, at most half the limit of open files. A new one closes the one idle longest; 503 if all are busy."""
     head_seconds: float = Field(default=10, gt=0)
     """How long the headers of a request may take to arrive; then 408."""
     body_seconds: float = Field(default=60, gt=0)
     """How long the body of a request may take to arrive; then 408."""
     unread_seconds: float = Field(default=60, gt=0)
-    """How long an answer may wait for a client that does not read; then its connection is cut."""
+    """How long a response may wait for a client that does not read; then the connection is closed."""
     drain_seconds: int = Field(default=10, ge=0)
-    """How long calls may go on after the gateway was told to stop; a second signal ends them at once."""
+    """How long calls may run after SIGTERM; a second signal ends them at once."""
     direct_path: Literal["auto", "off"] = "auto"
-    """Answer plain calls of remote servers' tools past the MCP SDK's HTTP machinery; `off`: all through it."""
+    """`auto`: serve plain calls on the fast path, without the MCP SDK's HTTP code; `off`: serve all on the SDK path."""
     agui: bool = True
-    """Serve each agent at `/agui/<agent>` too, for applications that speak AG-UI."""
+    """Also serve each agent at `/agui/<agent>`, for applications that speak AG-UI."""
 
 
 class LimitSettings(Model):
-    """How much of the gateway one address or one caller may hold over HTTP. Without API keys all callers are one, with the whole."""
+    """Limits of one address and one caller over HTTP. Without API keys all callers count as one, with the whole limit."""
 
     connections_per_address: int | None = Field(default=None, ge=1)
     """Connections of one IPv4 address or IPv6 /64. Left out: half of `maxConnections`, any number from this machine."""
     incomplete_bytes: int | None = Field(default=None, ge=65_536)
-    """Bytes of requests that are still arriving; beyond it the oldest of the caller or address with most is ended. One has a quarter of it.
-    Left out: 64 MiB, or 16 times `maxRequestBytes` if that is more."""
+    """Bytes of requests that are still arriving. Beyond it, the oldest one of the address or caller with most bytes is ended. One
+    address or caller may have a quarter. Left out: 64 MiB, or 16 times `maxRequestBytes` if that is more.
+    """
     request_bytes: int | None = Field(default=None, ge=65_536)
-    """Bytes of request bodies in progress, of all callers. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
+    """Bytes of request bodies in progress, over all callers. Left out: 256 MiB, or 64 times `maxRequestBytes` if that is more."""
     request_bytes_per_caller: int | None = Field(default=None, ge=65_536)
-    """The same of one caller. Left out: a quarter of `requestBytes`."""
+    """The same for one caller. Left out: a quarter of `requestBytes`."""
     unread_bytes: int | None = Field(default=None, ge=65_536)
-    """Bytes of answers that clients have not read yet, of all callers. Left out: 256 MiB. At twice as many, connections of the caller with
-    most are cut."""
+    """Bytes of responses that clients have not read yet, over all callers. Left out: 256 MiB. At twice as many, connections of the
+    caller with most bytes are closed.
+    """
     unread_bytes_per_caller: int | None = Field(default=None, ge=65_536)
-    """The same of one caller; at so many, its calls are refused with 429. Left out: a quarter of `unreadBytes`."""
+    """The same for one caller. Beyond it, its calls are rejected with 429. Left out: a quarter of `unreadBytes`."""
     calls_per_caller: int | None = Field(default=None, ge=1)
     """Calls of one caller in progress. Left out: a quarter of `maxConnections`."""
     streams: int | None = Field(default=None, ge=1)
-    """Open streams of all callers: listening GETs, `subscriptions/listen`, AG-UI runs. Left out: half of `maxConnections`."""
+    """Open streams over all callers: listening GETs, `subscriptions/listen`, AG-UI runs. Left out: half of `maxConnections`."""
     streams_per_caller: int | None = Field(default=None, ge=1)
-    """The same of one caller. Left out: an eighth of `maxConnections`."""
+    """The same for one caller. Left out: an eighth of `maxConnections`."""
     sessions: int = Field(default=10_000, ge=1)
-    """2025 sessions of all callers. The one idle longest gives way to a new one."""
+    """2025 sessions over all callers. A new one closes the one idle longest."""
     sessions_per_caller: int | None = Field(default=None, ge=1)
-    """The same of one caller. Left out: a quarter of `sessions`."""
+    """The same for one caller. Left out: a quarter of `sessions`."""
 
 
 class ServerSettings(Model):
-    """How the gateway presents itself."""
+    """Settings of the gateway itself."""
 
     name: str = "moongate"
     """Shown to clients."""
     instructions: str | None = None
-    """Put before the generated overview that clients receive."""
+    """Text before the generated overview that clients receive."""
     http: HttpSettings = Field(default_factory=HttpSettings)
     """The HTTP endpoint."""
     limits: LimitSettings = Field(default_factory=LimitSettings)
-    """What callers may hold of it."""
+    """Limits of callers over HTTP."""
     client_prefix: str = Field(default="", max_length=40)
     """Prefix that your client puts before tool names (e.g. `mcp__moongate__`); exposed names stay short enough for it."""
     page_size: int = Field(default=1000, ge=1, le=10_000)
@@ -159,21 +161,21 @@ class ServerSettings(Model):
     startup_timeout_seconds: float = Field(default=10, ge=0)
     """How long the first listing waits for servers that are still starting."""
     ask_timeout_seconds: float = Field(default=3600, gt=0)
-    """How long a question waits for its answer; then the call that asked ends."""
+    """How long a request for input waits for its answer; then the call that sent it ends."""
     approval_by: ApprovalBy | None = None
     """Who may approve calls: `caller`, `operator` or `other-principal`. Left out: `caller` without API keys, `operator` with keys."""
     standing_approval_days: float = Field(default=30, ge=0)
-    """How long a call that a person approved for good needs no further question; 0 offers no such choice."""
+    """How long a standing approval lasts; 0 offers no standing approvals."""
     max_child_processes: int = Field(default=64, ge=1)
-    """Server processes at once; the one unused longest makes room."""
+    """Server processes at once; a new one stops the one unused longest."""
     large_result_bytes: int = Field(default=67_108_864, ge=1_048_576)
-    """Bytes of servers' large answers (over 1 MiB) that one process works on at once, half of them for one caller; others wait."""
+    """Bytes of servers' large responses (over 1 MiB) that are processed at once, half of them for one caller; others wait."""
     status_tool: bool = True
-    """Offer `gateway_status`, by which a model can tell why a server is missing."""
+    """Offer the tool `gateway_status`, which tells a model why a server is missing."""
     reload: bool = True
-    """Follow changes of the configuration file while running; a broken file changes nothing."""
+    """Apply changes of the configuration file while running; a broken file changes nothing."""
     lock_file: str | None = None
-    """Where `moongate lock` writes; left out: beside the configuration, `gateway.lock.json` for `gateway.json`."""
+    """The file of `moongate lock`. Left out: beside the configuration, `gateway.lock.json` for `gateway.json`."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Level of the log on stderr."""
 
@@ -191,25 +193,25 @@ class ServerSettings(Model):
 
 
 class StorageSettings(Model):
-    """Where the gateway keeps its own state."""
+    """The gateway's state."""
 
     dir: str | None = None
-    """Folder; left out means the user state directory."""
+    """Folder; left out: the user's state folder."""
     url: str | None = None
     """Database server instead of `gateway.db` in the folder: `postgresql://user:${PASSWORD}@host/database`."""
     result_ttl_seconds: float = Field(default=3600, gt=0)
-    """How long the whole of a shortened result can be read."""
+    """How long the full text of a shortened result can be read."""
     max_result_bytes_per_caller: int = Field(default=268_435_456, ge=1024)
-    """Kept results of one caller; the oldest make room."""
+    """Bytes of kept results per caller; new results replace the oldest."""
     audit_days: int = Field(default=30, ge=1)
     """How long the audit log is kept."""
 
 
 class SessionSettings(Model):
-    """Conversations that callers have with agents over several calls."""
+    """Sessions of callers with agents over several calls."""
 
     ttl_seconds: float = Field(default=2_592_000, gt=0)
-    """How long one is kept after its last turn; an agent may say otherwise."""
+    """How long a session is kept after its last turn; an agent's file may override it."""
     max_per_caller: int = Field(default=200, ge=1)
     """Sessions of one caller at once."""
     wait_seconds: float = Field(default=20, ge=0)
@@ -217,51 +219,53 @@ class SessionSettings(Model):
 
 
 class TaskSettings(Model):
-    """Calls that run in the background. How one source's do is its policy's."""
+    """Calls that run in the background. A policy has the settings of one source."""
 
     inline_seconds: float | None = Field(default=50, ge=0)
-    """How long a client that has no tasks waits for a call that may run as one, before it gets a handle; `null`: to the end."""
+    """How long a client without task support waits for a call that may run as a task before it gets a handle; `null`: to the end."""
     ttl_seconds: float = Field(default=3600, gt=0, le=31_536_000)
-    """How long a finished task can be read where the client does not say."""
+    """How long a finished task can be read if the client does not say."""
     ask_timeout_seconds: float = Field(default=604_800, gt=0)
-    """How long a question of a task waits for its answer, stops of the gateway included; then what asked fails."""
+    """How long a question of a task waits for its answer, including time in which the gateway is stopped; then the step that asked
+    fails.
+    """
     max_per_caller: int = Field(default=64, ge=1)
-    """Unfinished tasks of one caller, running and waiting; more are refused."""
+    """Unfinished tasks of one caller, running and waiting; more are rejected."""
     max_running_per_caller: int = Field(default=16, ge=1)
-    """Tasks of one caller that run at once; more wait their turn. Those that wait for a person do not count."""
+    """Tasks of one caller that run at once; more wait in a queue. Tasks that wait for a person do not count."""
     starts_per_minute_per_caller: int | None = Field(default=None, ge=1)
-    """Tasks of one caller that begin within a minute; more wait their turn. `null`: any number."""
+    """Tasks of one caller that start within a minute; more wait in a queue. `null`: unlimited."""
 
 
 class SecretCommand(Model):
     """A program whose output is a secret, for `${cmd:NAME}`."""
 
     command: list[str] = Field(min_length=1)
-    """Program and arguments, run without a shell; its standard output without the last line break is the value."""
+    """Program and arguments, run without a shell; its standard output without the final line break is the value."""
     timeout_seconds: float = Field(default=10, gt=0)
-    """Time it may take."""
+    """Timeout of the program."""
 
 
 class Defaults(Model):
     """Fallbacks for agents."""
 
     model: str | None = None
-    """Model of agents with `model: auto`, where `OPENAI_MODEL` is not set, e.g. `gpt-5-mini`."""
+    """Model of agents with `model: auto` if `OPENAI_MODEL` is not set, for example `gpt-5-mini`."""
 
 
 class GatewayConfig(Model):
-    """The whole of `gateway.json`."""
+    """The root of `gateway.json`."""
 
     schema_: Annotated[str | None, Field(alias="$schema")] = None
     """For editors."""
     mcp_servers: dict[str, ServerEntry] = Field(default_factory=dict)
-    """Remote MCP servers, as IDEs write them; VS Code's `servers` is read as the same."""
+    """Remote MCP servers in the form that IDEs use; VS Code's `servers` is read as the same."""
     policies: dict[str, SourcePolicy] = Field(default_factory=dict)
-    """Our rules beside the entries, keyed by source name."""
+    """Rules by source name."""
     expose: Expose = Field(default_factory=Expose)
     """Your agents, skills, workflows and functions."""
     agents: AgentSettings = Field(default_factory=AgentSettings)
-    """What holds for every agent."""
+    """Settings of every agent."""
     skills: SkillSettings = Field(default_factory=SkillSettings)
     """How skills are read, and which of their scripts may run."""
     server: ServerSettings = Field(default_factory=ServerSettings)
@@ -269,9 +273,9 @@ class GatewayConfig(Model):
     storage: StorageSettings = Field(default_factory=StorageSettings)
     """The gateway's own state."""
     sessions: SessionSettings = Field(default_factory=SessionSettings)
-    """Conversations with agents."""
+    """Sessions of callers with agents."""
     tasks: TaskSettings = Field(default_factory=TaskSettings)
-    """Calls in the background."""
+    """Calls that run in the background."""
     secrets: dict[str, SecretCommand] = Field(default_factory=dict)
     """Programs behind `${cmd:NAME}`."""
     defaults: Defaults = Field(default_factory=Defaults)
@@ -302,14 +306,14 @@ class GatewayConfig(Model):
         return self
 
     def policy(self, source: str) -> SourcePolicy:
-        """The rules of a source; the defaults where none are written."""
+        """Return the rules of a source; the defaults if there are none."""
         return self.policies.get(source) or SourcePolicy()
 
 
 def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:
-    """Return why a key of `policies` holds for no source, as a sentence with the likely name; or `None`.
+    """Return why a key of `policies` matches no source, with the closest name; `None` if it matches one.
 
-    The keys `agent/<name>` and `workflow/<name>` pass, because the files that they are for are not read here.
+    The keys `agent/<name>` and `workflow/<name>` pass, because the files of agents and workflows are not read here.
     """
     known = RESERVED_SOURCES.union(servers)
     if name in known or "/" in name:

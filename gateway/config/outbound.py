@@ -1,6 +1,6 @@
-"""The `auth` of a server's policy: its secret expanded, and judged together with the entry it is for.
+"""The `auth` of a server's policy: expands its secret, and judges it together with the server's entry.
 
-A mistake costs the one server. The shape itself is `policies`' and is checked with the whole file. Called by `load`.
+A mistake disables that server. `policies` has the shape, which is checked with the whole file. Called by `load`.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
 
 SECRET_KEY = "clientSecret"
-"""The one key of `auth` in which references are read."""
+"""The only key of `auth` in which references are expanded."""
 
 LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
-"""Hosts of this machine, for which plain http is fine."""
+"""Hosts of this machine, for which http without TLS is allowed."""
 
 
 def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, path: str) -> tuple[JsonObject, list[str]]:
-    """`written` with its secret expanded, and notes about it.
+    """Return `written` with its secret expanded, and notes about it.
 
     Raises:
         ConfigError: With the place; the server cannot be used.
@@ -45,7 +45,7 @@ def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, pa
 
 def _check_issuer(issuer: object, path: str) -> None:
     if isinstance(issuer, str) and (_is_open(issuer) or not urlsplit(issuer).hostname):
-        raise ConfigError("is no https:// address (http:// is for this machine only).", path=path)
+        raise ConfigError("is not an https:// address; http:// is allowed for this machine only.", path=path)
 
 
 def _is_open(url: str) -> bool:

@@ -1,6 +1,6 @@
-"""Where files are found: the configuration, and what ships with the package.
+"""Paths of the configuration and of files that ship with the package.
 
-Only computes paths and looks whether they exist; reads and writes nothing. Used by `load` and the CLI.
+Only computes paths and checks whether they exist. Used by `load` and the CLI.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ CONFIG_VARIABLE = "MOONGATE_CONFIG"
 """Environment variable naming the configuration file."""
 
 SEARCHED = ("gateway.json", "config/gateway.json")
-"""Looked for in the working directory, in this order."""
+"""Tried in the working directory, in this order."""
 
 
 def bundled(kind: BundledKind) -> Path:
-    """The folder that ships with Moongate: in the installed package, else at the repository root."""
+    """Return a folder that ships with Moongate: in the installed package, else at the repository root."""
     packaged = Path(str(files("gateway"))) / "_bundled" / kind
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / kind
 
 
 def is_bundled_config(file: Path) -> bool:
-    """Whether `file` is the configuration that ships with Moongate, in a clone too."""
+    """Return whether `file` is the configuration that ships with Moongate, in a clone too."""
     return file.resolve() == (bundled("config") / "gateway.json").resolve()
 
 
 def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, working_dir: Path | None = None) -> Path | None:
-    """The configuration file to read; `None` when there is none at all, not even the bundled one.
+    """Return the configuration file to read; `None` if there is none, not even the bundled one.
 
     Order: `explicit`, `$MOONGATE_CONFIG`, `./gateway.json`, `./config/gateway.json`, the bundled file.
 
     Raises:
-        ConfigError: A file that was asked for by name does not exist.
+        ConfigError: A file that was named does not exist.
     """
     here = working_dir or Path.cwd()
     named = ((explicit, "--config"), (environ.get(CONFIG_VARIABLE) or None, f"${CONFIG_VARIABLE}"))
@@ -61,7 +61,7 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
 
 
 def did_you_mean_path(written: str | Path, working_dir: Path | None = None) -> str:
-    """`Did you mean 'x'?` with the existing file or folder that a missing path is like; empty if nothing is like it."""
+    """Return `Did you mean 'x'?` with the existing path closest to a missing one; empty if none is close."""
     path = Path(written).expanduser()
     base = working_dir or Path()
     folder, names = path, cast("list[str]", [])

@@ -1,6 +1,6 @@
 """Models of `policies` in `gateway.json`: the operator's rules for one source.
 
-Shapes and defaults only; what a rule means is decided in `policy` and by the rooms that are handed these objects.
+Shapes and defaults only; `policy` and the packages that receive these objects decide what a rule means.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, WithJsonSchema, field_validator
 
-from gateway.config.base import Model
+from gateway.config.base_models import Model
 from gateway.json_types import JsonObject, JsonValue
 
 OWN_SOURCE_KINDS = frozenset({"agent", "workflow"})
@@ -28,10 +28,10 @@ _OWN_TOOL_KEYS = frozenset(
         "tools",
     }
 )
-"""Rules that have an effect on the tools that one agent or workflow brings along."""
+"""Rules with an effect on the tools that the file of one agent or workflow adds."""
 
 _IDLE_OVERRIDES = frozenset({"listed", "max_running_tasks", "name", "task_starts_per_minute"})
-"""Keys of an override that have none: these tools are never listed to clients, and do not run as tasks."""
+"""Keys of an override without effect there: these tools are never listed to clients and do not run as tasks."""
 
 
 class ToolFilter(Model):
@@ -44,7 +44,7 @@ class ToolFilter(Model):
 
 
 class SkillFilter(Model):
-    """Which skills of a source exist at all. Patterns are globs over a skill's path, which is its name where it has no prefix."""
+    """Which skills of a source exist at all. Patterns are globs over a skill's path, which is its name unless it has a prefix."""
 
     allow: list[str] | None = None
     """Only these; left out means all."""
@@ -53,39 +53,39 @@ class SkillFilter(Model):
 
 
 class ToolOverride(Model):
-    """How one tool is published instead of as its server wrote it."""
+    """How one tool is published, instead of as its server defines it."""
 
     enabled: bool = True
-    """`false`: the tool does not exist for anybody."""
+    """`false`: the tool does not exist for any caller."""
     listed: bool = True
-    """`false`: not shown to clients; agents and workflows of this gateway may still use it."""
+    """`false`: not listed to clients; agents and workflows of this gateway may still use it."""
     name: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_.-]{1,64}$")
-    """Another name, put behind the prefix. Rules and patterns go on using the server's own name."""
+    """Another name after the prefix. Rules and patterns keep using the server's own name."""
     title: str | None = None
     """Another title."""
     description: str | None = None
     """Another description."""
     hide: list[str] = Field(default_factory=list)
-    """Arguments taken out of the published schema; a value given for one is dropped."""
+    """Arguments removed from the published schema; a value for one is dropped."""
     fixed: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments always sent with this value, and taken out of the published schema."""
+    """Arguments that are always sent with this value, and are removed from the published schema."""
     defaults: dict[str, JsonValue] = Field(default_factory=dict)
-    """Arguments sent with this value where the caller gives none; no longer required."""
+    """Arguments sent with this value if the caller gives none; no longer required."""
     max_running_tasks: int | None = Field(default=None, ge=1)
-    """Calls of this tool that run as tasks at once, over all callers; more wait their turn. Left out: no limit of its own."""
+    """Calls of this tool that run as tasks at once, over all callers; more wait in a queue. Left out: unlimited."""
     task_starts_per_minute: int | None = Field(default=None, ge=1)
-    """Calls of this tool that begin as tasks within a minute; more wait their turn. Left out: no limit of its own."""
+    """Calls of this tool that start as tasks within a minute; more wait in a queue. Left out: unlimited."""
 
 
 ApprovalBy = Literal["caller", "operator", "other-principal"]
-"""Who may approve: the caller itself, an operator, or any other principal."""
+"""Who may approve: the caller, an operator, or any other principal."""
 
 
 class ApprovalLists(Model):
-    """Which tools need a person's approval for each call, and whose. Patterns are globs over native tool names."""
+    """Which tools need approval for each call, and from whom. Patterns are globs over native tool names."""
 
     always: list[str] = Field(default_factory=list)
-    """These ask."""
+    """These need approval."""
     never: list[str] = Field(default_factory=list)
     """These do not; wins over `always`."""
     by: ApprovalBy | None = None
@@ -93,33 +93,34 @@ class ApprovalLists(Model):
 
 
 class SamplingPolicy(Model):
-    """What happens when a server asks for a model's answer."""
+    """Sampling requests of a server."""
 
     mode: Literal["deny", "ask", "relay", "answer"] = "deny"
-    """`deny` refuses; `ask` puts each request to the person first; `relay` uses the connected client's model; `answer` uses `model`."""
+    """`deny` rejects; `ask` puts each request to the user first; `relay` uses the connected client's model; `answer` uses `model`."""
     model: str | None = None
     """Model that answers (`answer`, and `ask` once approved), e.g. `openai:gpt-5-mini`; left out: `defaults.model` or `OPENAI_MODEL`."""
     max_tokens: int | None = Field(default=4096, ge=1)
-    """Cap on the tokens of one answer; `null` means no cap."""
+    """Cap on the tokens of one answer; `null`: no cap."""
     max_requests: int | None = Field(default=25, ge=0)
-    """Requests per caller and hour; `null` means no limit, 0 refuses all."""
+    """Requests per caller and hour; `null`: no limit, 0 rejects all."""
 
 
 class ElicitationPolicy(Model):
-    """What happens when a server asks the person something."""
+    """Elicitation requests of a server."""
 
     mode: Literal["relay", "deny"] = "relay"
-    """`relay` shows it in the connected client; `deny` refuses."""
+    """`relay` shows them in the connected client; `deny` rejects."""
     url_hosts: list[str] = Field(default_factory=list)
-    """Globs of hosts that links may lead to although they are not public names, e.g. `portal.corp` or `localhost`. Such links need
-    https, except to this machine."""
+    """Globs of hosts that links may lead to although they are not public names, for example `portal.corp` or `localhost`. Such links
+    need https, except to this machine.
+    """
 
 
 class RootsPolicy(Model):
-    """What happens when a server asks for the client's workspace folders."""
+    """A server's requests for the client's workspace folders."""
 
     mode: Literal["relay", "deny"] = "deny"
-    """`relay` asks the connected client; `deny` refuses."""
+    """`relay` asks the connected client; `deny` rejects."""
 
 
 class TaskPolicy(Model):
@@ -128,20 +129,21 @@ class TaskPolicy(Model):
     ttl_seconds: float | None = Field(default=None, gt=0)
     """How long a server is asked to keep a finished task; left out: it decides."""
     max_wait_seconds: float | None = Field(default=None, gt=0)
-    """Longest time a server's task is followed, and working time of a call that runs as a task of this gateway. Left out: no limit
-    for what is followed and for our own sources, one hour for a remote server's call."""
+    """Longest time a server's task is followed, and working time of a call that runs as a task of this gateway. Left out: unlimited for
+    followed tasks and local sources, one hour for a remote server's call.
+    """
     cancel_on_abandon: bool = True
-    """Cancel the server's task when nobody waits for it any more."""
+    """Cancel the server's task when no client waits for it any more."""
     follow: bool = True
-    """Follow a server's task to its result for clients that have no tasks; false: such clients get what the server gives them."""
+    """Follow a server's task to its result for clients without task support; false: such clients get what the server returns to them."""
     promote: list[str] = Field(default_factory=list)
     """Globs of plain tools that may run as a task of this gateway."""
     max_running: int | None = Field(default=None, ge=1)
-    """Tasks of this source that run at once, over all callers; more wait their turn. Left out: no limit of its own."""
+    """Tasks of this source that run at once, over all callers; more wait in a queue. Left out: unlimited."""
     starts_per_minute: int | None = Field(default=None, ge=1)
-    """Tasks of this source that begin within a minute; more wait their turn. Left out: no limit of its own."""
+    """Tasks of this source that start within a minute; more wait in a queue. Left out: unlimited."""
     resume: bool = True
-    """`false`: a task whose gateway stopped is not taken up again; it fails and says why."""
+    """`false`: a task whose gateway stopped is not resumed; it fails and says why."""
 
 
 class ClientCredentials(Model):
@@ -150,13 +152,13 @@ class ClientCredentials(Model):
     type: Literal["client-credentials"]
     """Always `client-credentials`."""
     issuer: str
-    """The authorization server; the secret goes nowhere else."""
+    """The authorization server; the secret is sent to no other server."""
     client_id: str
     """Registered client."""
     client_secret: str
     """Its secret, by reference: `${VAR}`, `${file:PATH}`, `${keyring:SERVICE/USER}`, `${cmd:NAME}`."""
     scopes: list[str] = Field(default_factory=list)
-    """Scopes to ask for."""
+    """Scopes to request."""
 
 
 class AuthorizationCode(Model):
@@ -165,19 +167,19 @@ class AuthorizationCode(Model):
     type: Literal["authorization-code"]
     """Always `authorization-code`."""
     issuer: str | None = None
-    """The authorization server; left out: the one the server's metadata names, shown before you sign in."""
+    """The authorization server. Left out: the one that the server's metadata names, shown before you sign in."""
     client_id: str | None = None
-    """Registered client; left out: the gateway registers itself."""
+    """Registered client. Left out: the gateway registers itself."""
     client_secret: str | None = None
     """Secret of a confidential client, by reference."""
     scopes: list[str] = Field(default_factory=list)
-    """Scopes to ask for; left out: what the server's metadata says."""
+    """Scopes to request. Left out: those in the server's metadata."""
     redirect_port: int = Field(default=0, ge=0, le=65535)
-    """Loopback port the browser comes back to; 0 picks a free one."""
+    """Loopback port to which the browser returns; 0 picks a free one."""
 
 
 OutboundAuth = ClientCredentials | AuthorizationCode
-"""How the gateway authenticates itself to one server, beside fixed `headers`."""
+"""How the gateway authenticates to one server, in addition to fixed `headers`."""
 
 
 _LIST = {"type": ["string", "array"], "items": {"type": "string"}}
@@ -199,13 +201,13 @@ ArgumentRule = Annotated[
         },
     }),
 ]
-"""A rule for the value of one argument; its words are compiled in `policy.rule_words`."""
+"""A rule for the value of one argument; `policy.rule_words` compiles its keywords."""
 
 
 class SourcePolicy(Model):
     """Rules for one source: a server by its name, or `agent`, `workflow`, `skill`, `function`.
 
-    `agent/<name>` and `workflow/<name>` have the rules for the tools that one agent or workflow brings along itself.
+    `agent/<name>` and `workflow/<name>` hold for the tools that the file of one agent or workflow adds.
     """
 
     prefix: str | None = Field(default=None, pattern=r"^[A-Za-z0-9_-]{0,40}$")
@@ -215,63 +217,64 @@ class SourcePolicy(Model):
     skills: SkillFilter = Field(default_factory=SkillFilter)
     """Which skills exist, of a server or of `skill`."""
     overrides: dict[str, ToolOverride] = Field(default_factory=dict)
-    """Native tool name → how it is published instead."""
+    """How tools are published, by native tool name."""
     arguments: dict[str, dict[str, ArgumentRule]] = Field(default_factory=dict)
-    """Tool → argument → rule that the value must also satisfy, as JSON Schema and rule words; `*` as tool means every tool."""
+    """By tool and argument: a rule that the value must also satisfy, as JSON Schema and rule keywords; `*` as tool means every tool."""
     additional_arguments: list[str] | dict[str, list[str]] = Field(default_factory=list)
-    """Argument names let through although the tool does not declare them: a list, or lists by tool with `*`."""
+    """Argument names that pass although the tool does not declare them: a list, or lists by tool with `*`."""
     approval: Literal["never", "always"] | ApprovalLists = "never"
-    """Which calls a person must approve first, and who may."""
+    """Which calls need approval first, and from whom."""
     hidden_text: Literal["strip", "refuse", "allow"] = "strip"
-    """Control, bidi and invisible characters in what a server says: taken out, refused, or let through."""
+    """Control, bidi and invisible characters in texts of a server: removed, rejected, or passed."""
     pins: Literal["quarantine", "warn", "off"] = "quarantine"
-    """A tool that differs from its first listing, or from the lock file: hidden until accepted, served with a warning, or not looked at."""
+    """A tool that differs from its first listing or from the lock file: hidden until accepted, served with a warning, or not compared."""
     sampling: SamplingPolicy = Field(default_factory=SamplingPolicy)
-    """Requests for a model's answer."""
+    """Sampling requests."""
     elicitation: ElicitationPolicy = Field(default_factory=ElicitationPolicy)
-    """Requests to the person."""
+    """Elicitation requests."""
     roots: RootsPolicy = Field(default_factory=RootsPolicy)
     """Requests for workspace folders."""
     tasks: TaskPolicy = Field(default_factory=TaskPolicy)
     """Long-running calls."""
     auth: OutboundAuth | None = Field(default=None, discriminator="type")
-    """OAuth towards this server; left out: only its `headers`."""
+    """OAuth to this server. Left out: only its `headers`."""
     callers: Literal["auto", "shared", "serial", "separate"] = "auto"
-    """A 2025 server over stdio that asks back: one call at a time (`serial`), a process per caller (`separate`), asks refused when
-    two callers are busy (`shared`); `auto` shares until the server asks, then goes serial."""
+    """A 2025 server over stdio that sends requests for input: one call at a time (`serial`), a process per caller (`separate`), or
+    requests rejected while two callers are busy (`shared`). `auto` shares until the first such request, then becomes serial.
+    """
     serial_ask_seconds: float = Field(default=60, gt=0)
-    """At a server that works for one client at a time: how long its question may stay unanswered while other clients wait."""
+    """At a server that serves one client at a time: how long its question may stay unanswered while other clients wait."""
     idempotent: list[str] = Field(default_factory=list)
-    """Globs of tools that may be sent again when the connection broke during a call."""
+    """Globs of tools that may be sent again if the connection broke during a call."""
     trust_annotations: bool = False
-    """Believe the server's own `readOnlyHint` and `idempotentHint` for that."""
+    """Trust the server's own `readOnlyHint` and `idempotentHint` for that."""
     start: Literal["eager", "lazy"] = "eager"
-    """`lazy`: connect on the first call, where the tools are known from an earlier run."""
+    """`lazy`: connect on the first call, if the tools are known from an earlier run."""
     idle_seconds: float | None = Field(default=None, gt=0)
-    """Stop a connection nobody used this long; it comes back with the next call. Left out: never."""
+    """Close a connection after this time without use; the next call opens it again. Left out: never."""
     disclosure: Literal["full", "on-demand"] = "full"
-    """`on-demand`: tools are listed once a model loaded them with `load_tools`."""
+    """`on-demand`: tools are listed only after a model loads them with `load_tools`."""
     prompts_as_tools: bool = False
     """Also offer the server's prompts as tools, for clients and agents without prompts."""
     timeout_seconds: float = Field(default=120, gt=0)
     """Working time of one call; waiting for a person does not count."""
     connect_timeout_seconds: float = Field(default=30, gt=0)
-    """Time to start and negotiate."""
+    """Timeout of starting and handshake."""
     max_result_bytes: int = Field(default=8_388_608, ge=1024)
-    """Larger results are shortened; the whole is kept and read with `read_result`."""
+    """Larger results are shortened; the full text is kept and read with `read_result`."""
     max_kept_bytes: int = Field(default=67_108_864, ge=1024)
-    """Results larger than this are not kept but refused."""
+    """Results larger than this are rejected instead of kept."""
     max_concurrency: int = Field(default=32, ge=1)
-    """Calls at once; more wait their turn."""
+    """Calls at once; more wait in a queue."""
     direct_path: Literal["auto", "off"] = "auto"
-    """Send plain calls to a 2026 server over HTTP, or to a process, by lean ways of the gateway's own; `off`: all by the MCP SDK's."""
+    """`auto`: send plain calls to 2026 servers over HTTP and to processes without the MCP SDK's client; `off`: send all with the SDK."""
     era: Literal["auto", "legacy", "modern"] = "auto"
-    """Protocol era to speak to a server; `auto` finds out."""
+    """Protocol era of a server; `auto` detects it."""
 
     @field_validator("additional_arguments", mode="before")
     @classmethod
     def _one_name(cls, value: object) -> object:
-        """A bare string is one name (requirements 3.A/8)."""
+        """Accept a bare string as one name."""
         if isinstance(value, str):
             return [value]
         if isinstance(value, dict):
@@ -280,12 +283,12 @@ class SourcePolicy(Model):
 
     @property
     def approval_by(self) -> ApprovalBy | None:
-        """Who may approve calls of this source; `None` for the gateway's default."""
+        """Return who may approve calls of this source; `None` for the gateway's default."""
         return None if isinstance(self.approval, str) else self.approval.by
 
     @property
     def idle_for_own_tools(self) -> list[str]:
-        """The keys that are set and have no effect under `agent/<name>` and `workflow/<name>`."""
+        """Return the keys that are set and have no effect under `agent/<name>` and `workflow/<name>`."""
         idle = [_key(self, name) for name in sorted(self.model_fields_set - _OWN_TOOL_KEYS)]
         for tool, override in self.overrides.items():
             idle += [f"overrides.{tool}.{_key(override, name)}" for name in sorted(override.model_fields_set & _IDLE_OVERRIDES)]

@@ -1,4 +1,4 @@
-"""pydantic's findings as one line each, with a JSON path and a suggestion. Used by `load` and `entries`."""
+"""Turns pydantic's errors into one line each, with a JSON path and a suggestion. Used by `load` and `entries`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from gateway.config.suggest import did_you_mean
 
 MAX_KEYS_NAMED = 12
-"""Keys of an object that a finding lists; of a larger object only the one that was probably meant is named."""
+"""Keys of an object that an error lists; for a larger object only the closest key is named."""
 
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -22,7 +22,7 @@ _BOUNDS = {
     "greater_than": ("more than", "gt"),
     "less_than": ("less than", "lt"),
 }
-"""pydantic's kind of finding → how it is worded, and where the limit stands in its context."""
+"""Wording by pydantic's error type, and the key of the limit in its context."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +39,13 @@ class Problem:
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], *, root: str = "") -> list[Problem]:
-    """Every mistake once, in the order of the document; `root` is the path of what was validated."""
+    """Return every mistake once, in the order of the document; `root` is the path of the validated value."""
     found: dict[str, Problem] = {}
     shapes: dict[str, Problem] = {}
     for detail in error.errors(include_url=False, include_input=True):
         problem, is_shape = _problem(detail, model, root)
         (shapes if is_shape else found).setdefault(problem.path, problem)
-    # A value that has none of the shapes of its key is one mistake. If it has one of them, only the mistakes within that shape count.
+    # A value that matches none of the shapes of its key is one mistake. If it matches one, only mistakes within that shape count.
     mistaken = {path: problem for path, problem in shapes.items() if not any(_is_within(other, path) for other in found)}
     return list({**mistaken, **found}.values())
 
@@ -55,13 +55,13 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[Problem, bool]:
-    """Return a finding, and whether it only says that a value does not have one of several allowed shapes."""
+    """Return an error, and whether it only says that a value does not have one of several allowed shapes."""
     path = root
     here: list[Any] = [model]
     rest = list(detail["loc"])
     while rest:
         part = rest.pop(0)
-        if len(here) > 1:  # pydantic puts the member of a union into the place
+        if len(here) > 1:  # pydantic puts the member of a union into the location
             members, here = here, [_member_of(here, str(part))]
             if not rest and detail["type"].endswith(("_type", "literal_error")):
                 return Problem(path, f"must be {_allowed(members, detail['input'])}"), True
@@ -89,7 +89,7 @@ def keys_of(model: object) -> list[str]:
 
 
 def _known_keys(key: str, model: object) -> str:
-    """The key that was probably meant, else all keys if they are few."""
+    """The closest key, else all keys if they are few."""
     known = keys_of(model)
     if hint := did_you_mean(key, known):
         return hint
@@ -123,7 +123,9 @@ def _arms(annotation: object) -> Iterator[object]:
 
 
 def _member_of(members: Sequence[Any], label: str) -> object:
-    """The member of a union that pydantic means by `label`: its discriminator's value, or its name, perhaps within those of validators."""
+    """The member of a union that pydantic's `label` stands for: the value of its discriminator or its name, perhaps inside validator
+    names.
+    """
     for member in members:
         origin, name = get_origin(member), getattr(member, "__name__", "")
         if label in _literals(member) or label == name or label.endswith(f" {name}]"):
@@ -134,7 +136,7 @@ def _member_of(members: Sequence[Any], label: str) -> object:
 
 
 def _literals(member: object) -> set[object]:
-    """The words of a model's fields that take fixed words only: one of them is its discriminator."""
+    """The words of fields that accept fixed words only; one of these fields is the discriminator."""
     if not (isinstance(member, type) and issubclass(member, BaseModel)):
         return set()
     fixed = [info.annotation for info in member.model_fields.values() if get_origin(info.annotation) is Literal]
@@ -142,7 +144,7 @@ def _literals(member: object) -> set[object]:
 
 
 def _allowed(members: Sequence[Any], given: object) -> str:
-    """The shapes that a key takes, in words, and the shape of what was given unless it is a wrong word."""
+    """The shapes that a key accepts, in words, and the shape of the given value unless it is a wrong word."""
     shapes: list[str] = []
     for member in members:
         keys = keys_of(member)
@@ -176,7 +178,7 @@ _KINDS = {
     "float_type": "a number",
     "bool_type": "true or false",
 }
-"""pydantic's kind of finding → the wanted shape."""
+"""Wanted shape by pydantic's error type."""
 
 
 def _sentence(detail: ErrorDetails) -> str:
@@ -212,7 +214,7 @@ _SWITCHES = {"true": "true", "yes": "true", "on": "true", "false": "false", "no"
 
 
 def _unquoted(kind: str, given: object) -> str:
-    """What to write instead of a text that means a number or a switch; empty for anything else."""
+    """What to write instead of a text that means a number or a switch; empty for other texts."""
     if not isinstance(given, str):
         return ""
     meant = _SWITCHES.get(given.lower()) if kind == "bool_type" else given if re.fullmatch(r"-?\d+(\.\d+)?", given) else None

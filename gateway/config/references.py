@@ -1,8 +1,7 @@
-"""Where a secret reference gets its value: a file, the system's keyring, or a program's output.
+"""Fetches the values of secret references: from a file, the system's keyring, or a program's output.
 
-`expand` finds references and knows where they are allowed; this only fetches. A program runs at most once per load,
-without a shell, and neither its output nor what it says on stderr is ever shown. `keyring` is an optional extra,
-because on a server there is none to ask.
+`expand` finds references and knows where they are allowed. A program runs at most once per load, without a shell; its output and its stderr
+are never shown. `keyring` is an optional extra, because a server has no one to unlock it.
 """
 
 from __future__ import annotations
@@ -25,14 +24,14 @@ from gateway.errors import ConfigError
 from gateway.json_types import JsonValue
 
 MAX_SECRET_BYTES = 65_536
-"""A value larger than this is a mistake, not a secret."""
+"""A larger value is an error."""
 
 KILL_WAIT_SECONDS = 2.0
-"""Time for a killed program to be gone; it is never waited for longer."""
+"""Grace period for a killed program."""
 
 
 class NotAccepted(ConfigError):
-    """A program may not run before a person accepts it; `key` is what `moongate lock --accept` takes."""
+    """A program may not run until a person accepts it; `key` is the name for `moongate lock --accept`."""
 
     def __init__(self, message: str, *, key: str) -> None:
         super().__init__(message)
@@ -50,16 +49,16 @@ class References:
     commands: Mapping[str, JsonValue] = field(default_factory=lambda: cast("dict[str, JsonValue]", {}))
     """The configuration's `secrets`, as written."""
     fetches: bool = True
-    """Without it no program runs and no keyring is asked: such a reference stays as it is written."""
+    """Without it no program runs and no keyring is read: such a reference stays as it is written."""
     refusal: Callable[[str, JsonValue], str | None] = lambda name, written: None
     """Returns why the program `secrets.<name>` may not run; `None` if it may."""
     _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))
 
     def file(self, name: str, path: str) -> str:
-        """The text of a file without its last line breaks. `path` is the reference's place, for errors.
+        """Return the text of a file without trailing line breaks. `path` is the reference's place, for errors.
 
         Raises:
-            ConfigError: It cannot be read, is too large or is not text.
+            ConfigError: The file cannot be read, is too large or is not text.
         """
         source = self.base_dir / Path(name).expanduser()
         try:
@@ -69,10 +68,10 @@ class References:
             raise ConfigError(f"file {name!r} cannot be read: {error.strerror or 'unknown reason'}.", path=path) from None
 
     def keyring(self, name: str, path: str) -> str:
-        """The password of `SERVICE/USER` in the system's keyring; the last `/` divides.
+        """Return the password of `SERVICE/USER` in the system's keyring; the last `/` divides.
 
         Raises:
-            ConfigError: There is no such password, no keyring, or the extra is not installed.
+            ConfigError: The password or the keyring does not exist, or the extra is not installed.
         """
         service, slash, user = name.rpartition("/")
         if not slash or not service or not user:
@@ -95,10 +94,10 @@ class References:
         return value
 
     def command(self, name: str, path: str) -> str:
-        """What the program `secrets.<name>` prints, without its last line breaks.
+        """Return the output of the program `secrets.<name>` without trailing line breaks.
 
         Raises:
-            ConfigError: No such program, or it failed; the text never has its output.
+            ConfigError: The program is not configured or failed; the message never has its output.
         """
         if not self.fetches:
             self._settings(name)
@@ -154,7 +153,7 @@ class References:
 
 
 def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> bytes | None:
-    """Its standard output, cut off behind the limit; `None` when it took too long. The program is gone afterwards."""
+    """Standard output, cut at the limit; `None` after the timeout. The program has ended when this returns."""
     assert process.stdout is not None
     pipe = process.stdout
     seen: list[bytes] = []
@@ -178,7 +177,7 @@ def _read_output(process: subprocess.Popen[bytes], timeout_seconds: float) -> by
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End the program and what it started, where it still runs."""
+    """Kill the program and the processes it started."""
     if os.name == "posix":
         with contextlib.suppress(OSError):
             os.killpg(process.pid, signal.SIGKILL)

@@ -1,6 +1,6 @@
 """`load_settings` and `SecretString`: settings of a program, from its own values, a `.env` file and the environment.
 
-For programs that use Moongate as a library; the gateway's own file is `load`'s. Names are agent-framework's.
+For programs that use Moongate as a library; `load` reads the gateway's own file. Names are agent-framework's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 
 
 class SecretString(str):
-    """A string that hides itself where objects are shown: `repr` gives stars. It is a plain string otherwise."""
+    """A string whose `repr` is stars. In all other respects it is a plain string."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class SecretString(str):
         return "SecretString('**********')"
 
     def get_secret_value(self) -> str:
-        """The string itself, plain."""
+        """Return the string itself."""
         return str.__str__(self)
 
 
@@ -42,14 +42,14 @@ def load_settings(
 ) -> SettingsT:
     """Fill the `TypedDict` `settings_type`; each field from the first place that has it.
 
-    The places: `overrides` (`None` counts as not given), the `.env` file, the environment variable
-    `<env_prefix><FIELD>`; else `None`. Text is read as the field's type: `int`, `float`, `bool`, `SecretString`.
-    Of `required_fields` a name must have a value, and of a tuple of names exactly one.
+    The places are `overrides` (`None` counts as not given), the `.env` file, and the environment variable `<env_prefix><FIELD>`; else
+    `None`. Text is parsed as the field's type: `int`, `float`, `bool`, `SecretString`. Each name in `required_fields` must have a value; of
+    a tuple of names, exactly one.
 
     Raises:
-        FileNotFoundError: `env_file_path` was given and there is no such file.
-        SettingNotFoundError: A required field has no value, or more than one of a tuple has.
-        ValueError: A value is not of the field's type; the text names the field or variable.
+        FileNotFoundError: `env_file_path` was given and the file does not exist.
+        SettingNotFoundError: A required field has no value, or several of a tuple have one.
+        ValueError: A value does not have the field's type; the message names the field or variable.
     """
     file = read_env_file(env_file_path, env_file_encoding) if env_file_path is not None else {}
     hints = get_type_hints(settings_type)
@@ -69,12 +69,12 @@ def load_settings(
 
 
 def _kinds(hint: object) -> list[object]:
-    """The types a field may have, `None` left out."""
+    """The types a field may have, without `None`."""
     return [arm for arm in get_args(hint) if arm is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
 
 
 def _read(text: str, hint: object, variable: str) -> object:
-    """Text from outside, as the first of the field's types that can read it."""
+    """Parse text as the first of the field's types that accepts it."""
     problem = ""
     for kind in _kinds(hint):
         try:
@@ -91,7 +91,7 @@ def _read(text: str, hint: object, variable: str) -> object:
 
 
 def _checked(value: object, hint: object, name: str) -> object:
-    """A value of the program's own; strings become secrets where the field wants them, callables are let through."""
+    """A value of the program itself; strings become secrets if the field wants them, callables pass."""
     kinds = _kinds(hint)
     classes = tuple(kind for kind in kinds if isinstance(kind, type))
     if isinstance(value, str) and any(issubclass(kind, SecretString) for kind in classes):

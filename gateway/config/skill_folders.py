@@ -1,6 +1,6 @@
-"""Where skills are beside `expose.skills`: the folders of other agents' hosts, and of installed Python packages.
+"""Folders with skills beside `expose.skills`: those of other agents' hosts, and of installed Python packages.
 
-Only names places; what is in them is the skills room's affair. `load` adds them to `expose.skills`.
+Returns paths only. `load` adds them to `expose.skills`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import importlib.util
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.config.skills import Vendor
+from gateway.config.skill_settings import Vendor
 from gateway.errors import ConfigError
 
 _FOLDERS: dict[Vendor, tuple[str, str]] = {
@@ -24,17 +24,17 @@ _FOLDERS: dict[Vendor, tuple[str, str]] = {
 
 
 def vendor_folders(vendors: Sequence[Vendor], base_dir: Path, home: Path) -> list[Path]:
-    """The folders of these hosts that exist, the project's before the user's."""
+    """Return the folders of these hosts that exist, the project's before the user's."""
     project = [base_dir / _FOLDERS[vendor][0] for vendor in vendors]
     places = [*project, *(home / _FOLDERS[vendor][1] for vendor in vendors)]
     return [place for place in dict.fromkeys(places) if place.is_dir()]
 
 
 def package_folders(packages: Sequence[str]) -> list[Path]:
-    """The folder `skills` of each installed package; nothing is imported for that, not even the packages around it.
+    """Return the folder `skills` of each installed package; nothing is imported, not even parent packages.
 
     Raises:
-        ConfigError: There is no such package, or it has no such folder.
+        ConfigError: The package does not exist or has no such folder.
     """
     found: list[Path] = []
     for name in packages:

@@ -1,6 +1,6 @@
-"""Notices that a file was replaced or edited, by looking at it; works with editors that rename and on every file system.
+"""Notices by polling that a file was replaced or edited; works with editors that rename, and on every file system.
 
-Reads no content and judges nothing. Used by the running gateway for its configuration and lock file.
+Used by the running gateway for its configuration and lock file.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from pathlib import Path
 import anyio
 
 POLL_SECONDS = 0.5
-"""Between two looks; a change is noticed within twice this time."""
+"""Polling interval; a change is noticed within twice this time."""
 
 Signature = tuple[int, int, int, int] | None
-"""Change time, size, inode and device; `None` where there is no file."""
+"""Change time, size, inode and device; `None` if the file does not exist."""
 
 
 def signature_of(path: Path) -> Signature:
-    """What tells one state of a file from another. Blocks."""
+    """Return the signature of a file, which differs between its states. Blocks."""
     try:
         found = path.stat()
     except OSError:
@@ -26,15 +26,15 @@ def signature_of(path: Path) -> Signature:
 
 
 class FileWatch:
-    """Looks at one file. What is seen before `changed` is awaited counts as known, so take it before you read the file."""
+    """Watches one file. Create it before you read the file, so that no change is missed."""
 
     def __init__(self, path: Path) -> None:
-        """Blocks: looks at the file once."""
+        """Read the file's signature. Blocks."""
         self.path = path
         self._seen = signature_of(path)
 
     async def changed(self) -> None:
-        """Wait until the file differs from what was last seen and has stayed so for one look."""
+        """Wait until the signature differs from the last one and has not changed for one interval."""
         while True:
             await anyio.sleep(POLL_SECONDS)
             found = await anyio.to_thread.run_sync(signature_of, self.path)

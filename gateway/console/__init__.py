@@ -1,1 +1,1 @@
-"""Pages for people, on the gateway's own port. Read-only; the MCP server lives in `server`."""
+"""Pages for people, on the gateway's own port. Read-only."""

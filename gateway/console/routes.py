@@ -1,7 +1,6 @@
-"""The overview page at `/`: what the gateway serves and how its sources are, read-only.
+"""The overview page at `/`: what the gateway serves and the status of its sources, read-only.
 
-One page without script, so that nothing a server says can run in a browser; the live console builds on
-`telemetry.events` later. Reached through the same key and Host checks as everything else.
+The page has no scripts, so that no text of a server can run in a browser. It is protected by the same key and Host checks as the endpoint.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ def build_routes(
 
 
 def render_overview(name: str, endpoint: str, sources: Sequence[SourceStatus], problems: Sequence[str] = ()) -> str:
-    """The page as HTML; every value is escaped."""
+    """Return the page as HTML; every value is escaped."""
     rows = "".join(_row(source) for source in sources)
     wrong = "".join(f"<p><span class='dot down'></span>{escape(problem)}</p>" for problem in problems)
     ready = sum(s.state == "ready" for s in sources)

@@ -1,12 +1,11 @@
-"""How the gateway asks other machines: every connection that it opens to one goes through this room.
+"""Outgoing connections: every connection that the gateway opens to another machine goes through this package.
 
-Two kinds of address, two rules. What the operator wrote (a server's URL, a model's base URL, a remote agent) is trusted as
-written, private or not, and reached through the environment's proxy: `transport`. What a peer wrote (metadata, issuers,
-token and registration endpoints) is judged, and connected to by the number that was judged: `guarded`. Both ask for no
-compression, follow no redirect, and end what is too large or too slow while it comes. The one other way out is
-`upstream.pool`, the short cut for plain calls to a server as the operator wrote it, which keeps the same rules itself.
+Two kinds of address have two rules. Addresses that the operator wrote (a server's URL, a model's base URL, a remote agent) are trusted,
+private or not, and reached through the environment's proxy: `bounded_transport`. Addresses that a peer wrote (metadata, issuers, token and
+registration endpoints) are resolved and judged, and the gateway connects to exactly the judged address: `guarded_fetch`. Both request no
+compression, follow no redirects, and abort responses that are too large or too slow. The exception is `wire.http1_client` for plain calls
+to a configured server, which follows the same rules itself.
 
-Decided: bytes are counted where they leave the socket, after the coding that a server puts on although none was asked for.
-Because: httpx2 undoes codings without a bound, and 300 kB on the wire become 300 MB in memory (security.md C1).
-Instead of: a limit in each reader. Revisit when: httpx2 bounds what it decodes.
+Decided: bytes are counted after decompression, also if a server compresses without being asked. Because: httpx2 decompresses without a
+limit, and 300 kB on the wire become 300 MB in memory. Instead of: a limit in each reader. Revisit when: httpx2 limits decompressed data.
 """

@@ -1,7 +1,7 @@
-"""`build_client`: an httpx2 client for one address that the operator wrote, over the bounded transport.
+"""`build_client`: creates an httpx2 client with the bounded transport, for one address that the operator wrote.
 
-Plain asyncio in one place: a program that never closes its chat clients, as programs written for other libraries do not, must
-not be warned of open sockets, so a client that is forgotten closes itself with what the loop has, as the `openai` package's own do.
+Programs written for other libraries often never close their chat clients and must not get warnings about open sockets. A garbage-collected
+client therefore closes itself on the running loop, as clients of the `openai` package do. This needs plain asyncio.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from collections.abc import Mapping
 
 import httpx2
 
-from gateway.egress.transport import MAX_ANSWER_BYTES, build_transport
+from gateway.egress.bounded_transport import MAX_ANSWER_BYTES, build_transport
 
 CONNECT_SECONDS = 10.0
-"""For name, TCP and TLS."""
+"""Timeout for name resolution, TCP and TLS."""
 
 
 def build_client(whom: str, url: str, *, timeout_seconds: float, headers: Mapping[str, str] | None = None) -> httpx2.AsyncClient:
-    """A client for one address. Its owner closes it.
+    """Create a client for one address. The caller closes it.
 
-    `timeout_seconds` is for a whole answer, or for the silence between two parts of an event stream.
+    `timeout_seconds` is the deadline of a whole response, or the longest silence between two parts of an event stream.
 
     Raises:
-        UpstreamUnavailable: As `build_transport`.
+        NotSent: The environment names an invalid proxy; see `build_transport`.
     """
     transport = build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES)
     timeout = httpx2.Timeout(timeout_seconds, connect=min(CONNECT_SECONDS, timeout_seconds), pool=None)
@@ -36,6 +36,6 @@ class _Client(httpx2.AsyncClient):
             return
         try:
             loop = asyncio.get_running_loop()
-        except RuntimeError:  # the loop is gone, and its sockets with it
+        except RuntimeError:  # the loop is closed, and its sockets with it
             return
-        loop.create_task(self.aclose())  # noqa: RUF006  # nothing is left that could keep it
+        loop.create_task(self.aclose())  # noqa: RUF006  # no object is left to hold a reference

@@ -1,6 +1,6 @@
-"""The bounded transport in the shape of httpx, for packages that want a client of that library (`a2a-sdk`).
+"""`build_httpx_client`: the bounded transport as an httpx client, for packages that need that library (`a2a-sdk`).
 
-Loaded only where such a package is: httpx is no dependency of the gateway.
+Import it only together with such a package, because httpx is not a dependency of the gateway.
 """
 
 from __future__ import annotations
@@ -11,27 +11,27 @@ from typing import cast
 import httpx
 import httpx2
 
-from gateway.egress.transport import MAX_ANSWER_BYTES, BoundedTransport, build_transport
+from gateway.egress.bounded_transport import MAX_ANSWER_BYTES, BoundedTransport, build_transport
 
 
 def build_httpx_client(whom: str, url: str, *, timeout_seconds: float, headers: dict[str, str]) -> httpx.AsyncClient:
-    """As `egress.client.build_client`. `headers` go to whatever the client is asked to fetch: its owner keeps it to one origin.
+    """Create a client like `egress.client.build_client`. It sends `headers` with every request: its owner keeps it to one origin.
 
     Raises:
-        UpstreamUnavailable: As there.
+        NotSent: The environment names an invalid proxy; see `build_transport`.
     """
     transport = _Adapted(build_transport(whom, url, max_answer_bytes=MAX_ANSWER_BYTES))
     return httpx.AsyncClient(transport=transport, headers=headers, timeout=timeout_seconds, follow_redirects=False)
 
 
 class _Adapted(httpx.AsyncBaseTransport):
-    """Requests, answers and errors of the one library as those of the other. Owns the inner transport."""
+    """Converts requests, responses and errors between the two libraries. Owns the inner transport."""
 
     def __init__(self, inner: BoundedTransport) -> None:
         self._inner = inner
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send; the body of a request is there as a whole."""
+        """Send a request, whose body is read completely first."""
         content = await request.aread()
         asked = httpx2.Request(
             request.method, str(request.url), headers=request.headers.raw, content=content, extensions=dict(request.extensions)
@@ -64,7 +64,7 @@ class _Stream(httpx.AsyncByteStream):
 
 
 def _as_httpx(error: httpx2.RequestError) -> httpx.TransportError:
-    """The error of the same name, or of the nearest class above it that both have."""
+    """Return the error of the same name, or of the nearest base class that both libraries have."""
     for kind in type(error).__mro__:
         known = getattr(httpx, kind.__name__, None)
         if isinstance(known, type) and issubclass(known, httpx.TransportError):

@@ -1,7 +1,7 @@
-"""Which proxy a remote server is reached through, by the conventional environment variables.
+"""`proxy_for`: the proxy for a remote server, from the conventional environment variables.
 
-`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, in either case; never for this machine. Only for addresses that the
-operator wrote: what a peer wrote is resolved and judged here (`guarded`), and a proxy would resolve it once more.
+`HTTPS_PROXY`, `HTTP_PROXY`, `ALL_PROXY` and `NO_PROXY`, in upper or lower case; never for this machine. Only for addresses that the
+operator wrote: `guarded_fetch` resolves and judges a peer's addresses itself, and a proxy would resolve them again.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
-from gateway.errors import UpstreamUnavailable
+from gateway.errors import NotSent
 from gateway.policy.addresses import is_loopback_host
 
 if TYPE_CHECKING:
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy | None:
-    """The proxy for `url`, or `None` where it is reached directly.
+    """Return the proxy for `url`, or `None` for a direct connection.
 
     Raises:
-        UpstreamUnavailable: The variable names something that is no HTTP proxy; its value is not shown, it may hold a password.
+        NotSent: The variable's value is not an HTTP proxy. The value is not shown, because it may contain a password.
     """
     parts = urlsplit(url)
     host = (parts.hostname or "").lower()
@@ -34,7 +34,7 @@ def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy
         name, value = "all_proxy", _value(environ, "all_proxy")
     if not value:
         return None
-    import httpx2  # what needs no proxy does without
+    import httpx2  # not loaded if no proxy is needed
 
     address = value if "://" in value else f"http://{value}"
     try:
@@ -42,8 +42,8 @@ def proxy_for(server: str, url: str, environ: Mapping[str, str]) -> httpx2.Proxy
             raise ValueError("another kind of proxy")
         return httpx2.Proxy(address)
     except (ValueError, httpx2.InvalidURL):
-        text = f"{name.upper()} is no http or https proxy; correct it, or name the host in NO_PROXY."
-        raise UpstreamUnavailable(text, server=server) from None
+        text = f"{name.upper()} is not an http or https proxy; correct it, or name the host in NO_PROXY."
+        raise NotSent(text, server=server) from None
 
 
 def _value(environ: Mapping[str, str], name: str) -> str:
@@ -51,7 +51,7 @@ def _value(environ: Mapping[str, str], name: str) -> str:
 
 
 def _is_excepted(parts: SplitResult, host: str, exceptions: str) -> bool:
-    """Whether `NO_PROXY` names the host: itself, a domain above it, a network it is in, each with a port or without."""
+    """Whether `NO_PROXY` names the host, a domain above it, or a network that contains it, each with or without a port."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return any(_matches(entry.strip().lower(), host, port) for entry in exceptions.split(",") if entry.strip())
 

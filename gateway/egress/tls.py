@@ -1,4 +1,4 @@
-"""The TLS settings with which every server is reached."""
+"""TLS settings of all outgoing connections."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ssl
 
 @functools.cache
 def tls_context() -> ssl.SSLContext:
-    """One context for everything: reading the certificate bundle takes 20 ms and more each time (performance.md §4.2)."""
-    import httpx2  # what reaches no TLS server does without
+    """Return the shared TLS context: reading the certificate bundle takes at least 20 ms."""
+    import httpx2  # not loaded if no TLS server is contacted
 
     return httpx2.create_ssl_context()

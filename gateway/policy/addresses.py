@@ -1,8 +1,8 @@
-"""Which network addresses a request may go to whose URL somebody else wrote.
+"""Decides to which network addresses the gateway may connect for a URL that a peer chose.
 
-Used for what a remote server's metadata names (authorization servers, their endpoints): without it, a server could
-make the gateway ask the cloud's metadata service or a neighbour in the private network. Pure; `egress.guarded`
-resolves the names and connects to exactly the addresses that were judged here.
+Used for URLs in a remote server's metadata (authorization servers and their endpoints). Without it, a server could make the gateway
+connect to a cloud's metadata service or to a host in the private network. Pure; `egress.guarded_fetch` resolves names and connects to
+exactly the addresses that were judged here.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import urlsplit
 
 CLOUD_ADDRESSES = frozenset({IPv4Address("168.63.129.16")})
-"""Global by number, but the cloud host itself answers there (Azure's WireServer)."""
+"""Globally routable addresses on which the cloud host itself answers (Azure's WireServer)."""
 
 _NOT_PUBLIC_IPV4 = (
     IPv4Network("0.0.0.0/8"),  # this network, RFC 791
@@ -32,8 +32,8 @@ _NOT_PUBLIC_IPV4 = (
 )
 """The IANA IPv4 Special-Purpose Address Registry and multicast.
 
-Written out because the tables of Python's `ipaddress` differ between versions. The few anycast addresses that the registry
-calls globally reachable inside a listed network are refused too: no authorization server is behind them.
+Written out because the tables of Python's `ipaddress` differ between versions. The few anycast addresses that the registry declares
+globally reachable inside a listed network are rejected too: no authorization server uses them.
 """
 
 _GLOBAL_IPV6 = IPv6Network("2000::/3")
@@ -45,19 +45,19 @@ _NOT_PUBLIC_IPV6 = (
     IPv6Network("2001:db8::/32"),  # documentation, RFC 3849
     IPv6Network("3fff::/20"),  # documentation, RFC 9637
 )
-"""Networks inside `_GLOBAL_IPV6` that the IANA IPv6 Special-Purpose Address Registry sets apart; 6to4 is judged by what it carries."""
+"""Networks inside `_GLOBAL_IPV6` that the IANA IPv6 Special-Purpose Address Registry excludes. 6to4 is judged by its IPv4 address."""
 
 _NAT64 = IPv6Network("64:ff9b::/96")
-"""An IPv6-only network reaches all of IPv4 through this prefix (RFC 6052); its addresses are judged as the IPv4 they carry."""
+"""Prefix through which an IPv6-only network reaches all IPv4 addresses (RFC 6052); judged by the embedded IPv4 address."""
 
 _6TO4 = IPv6Network("2002::/16")
-"""Carries an IPv4 address behind its first 16 bits (RFC 3056)."""
+"""Prefix whose addresses embed an IPv4 address after the first 16 bits (RFC 3056)."""
 
 
 def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
-    """Return why an address may not be connected to, or `None`. `text` is numeric, as the resolver returns it.
+    """Return why the gateway must not connect to an address, or `None`. `text` is numeric, as returned by a resolver.
 
-    An IPv6 address that carries an IPv4 address is judged by the IPv4 address, so that no spelling hides a private one.
+    An IPv6 address that embeds an IPv4 address is judged by the IPv4 address, so that a private address cannot be disguised.
     """
     try:
         address = ip_address(text)
@@ -81,7 +81,7 @@ def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Whether a host as written names this machine."""
+    """Return whether a host, as written, is this machine."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
@@ -91,7 +91,7 @@ def is_loopback_host(host: str) -> bool:
 
 
 def is_same_origin(ours: str, other: str) -> bool:
-    """Whether what belongs to `ours` may go to `other`: the same scheme, host and port, or https instead of http on both's own port."""
+    """Return whether data of `ours` may be sent to `other`: the same scheme, host and port, or https in place of http on default ports."""
     mine, theirs = urlsplit(ours), urlsplit(other)
     try:
         ports = mine.port, theirs.port

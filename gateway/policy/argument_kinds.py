@@ -1,4 +1,4 @@
-"""Which arguments look like paths, URLs or mail addresses, by name and schema. For `policy.lint`; never part of judging a call."""
+"""Guesses which arguments are paths, URLs or mail addresses, by name and schema. Used by `policy.lint`, never to judge a call."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Literal, cast
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.schema_types import declared_schema, element_types, types_of
-from gateway.policy.schemas import as_object, resolve_local
+from gateway.policy.tool_schemas import as_object, resolve_local
 
 ArgumentKind = Literal["path", "url", "recipient"]
 
 WORD_OF_KIND: dict[ArgumentKind, str] = {"path": "within", "url": "oneOfHosts", "recipient": "oneOfRecipients"}
-"""The rule word for each kind."""
+"""The rule word for each kind of argument."""
 
 NAME_OF_KIND: dict[ArgumentKind, str] = {"path": "path", "url": "URL", "recipient": "mail address"}
 
@@ -24,7 +24,7 @@ _LAST_WORDS: dict[ArgumentKind, frozenset[str]] = {
     "url": frozenset("url urls uri uris href hrefs link links endpoint endpoints webhook webhooks website".split()),
     "recipient": frozenset("email emails recipient recipients cc bcc mailto".split()),
 }
-"""Last parts of argument names, as in `output_file` and `repoPath`."""
+"""Last words of argument names, as in `output_file` and `repoPath`."""
 
 _WHOLE_NAMES: dict[str, ArgumentKind] = {
     **dict.fromkeys(("source", "destination", "src", "dst", "dest", "root"), "path"),
@@ -37,7 +37,7 @@ _FORMATS: dict[str, ArgumentKind] = {
 _CLOSED = frozenset({"enum", "const"})
 _WORDS = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _MAX_NODES = 500
-"""Parts of one argument's schema that are looked at."""
+"""Maximum number of subschemas of one argument that are examined."""
 
 
 _READING = frozenset("list search read find grep glob get show view open walk tree".split())
@@ -45,7 +45,7 @@ _FILES = frozenset("file files folder folders dir dirs directory directories sub
 
 
 def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
-    """Return the kinds of texts that argument `name` of a tool with input `schema` seems to carry, also in elements and properties."""
+    """Return the kinds of text that argument `name` of a tool with input `schema` seems to contain, also in elements and properties."""
     found: set[ArgumentKind] = set()
     seen: set[int] = set()
     waiting: list[tuple[str, JsonValue]] = [(name, declared_schema(schema, name))]
@@ -65,12 +65,12 @@ def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
 
 
 def is_closed(name: str, schema: JsonObject) -> bool:
-    """Return whether the tool's schema lists the values of argument `name`."""
+    """Return whether the tool's schema enumerates the values of argument `name`."""
     return not _CLOSED.isdisjoint(as_object(declared_schema(schema, name)) or ())
 
 
 def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
-    """The subschemas of the value itself and of its elements."""
+    """Yield the subschemas of the value itself and of its elements."""
     if "items" in node:
         yield node["items"]
     for key in ("anyOf", "oneOf", "allOf"):
@@ -95,12 +95,12 @@ def kind_of_name(name: str) -> ArgumentKind | None:
 
 
 def reads(tool: str) -> bool:
-    """Return whether a tool's name says that it reads something."""
+    """Return whether a tool's name suggests that it reads something."""
     return not _READING.isdisjoint(_words_of(tool))
 
 
 def reads_files(tool: str) -> bool:
-    """Return whether a tool's name says that it reads files or folders."""
+    """Return whether a tool's name suggests that it reads files or folders."""
     return reads(tool) and not _FILES.isdisjoint(_words_of(tool))
 
 

@@ -1,8 +1,8 @@
-"""Completes a value rule for one argument of one tool: the types that it implies, its faults, and its published form.
+"""Completes a value rule for one argument of one tool: implied types, faults, and the form published to clients.
 
-JSON Schema ignores a keyword that does not concern a value's type, so `{"pattern": "^docs/"}` alone admits every list and object.
-Here a keyword about texts implies that the value is a text, and a rule about texts judges each element of an argument that is a list
-of texts. Used by `policy.arguments`, which compiles the completed rule, and by `policy.lint`.
+JSON Schema ignores a keyword for another type than the value's, so `{"pattern": "^docs/"}` alone accepts every list and object. Here a
+keyword about text implies that the value is text, and a rule about text applies to each element of an argument that is a list of text.
+Used by `policy.argument_policy`, which compiles the completed rule, and by `policy.lint`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.rule_words import SCHEMES_WORD, WORDS, read_word
 from gateway.policy.schema_types import ALL_TYPES, declared_schema, element_types, types_of
-from gateway.policy.schemas import as_object
+from gateway.policy.tool_schemas import as_object
 
 KEYWORDS_OF_TYPES: dict[str, frozenset[str]] = {
     "string": frozenset({"pattern", "minLength", "maxLength", "format"}) | WORDS,
@@ -29,7 +29,7 @@ KEYWORDS_OF_TYPES: dict[str, frozenset[str]] = {
         "dependentRequired", "dependentSchemas", "unevaluatedProperties",
     }),
 }  # fmt: skip
-"""Type → keywords that judge values of this type only."""
+"""Type → keywords that judge only values of this type."""
 
 ANY_TYPE_KEYWORDS = frozenset({"type", "enum", "const", "allOf", "anyOf", "oneOf", "not", "if", "then", "else"})
 
@@ -37,10 +37,10 @@ _SILENT = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$defs", "definitions",
     "contentEncoding", "contentMediaType", "contentSchema",
 })  # fmt: skip
-"""Keywords that refuse nothing."""
+"""Keywords that reject nothing."""
 
 DEMANDING = ANY_TYPE_KEYWORDS.union(*KEYWORDS_OF_TYPES.values())
-"""Keywords of JSON Schema 2020-12 that can refuse a value, and the rule words."""
+"""Keywords of JSON Schema 2020-12 that can reject a value, and the rule words."""
 
 _SAYS_TYPE = frozenset({"type", "enum", "const"})
 _SCALARS = frozenset({"string", "number"})
@@ -48,31 +48,31 @@ _SCALARS = frozenset({"string", "number"})
 _SAME_VALUE = frozenset({"allOf", "anyOf", "oneOf", "then", "else", "dependentSchemas"})
 _PARTS = frozenset({"properties", "patternProperties", "additionalProperties", "items", "prefixItems"})
 _REVERSIBLE = frozenset({"not", "if", "contains", "oneOf", "propertyNames", "unevaluatedProperties", "unevaluatedItems"})
-"""Keywords under which a narrower schema can let more through, or under which the validator may not look at a value. Words refuse
-every doubtful spelling, so `not` before one would admit exactly the doubtful ones."""
+"""Keywords under which a narrower schema can accept more, or under which the validator may skip a value. Rule words reject every ambiguous
+spelling, so `not` before a word would accept exactly the ambiguous ones."""
 
 _WITH_CHILDREN = _SAME_VALUE | _PARTS | _REVERSIBLE
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 _MAX_DEPTH = 64
-"""Nesting of a rule."""
+"""Maximum nesting of a rule."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfinedRule:
-    """One value rule, completed for one argument of one tool."""
+    """A value rule, completed for one argument of one tool."""
 
     judged: JsonObject
-    """For the validator: implied types filled in, words left as keywords."""
+    """Form for the validator: implied types are added, rule words stay keywords."""
     published: JsonObject
-    """The same in plain JSON Schema, each word replaced by a description."""
+    """Form for clients in plain JSON Schema: each rule word is replaced by a description."""
 
 
 # -- faults --------------------------------------------------------------------------------------------------------
 
 
 def find_fault(rule: JsonObject) -> str | None:
-    """Return why a value rule cannot be applied as written, as the end of a sentence that starts with the rule; or `None`."""
+    """Return why a value rule cannot be applied, as the end of a sentence that starts with the rule; or `None`."""
     return _fault(rule, reversible_by=None, depth=0)
 
 
@@ -88,7 +88,7 @@ def _fault(node: JsonObject, *, reversible_by: str | None, depth: int) -> str | 
         return "has `schemes` without `oneOfHosts`; add the hosts, or [\"*\"] for any host name"
     for word in sorted(WORDS & node.keys()):
         if reversible_by is not None:
-            return f"uses {word!r} under {reversible_by!r}, which can turn it around; write it at the top, or under `items` or `properties`"
+            return f"uses {word!r} under {reversible_by!r}, which can invert it; write it at the top, or under `items` or `properties`"
         if "type" in node and "string" not in types_of({"type": node["type"]}, node):
             return f"uses {word!r} beside a `type` without \"string\"; for the elements of a list write it under `items`"
         try:
@@ -104,7 +104,7 @@ def _fault(node: JsonObject, *, reversible_by: str | None, depth: int) -> str | 
 
 
 def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    """Every subschema directly under `node`, with the keyword it stands under."""
+    """Yield every direct subschema of `node` with its keyword."""
     for keyword, value in node.items():
         if keyword not in _WITH_CHILDREN:
             continue
@@ -119,11 +119,11 @@ def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
 
 
 def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
-    """Complete a rule without fault for argument `name` of a tool with input `schema`.
+    """Complete a valid rule for argument `name` of a tool with input `schema`.
 
-    A keyword about one type implies this type, unless the rule says `type`, `enum` or `const`. A `null` passes only where the
-    tool's schema names it, because there it means "not given". A rule about texts (numbers) for a list of texts (numbers) holds
-    for each element, while its keywords about lists hold for the list; lists of anything else are refused.
+    A keyword for one type implies this type, unless the rule contains `type`, `enum` or `const`. `null` is accepted only if the tool's
+    schema names it, because there it means "not given". For a list of text (numbers), a rule about text (numbers) applies to each
+    element and its list keywords apply to the list; other lists are rejected.
     """
     declared = declared_schema(schema, name)
     admitted = types_of(declared, schema)
@@ -140,14 +140,14 @@ def confine(name: str, rule: JsonObject, schema: JsonObject) -> ConfinedRule:
     listed["items"] = element if own is None else {"allOf": [_complete(own, nullable=False), element]}
     if admitted & scalars:
         judged: JsonObject = {"anyOf": [element, listed]}
-        return ConfinedRule(judged, _published(judged) if of_list else _described(element, judged, "Must be {0}, or a list of such."))
+        return ConfinedRule(judged, _published(judged) if of_list else _described(element, judged, "Must be {0}, or a list of these."))
     if own is not None:
         return ConfinedRule(listed, _published(listed))
     return ConfinedRule(listed, {**of_list, **_described(element, listed, "Each element must be {0}.")})
 
 
 def kinds_of(node: JsonMapping) -> frozenset[str]:
-    """Return the types that a rule's keywords are about, keywords under `not` included."""
+    """Return the types that a rule's keywords concern, including keywords under `not`."""
     found = {kind for kind, keywords in KEYWORDS_OF_TYPES.items() if not keywords.isdisjoint(node)}
     negated = as_object(node.get("not"))
     if negated is not None:
@@ -159,7 +159,7 @@ def kinds_of(node: JsonMapping) -> frozenset[str]:
 
 
 def _complete(node: JsonObject, *, nullable: bool) -> JsonObject:
-    """`node` with the types that its keywords imply, in every part that narrows the value when it gets narrower."""
+    """Return `node` with the implied types, in every part whose narrowing narrows the whole."""
 
     def below(keyword: str, child: JsonObject) -> JsonObject:
         return _complete(child, nullable=nullable and keyword in _SAME_VALUE)
@@ -174,7 +174,7 @@ def _complete(node: JsonObject, *, nullable: bool) -> JsonObject:
 
 
 def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[[str, JsonObject], JsonObject]) -> JsonObject:
-    """A copy of `node` with each subschema under `keywords` replaced by what `change` returns for it."""
+    """Return a copy of `node` in which `change` replaces each subschema under `keywords`."""
     result = dict(node)
 
     def changed(keyword: str, child: JsonValue) -> JsonValue:
@@ -196,14 +196,14 @@ def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[
 
 
 def _without_said_type(judged: JsonObject, rule: JsonObject, admitted: frozenset[str]) -> JsonObject:
-    """`judged` without the implied type where the tool's own schema says as much: clients read a plain schema better."""
+    """Return `judged` without an implied type that the tool's schema already requires: clients handle simple schemas better."""
     if "type" in rule or "type" not in judged or not admitted <= types_of({"type": judged["type"]}, judged):
         return judged
     return {key: value for key, value in judged.items() if key != "type"}
 
 
 def _published(node: JsonObject) -> JsonObject:
-    """`node` in plain JSON Schema: words become a description, because no pattern says exactly what they admit."""
+    """Return `node` in plain JSON Schema: rule words become a description, because no pattern expresses them exactly."""
     words = sorted(WORDS & node.keys())
     result = _with_children(node, _SAME_VALUE | _PARTS, lambda _, child: _published(child))
     wanted = [f"Must be {read_word(word, node).wanted}." for word in words]
@@ -216,7 +216,7 @@ def _published(node: JsonObject) -> JsonObject:
 
 
 def _described(element: JsonObject, judged: JsonObject, form: str) -> JsonObject:
-    """The published form of `judged` for a list: a description alone where the rule for its elements has only words."""
+    """Return the published form of `judged` for a list: only a description if the rule for elements contains only rule words."""
     if not element.keys() <= WORDS | {SCHEMES_WORD, "type"}:
         return _published(judged)
     wanted = "; ".join(read_word(word, element).wanted for word in sorted(WORDS & element.keys()))

@@ -1,4 +1,4 @@
-"""The verdicts of policy, as values. Made by `policy`, acted on by whoever asked; never raised."""
+"""Verdicts of policy functions as values. Callers act on them; they are never raised."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from gateway.json_types import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Go on with what was judged, unchanged."""
+    """Accept the input unchanged."""
 
 
 PASS = Pass()
-"""The one `Pass` the happy path hands out; compare with `isinstance`."""
+"""The shared `Pass`; compare with `isinstance`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Go on with `arguments` instead of what was judged (the original is untouched)."""
+    """Continue with `arguments` in place of the input, which is not modified."""
 
     arguments: JsonObject
-    """The arguments of a call, or the whole request where a request was judged."""
+    """Arguments of a call, or the whole request if a request was judged."""
     dropped: tuple[str, ...] = ()
-    """Names that were taken out, in the order they came."""
+    """Names that were removed, in their original order."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Do not go on."""
+    """Reject the input."""
 
     rule: str
-    """Stable id of the rule, as in the configuration where it stands there: `arguments.read_text.path`."""
+    """Stable id of the rule, as in the configuration if it is written there: `arguments.read_text.path`."""
     reason: str
-    """For the model or the operator: what is wrong and what is expected. Never echoes long values."""
+    """Text for the model or the operator: what is wrong and what is expected. Long values are never repeated."""
     dropped: tuple[str, ...] = ()
-    """Argument names that had been taken out before the refusal."""
+    """Argument names that had been removed before the rejection."""
 
 
 Verdict = Pass | Rewrite | Reject
-"""How a judgement can end."""
+"""Any verdict."""

@@ -1,7 +1,6 @@
-"""Why a call would pass or not, and what would leave: the same compiled rules that judge calls, asked without calling.
+"""Explains the verdict about a call with the same compiled rules, without making the call. Used by `moongate policy explain`.
 
-Used by `moongate policy explain`. Says what the gate would do with the arguments; approval, limits and what the server
-answers come later and are only named.
+It reports what the gate would do with the arguments. Approval, limits and the server's answer come later and are only named.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from typing import Literal
 
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.arguments import ArgumentPolicy
+from gateway.policy.argument_policy import ArgumentPolicy
 from gateway.policy.decision import Reject, Rewrite
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedRule:
-    """One value rule and what it says to the given arguments."""
+    """A value rule and its outcome for the given arguments."""
 
     rule: str
     argument: str
     outcome: Literal["passes", "refuses", "not given"]
 
     def to_json(self) -> JsonObject:
-        """As `--json` prints it."""
+        """Return the form that `--json` prints."""
         return {"rule": self.rule, "argument": self.argument, "outcome": self.outcome}
 
 
@@ -35,18 +34,18 @@ class Explanation:
 
     is_allowed: bool
     rule: str | None
-    """What decided, where it is refused."""
+    """The deciding rule, if the call is rejected."""
     reason: str | None
     dropped: tuple[tuple[str, str], ...] = ()
-    """Argument, and why: `undeclared`, or the rule that withholds it."""
+    """Argument and reason: `undeclared`, or the rule that withholds it."""
     added: tuple[tuple[str, JsonValue, str], ...] = ()
-    """Argument, value, and the override that puts it in."""
+    """Argument, value, and the override that adds it."""
     rules: tuple[JudgedRule, ...] = ()
     arguments: JsonObject | None = None
-    """Exactly what would leave; `None` where nothing would."""
+    """Arguments that would be sent; `None` if the call is rejected."""
 
     def to_json(self) -> JsonObject:
-        """As `--json` prints it."""
+        """Return the form that `--json` prints."""
         return {
             "verdict": "allowed" if self.is_allowed else "refused",
             "rule": self.rule,
@@ -59,7 +58,7 @@ class Explanation:
 
 
 def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, policy: SourcePolicy) -> Explanation:
-    """Judge a call of the tool with native name `tool` and say how the verdict came about."""
+    """Judge a call of the tool with native name `tool` and explain the verdict."""
     verdict = compiled.judge(arguments)
     override = policy.overrides.get(tool)
     dropped = tuple((name, compiled.withheld.get(name) or ("_meta" if name == "_meta" else "undeclared")) for name in _dropped(verdict))
@@ -76,7 +75,7 @@ def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, pol
 
 
 def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
-    """The rule by which the tool with native name `tool` does not exist, or `None`; the path below `policies.<source>`."""
+    """Return the rule that hides the tool with native name `tool`, as a path below `policies.<source>`, or `None`."""
     for number, pattern in enumerate(policy.tools.deny):
         if fnmatchcase(tool, pattern):
             return f"tools.deny[{number}]"

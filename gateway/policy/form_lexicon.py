@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from functools import cache
 from itertools import accumulate
 
-from gateway.policy.form_words import PAIRS, SECRETS
+from gateway.policy.form_word_pairs import PAIRS
+from gateway.policy.form_words import SECRETS
 from gateway.policy.lookalikes import read_as_latin, read_plain, spell_letters, undouble
 from gateway.policy.request_words import HARMLESS_AFTER, HARMLESS_BEFORE, ROLES
 

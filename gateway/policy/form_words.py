@@ -19,18 +19,14 @@ SecretKind = Literal[
 SECRETS: dict[SecretKind, str] = {
     "password": """
         password, passwords, passwd, passwrd, passwrod, psswrd, pasword, pswd, psw, pwd, pwrd, passphrase, passphrases, passcode,
-        passcodes,
-        pass word, pass words,
+        passcodes, pass word, pass words,
         pass phrase, pass code, user pass, db pass, smtp pass, mail pass, login pass, my pass, your pass, admin pass, root pass,
         admin pw, root pw, your pw, db pw,
         *password, *passwd, *passphrase, secret word, magic word, credential, credentials, login credentials, login details,
-        logon details,
-        sign in details,
-        logon details, access credentials, htpasswd,
+        logon details, sign in details, logon details, access credentials, htpasswd,
         *passwort*, *kennwort*, *losungswort*, zugangscode*, zugangsdaten, anmeldedaten, logindaten, *geheimwort*,
         zugangskennung*, passkey, passkeys, パスキー, 패스키, 通行密钥, 通行金鑰, पासकी, পাসকি, পাসকী, پاس کی, مفتاح المرور,
-        kunci sandi,
-        llave acceso, ключ входа, kata laluan,
+        kunci sandi, llave acceso, ключ входа, kata laluan,
         mot passe, mots passe, motdepasse, mdp, phrase passe, identifiants, identifiant connexion, code acces, code secret,
         contraseña*, contrasenia*, contraseña acceso, clave acceso, clave secreta, clave personal, claves acceso,
         palabra secreta, palabra clave secreta, frase contraseña, credenciales, datos acceso, datos inicio sesion,
@@ -48,24 +44,20 @@ SECRETS: dict[SecretKind, str] = {
         парол*, секретное слово, кодовое слово, код доступа, кода доступа, логин и пароль, учётные данные, данные для входа,
         кодова фраза, пароль*, таємне слово, облікові дані,
         كلمه المرور, كلمات المرور, كلمه مرور*, كلمه السر, كلمه سر*, كلمتك السريه, الرقم السري, رقم سري, بيانات الدخول,
-        بيانات تسجيل الدخول,
-        بيانات الاعتماد, عباره المرور, باسورد*,
+        بيانات تسجيل الدخول, بيانات الاعتماد, عباره المرور, باسورد*,
         رمز عبور, گذرواژه*, گذر واژه, کلمه عبور, پسورد*, پاسورڈ*, پاس ورڈ*, خفیہ لفظ, لاگ ان کی تفصیلات, اسناد,
         पासवर्ड*, पास वर्ड*, कूटशब्द*, गुप्त शब्द, कूट शब्द, लॉगिन विवरण, गुप्त कोड, পাসওয়ার্ড*, পাস ওয়ার্ড*, গোপন শব্দ, লগইন তথ্য,
-        গোপন কোড,
-        סיסמה, סיסמא, סיסמת*, סיסמאות, הסיסמה, הסיסמא, kata sandi, katasandi, sandi, mật khẩu, รหัสผ่าน, รหัส ผ่าน,
+        গোপন কোড, סיסמה, סיסמא, סיסמת*, סיסמאות, הסיסמה, הסיסמא, kata sandi, katasandi, sandi, mật khẩu, รหัสผ่าน, รหัส ผ่าน,
         密码, 密碼, 口令, 通行码, 通行碼, 暗号, 登录信息, 登录凭据, 登录凭证, 账号密码, 凭据, 憑證,
         パスワード, パスコード, パスフレーズ, 合言葉, ログイン情報, 認証情報,
         비밀번호, 비번, 암호, 패스워드, 패스프레이즈, 로그인 정보, 인증 정보, 자격 증명,
         கடவுச்சொல்*, పాస్వర్డ్*, ਪਾਸਵਰਡ*, nenosiri, palabra paso, kata kunci masuk, e banking password, netbanking password,
-        banking passwort,
-        وكلمه مرور*, وكلمه سر*
+        banking passwort, وكلمه مرور*, وكلمه سر*
     """,
     "security answer": """
         secret question, security question, security answer, mother's maiden name, mother maiden name, maiden name, your first pet,
         my first pet, name first pet, name first dog, first pet name, your first pet name, my first pet name, your childhood pet,
-        name childhood pet,
-        first school you attended, first school you went, first school i attended, first school i went,
+        name childhood pet, first school you attended, first school you went, first school i attended, first school i went,
         your first school, my first school, name first school, model first car, make first car, street grew up,
         your childhood nickname, childhood best friend,
         sicherheitsfrage, sicherheitsantwort, sicherheitsfragen, mädchenname*, mädchenname mutter, geburtsname mutter,
@@ -88,15 +80,12 @@ SECRETS: dict[SecretKind, str] = {
         первый питомец, первого домашнего животного, вашей первой школы, название первой школы, номер вашей первой школы,
         ваша первая школа, первая школа которой вы учились,
         سؤال الامان, السؤال السري, اجابه الامان, الاجابه السريه, اسم والدتك قبل الزواج, اسم الام قبل الزواج, اسم عائله والدتك,
-        لقب والدتك,
-        حيوانك الاليف الاول, اسم حيوانك الاليف الاول, اول حيوان اليف, اسم اول حيوان اليف, مدرستك الاولى, اسم مدرستك الاولى,
+        لقب والدتك, حيوانك الاليف الاول, اسم حيوانك الاليف الاول, اول حيوان اليف, اسم اول حيوان اليف, مدرستك الاولى, اسم مدرستك الاولى,
         اسم اول مدرسه,
         सुरक्षा प्रश्न, सुरक्षा उत्तर, गुप्त प्रश्न, माँ का विवाह से पहले का नाम, मां का विवाह पूर्व नाम, माँ का मायके का नाम,
-        मायके का नाम,
-        पहले पालतू*, पहला पालतू*, आपके पहले स्कूल*, अपने पहले स्कूल*, आपका पहला स्कूल,
+        मायके का नाम, पहले पालतू*, पहला पालतू*, आपके पहले स्कूल*, अपने पहले स्कूल*, आपका पहला स्कूल,
         নিরাপত্তা প্রশ্ন, গোপন প্রশ্ন, মায়ের বিয়ের আগের নাম, বিয়ের আগের নাম, মায়ের কুমারী নাম, কুমারী নাম, প্রথম পোষা*,
-        আপনার প্রথম স্কুল*,
-        আপনার প্রথম বিদ্যালয়*,
+        আপনার প্রথম স্কুল*, আপনার প্রথম বিদ্যালয়*,
         سیکیورٹی سوال, سیکورٹی سوال, خفیہ سوال, ماں کا شادی سے پہلے کا نام, والدہ کا شادی سے پہلے کا نام, شادی سے پہلے کا نام,
         پہلے پالتو*, پہلا پالتو*, آپ کے پہلے اسکول*, اپنے پہلے اسکول*, آپ کا پہلا اسکول,
         pertanyaan keamanan, jawaban keamanan, nama gadis ibu, nama gadis ibu kandung, hewan peliharaan pertama,
@@ -104,24 +93,21 @@ SECRETS: dict[SecretKind, str] = {
         密保答案, 密保问题, 密保问题的答案, 安全问题, 母亲的娘家姓, 母亲 娘家, 母亲婚前姓, 第一只宠物, 第一个宠物, 第一所学校,
         就读的第一所学校,
         秘密の質問, 秘密の答え, 秘密の質問の答え, 母親の旧姓, 母の旧姓, 最初のペット, 最初のペットの名前, 初めてのペット,
-        最初に通った学校, 最初の学校,
-        비밀 질문, 어머니의 결혼 전, 첫 반려동물, 첫 번째 반려동물
+        最初に通った学校, 最初の学校, 비밀 질문, 어머니의 결혼 전, 첫 반려동물, 첫 번째 반려동물
     """,
     "pin": """
         pin, pins, pin code, pin codes, pincode, pincodes, pin number, pin numbers, card pin, atm pin, sim pin, bank pin, mpin,
         upi pin, PUK,
         geheimzahl*, pin nummer, pinnummer, pin eingeben, code pin, code confidentiel, código pin, clave dinámica, codice pin,
         código secreto, codice segreto,
-        pin kod*, pin kodu, pin kodunu, pinkod*, pin koodi, tunnusluku*, pin kód*, pin kóď, pin kódja, pin kódját, kod pin,
-        codul pin,
+        pin kod*, pin kodu, pin kodunu, pinkod*, pin koodi, tunnusluku*, pin kód*, pin kóď, pin kódja, pin kódját, kod pin, codul pin,
         пин, пин код, пина, пинкод*, пін, пін код, رقم سري, رمز pin, الرقم السري, پن کوڈ, پن نمبر, پن, پین کد,
         पिन, पिन कोड, पिन नंबर, एटीएम पिन, পিন, পিন নম্বর, পিন কোড, קוד סודי, mã pin, รหัส pin, รหัส พิน,
         支付密码, 支付密碼, 取款密码, 交易密码, 暗証番号, ピンコード, 핀번호, 핀 번호,
         tu nip, su nip, nip tarjeta, número secreto tarjeta, code quatre chiffres, code à quatre chiffres, code secret carte,
         código secreto cartão,
         código secreto tarjeta, senha dígitos, секретный код, секретный код карты, رقم التعريف الشخصي, الرمز السري, গোপন নম্বর,
-        গোপন পিন,
-        خفیہ نمبر, اے ٹی ایم پن, nomor pin, pin atm, kode pin, geheimnummer*, 桁の 暗証番号,
+        গোপন পিন, خفیہ نمبر, اے ٹی ایم پن, nomor pin, pin atm, kode pin, geheimnummer*, 桁の 暗証番号,
         خفیہ کوڈ, kode rahasia, code carte bleue, code carte bancaire, code CB
     """,
     "code": """
@@ -130,8 +116,7 @@ SECRETS: dict[SecretKind, str] = {
         one time pin, onetime code, onetime password, 2fa code, 2fa token, 2fa codes, 2fa, mfa code, mfa token, mfa,
         two factor code, second factor code,
         two factor authentication code, two step code, 2 step code, 2 factor code, authenticator code, authenticator app code,
-        authentication code, auth code, authorization code,
-        authorisation code,
+        authentication code, auth code, authorization code, authorisation code,
         verification number, code application authentification, code appli authentification, código autenticador,
         código aplicación autenticación, código app autenticación, código aplicativo autenticador, código aplicativo autenticação,
         código app autenticador, codice autenticatore, codice dell app autenticazione,
@@ -141,14 +126,12 @@ SECRETS: dict[SecretKind, str] = {
         verification code, verification pin, verify code, sms code, text message code, login code, sign in code, sign up code,
         security code,
         access code, access codes, backup code, backup codes, recovery code, recovery codes, rescue code, rescue codes, unlock code,
-        reset code,
-        code sent phone, code sent mobile, code sent sms, code sent text, code sent e mail, code sent email, code texted,
+        reset code, code sent phone, code sent mobile, code sent sms, code sent text, code sent e mail, code sent email, code texted,
         code we emailed, codes we emailed, code was emailed, code we e mailed, code was e mailed, code we mailed, code was mailed,
         code emailed you, code mailed you, code per mail,
         code per e mail, code gemailt, code envoyé mail, code envoyé e mail, code reçu mail, code reçu e mail, code envoyé courriel,
         código correo, códigos correo, código enviado correo, código email, código e mail, codice email, codice e mail,
-        codice ricevuto mail, codice ricevuto e mail, codice ricevuto via email,
-        codice ricevuto via e mail,
+        codice ricevuto mail, codice ricevuto e mail, codice ricevuto via email, codice ricevuto via e mail,
         codice mail, codice inviato email, codice inviato mail, codice inviato e mail, код письма, код почты, код e mail,
         код email, код отправленный почту, رمز بريدك, الرمز المرسل بريدك, الرمز المرسل الى بريدك, ईमेल कोड, ईमेल भेजा कोड,
         ईमेल भेजा गया कोड, ইমেইলে পাঠানো কোড, ইমেইলের কোড, ای میل کوڈ, ای میل بھیجا گیا کوڈ, kode email, kode e mail, kode dari email,
@@ -162,11 +145,9 @@ SECRETS: dict[SecretKind, str] = {
         code aus sms, code aus app, TAN, TAN app, TAN sms, TAN generator, TAN liste, TAN brief, TAN bank, tan nummer, pushtan,
         smstan, chiptan, phototan, photo tan, itan, backup codes, wiederherstellungscode*, notfallcode*, freischaltcode*,
         code usage unique, code verification, code sécurité, code validation, code confirmation sms, code authentification,
-        code reçu par sms,
-        code reçu sms, codes secours, codes récupération, code connexion, code temporaire,
+        code reçu par sms, code reçu sms, codes secours, codes récupération, code connexion, code temporaire,
         código verificación, código seguridad, código único, código un solo uso, código autenticación, códigos respaldo,
-        códigos recuperación,
-        código acceso, código enviamos, código enviado sms, código recibido, código recibiste, clave temporal,
+        códigos recuperación, código acceso, código enviamos, código enviado sms, código recibido, código recibiste, clave temporal,
         código verificação, código segurança, código uso único, código autenticação, código enviado, código recebido,
         códigos backup, código acesso,
         codice verifica, codice sicurezza, codice otp, codice monouso, codice autenticazione, codice ricevuto, codici recupero,
@@ -190,27 +171,22 @@ SECRETS: dict[SecretKind, str] = {
         קוד אימות, קוד חד פעמי, kode otp, kode verifikasi, kode keamanan, mã xác minh, mã xác nhận, mã xác thực, mã otp, mã bảo mật,
         รหัส otp, รหัสยืนยัน, รหัส ยืนยัน,
         验证码, 驗證碼, 校验码, 动态码, 动态口令, 動態密碼, 动态密码, 一次性密码, 一次性密碼, 安全码, 安全碼, 授权码, 备用码,
-        恢复码, 短信码,
-        認証コード, 確認コード, 認証番号, セキュリティコード, ワンタイムパスワード, ワンタイムコード, ワンタイム,
+        恢复码, 短信码, 認証コード, 確認コード, 認証番号, セキュリティコード, ワンタイムパスワード, ワンタイムコード, ワンタイム,
         バックアップコード, リカバリーコード,
         인증번호, 인증 번호, 인증코드, 인증 코드, 일회용 비밀번호, 보안 코드, 보안코드, 복구 코드, 백업 코드,
         प्रमाणीकरण कोड, এককালীন কোড, kode sekali pakai, kode sms, kode dikirim, رمز مرسل, رمز مرسل الى هاتفك, رمز مؤقت,
         zweifaktorcode*, zwei faktor code, 两步验证, 两步验证 代码, 双重验证, 二要素認証, 二要素認証の コード,
-        二段階認証, 段階認証の コード, 届いた 桁の コード, メールの コード,
-        双重验证码, 两步验证码, kode autentikasi
+        二段階認証, 段階認証の コード, 届いた 桁の コード, メールの コード, 双重验证码, 两步验证码, kode autentikasi
     """,
     "key": """
         api key, api keys, apikey, apikeys, api secret, access key, access keys, access key id and secret, secret key,
-        secret access key, accesskey,
-        secretkey, auth key,
+        secret access key, accesskey, secretkey, auth key,
         authentication key, client secret, app secret, shared secret, webhook secret, signing secret, app key, application key,
         subscription key,
         account key, service account key, service account json key, json key, service key, storage key, license secret, server key,
-        bot key, developer key,
-        api credentials,
+        bot key, developer key, api credentials,
         api passcode, *apikey, connection string, openai key, aws key, stripe key, github key, azure key, anthropic key, master key,
-        admin key,
-        api schlüssel*, apischlüssel*, zugriffsschlüssel*, zugangsschlüssel*, geheimer schlüssel, geheimen schlüssel,
+        admin key, api schlüssel*, apischlüssel*, zugriffsschlüssel*, zugangsschlüssel*, geheimer schlüssel, geheimen schlüssel,
         geheimschlüssel*, hauptschlüssel*,
         clé api, clés api, clef api, clé secrète, clé accès, clé d'accès, clé maître, clave api, claves api, llave api,
         llave secreta, clave maestra,
@@ -221,16 +197,14 @@ SECRETS: dict[SecretKind, str] = {
         api ključ*, api anahtarı*, api anahtarınız*, gizli anahtar*, erişim anahtarı*, api nyckel*, api nøgle*, api nøkkel*,
         api avain*, κλειδί api,
         ключ api, ключа api, api ключ*, ключ доступа, секретный ключ, секретного ключа, ключ апи, апи ключ*, секретний ключ,
-        ключ до api,
-        مفتاح api, مفاتيح api, مفتاح الواجهه البرمجيه, مفتاح واجهه برمجه, مفتاح سري, المفتاح السري, مفتاح الوصول,
+        ключ до api, مفتاح api, مفاتيح api, مفتاح الواجهه البرمجيه, مفتاح واجهه برمجه, مفتاح سري, المفتاح السري, مفتاح الوصول,
         کلید api, اے پی آئی کلید, api کلید, اے پی آئی کی, خفیہ کلید, एपीआई कुंजी, api कुंजी, एपीआई की, गुप्त कुंजी, एक्सेस कुंजी,
         এপিআই কী, এপিআই কি, api কী, গোপন কী, অ্যাক্সেস কী, מפתח api, kunci api, kunci rahasia, khóa api, khoá api, คีย์ api, api คีย์,
         密钥, 密鑰, 金钥, 金鑰, 访问密钥, api キー, api鍵, アクセスキー, シークレットキー, エーピーアイキー, api 키, api키, 접근 키,
         비밀 키, 비밀키, 시크릿 키, 액세스 키, 인증 키
     """,
     "token": """
-        token, access token, access tokens, auth token, authentication token, authorization token, api token, api tokens,
-        bearer token,
+        token, access token, access tokens, auth token, authentication token, authorization token, api token, api tokens, bearer token,
         refresh token, session token, personal access token, PAT, github PAT, jwt, jwt token, oauth token, bot token,
         security token, session cookie,
         session cookies, jsessionid, phpsessid, aspsessionid*, asp net sessionid, connect sid, sessionid cookie, session id cookie,
@@ -238,8 +212,7 @@ SECRETS: dict[SecretKind, str] = {
         cookie sessão, cookies sessão, cookie sessione, cookie di sessione, sessiecookie*, cookie сессии, cookie сеанса,
         куки сессии, сессионн* куки, сессионн* cookie, كوكي الجلسه, ملف تعريف ارتباط الجلسه, सेशन कुकी, सत्र कुकी, সেশন কুকি,
         سیشن کوکی, cookie sesi, 会话 cookie, セッション cookie, セッションクッキー, 세션 쿠키, login cookie, auth cookie,
-        authentication cookie, authtoken, accesstoken, refreshtoken, github token,
-        slack token,
+        authentication cookie, authtoken, accesstoken, refreshtoken, github token, slack token,
         gitlab token, npm token, your token, my token, deploy token, login token, sas token,
         zugriffstoken*, zugangstoken*, sitzungstoken*, authentifizierungstoken*, jeton, jeton accès, jeton d'accès,
         jeton authentification, cookie session,
@@ -248,8 +221,7 @@ SECRETS: dict[SecretKind, str] = {
         hozzáférési token, token acces, jetonul, erişim belirteci*, erişim jetonu*, åtkomsttoken*, adgangstoken*, tilgangstoken*,
         токен, токена, токеном, токен доступа,
         رمز الوصول, توكن*, رمز الجلسه, توکن*, رسائی ٹوکن, ٹوکن*, एक्सेस टोकन, टोकन, অ্যাক্সেস টোকেন, টোকেন, טוקן, אסימון, token akses,
-        mã truy cập, โทเค็น,
-        令牌, 访问令牌, 存取權杖, 权杖, トークン, アクセストークン, 토큰, 액세스 토큰, 접근 토큰,
+        mã truy cập, โทเค็น, 令牌, 访问令牌, 存取權杖, 权杖, トークン, アクセストークン, 토큰, 액세스 토큰, 접근 토큰,
         authorization header, bearer header
     """,
     "private key": """
@@ -274,8 +246,7 @@ SECRETS: dict[SecretKind, str] = {
         dotenv, dot env, env file, env files, env datei, fichier env, archivo env, fichero env, arquivo env, file env, файл env,
         файла env, ملف env, env फ़ाइल, env फाइल, env ফাইল*, env فائل, env 文件, env ファイル, env 파일, berkas env,
         kubeconfig, kube config, netrc, pgpass, my cnf, npmrc, pypirc, git credentials, credentials file, credential file,
-        dockercfg, docker config json, credentials json, secrets yaml, secrets json, secrets toml, id dsa, id ecdsa, authinfo,
-        s3cfg,
+        dockercfg, docker config json, credentials json, secrets yaml, secrets json, secrets toml, id dsa, id ecdsa, authinfo, s3cfg,
         etc shadow, keychain file
     """,
     "recovery phrase": """
@@ -296,11 +267,9 @@ SECRETS: dict[SecretKind, str] = {
         عباره الاسترداد, عباره استرداد, العباره السريه, عباره البذور, العبارات السريه, عبارت بازیابی, کلمات بازیابی, بازیابی فقرہ,
         ریکوری فقرہ, سیڈ فقرہ,
         सीड वाक्यांश, सीड फ्रेज*, रिकवरी वाक्यांश, पुनर्प्राप्ति वाक्यांश, সিড ফ্রেজ*, পুনরুদ্ধার বাক্যাংশ, রিকভারি ফ্রেজ*,
-        frasa pemulihan,
-        cụm từ khôi phục,
+        frasa pemulihan, cụm từ khôi phục,
         助记词, 助記詞, 恢复短语, 恢復短語, 恢复词, 种子短语, リカバリーフレーズ, シードフレーズ, 復元フレーズ, ニーモニック,
-        복구 구문, 복구 문구, 시드 구문, 니모닉,
-        बीज वाक्यांश, 助记单词, 助記單詞, 秘密の フレーズ, sicherungswörter,
+        복구 구문, 복구 문구, 시드 구문, 니모닉, बीज वाक्यांश, 助记单词, 助記單詞, 秘密の フレーズ, sicherungswörter,
         words created wallet
     """,
     "card": """
@@ -315,12 +284,9 @@ SECRETS: dict[SecretKind, str] = {
         цифры оборот*, cvv rückseite,
         *kartennummer*, kreditkarte, kreditkarten, kreditkartendaten, kartendaten, kartenprüfnummer*, kreditkartenprüfnummer*,
         kreditkarten prüfnummer*, karten prüfnummer*, kreditkarten prüfcode*, karten prüfcode*, kartenprüfcode*, prüfnummer karte,
-        prüfnummer kreditkarte, prüfziffer*,
-        kartennr, gültig bis karte,
+        prüfnummer kreditkarte, prüfziffer*, kartennr, gültig bis karte,
         numéro carte, numéros carte, n carte, no carte, numéro carte bancaire, carte bancaire, carte bleue, carte crédit,
-        cryptogramme visuel, cryptogramme*,
-        code sécurité carte,
-        expiration carte,
+        cryptogramme visuel, cryptogramme*, code sécurité carte, expiration carte,
         número tarjeta, numero tarjeta, números tarjeta, tarjeta crédito, tarjeta débito, datos tarjeta, código seguridad tarjeta,
         caducidad tarjeta, vencimiento tarjeta,
         número cartão, números cartão, cartão crédito, cartão débito, dados cartão, código segurança cartão, validade cartão,
@@ -341,8 +307,7 @@ SECRETS: dict[SecretKind, str] = {
         卡背面, 背面三位, 信用卡, 信用卡号, 信用卡號, 银行卡号, 銀行卡號, 银行卡, 卡号, 卡號, 借记卡, カード番号,
         カード 裏面の 数字, カード 裏面, 裏面の 桁の 数字, クレジットカード, クレカ, 카드 번호, 카드번호, 신용카드, 체크카드,
         card expiry date, card expiration date, 背面的 三位数字, 卡片背面, 有效期和 安全码, 有效期 安全码,
-        有効期限と セキュリティコード,
-        カードの 有効期限, カードの 有効期限と セキュリティコード,
+        有効期限と セキュリティコード, カードの 有効期限, カードの 有効期限と セキュリティコード,
         कार्ड पीछे कोड, কার্ড* পেছনের কোড, কার্ড* পিছনের কোড, کارڈ پیچھے کوڈ, カード 裏面の コード, رمز الامان خلف البطاقه,
         رمز الامان ظهر البطاقه, код безопасности обороте карты, код обороте карты,
         code back card, code verso carte, code dos carte, code rückseite karte, código reverso tarjeta, código dorso tarjeta,
@@ -352,8 +317,7 @@ SECRETS: dict[SecretKind, str] = {
         online banking login, online banking credentials, online banking user, online banking user id, online banking id,
         online banking username, online banking password, online banking access,
         bank login, bank credentials, bank username, bank user name, bank password, netbanking user, net banking user,
-        netbanking login, internet banking login,
-        internet banking user, banking credentials, banking login, banking details for login,
+        netbanking login, internet banking login, internet banking user, banking credentials, banking login, banking details for login,
         online banking zugangsdaten, banking zugangsdaten, onlinebanking zugang*, bankzugang*, banklogin*, identifiants bancaires,
         identifiant bancaire, identifiants banque,
         credenciales banca, credenciales bancarias, clave banca, credenciais bancárias, senha banco, credenziali bancarie,
@@ -369,19 +333,15 @@ SECRETS: dict[SecretKind, str] = {
         NINO, national id, national id number, national id card number,
         national identity number, national identification number, identity card number, id card number, passport number,
         passport no, passport nr, passport num,
-        government id number, government issued id, government id, taxpayer identification number, taxpayer id, personal tax id,
-        itin,
+        government id number, government issued id, government id, taxpayer identification number, taxpayer id, personal tax id, itin,
         driver's license number, driver license number, drivers license number,
         driving licence number, driving license number, driver's licence number, drivers licence number, social insurance number,
         medicare number, nhs number, aadhaar, aadhar,
-        aadhaar number, pan card number, pan card, cnic, cnic number, nric, personal identification number,
-        personal identity number,
+        aadhaar number, pan card number, pan card, cnic, cnic number, nric, personal identification number, personal identity number,
         steuer id, steueridentifikationsnummer*, steuerid, sozialversicherungsnummer*, rentenversicherungsnummer*, ausweisnummer*,
         personalausweisnummer*, reisepassnummer*, passnummer*,
         SVNR, ahv nummer, ahv nr, führerscheinnummer*, numéro sécurité sociale, n sécurité sociale, no sécurité sociale,
-        numéro sécu, numéro passeport,
-        numéro carte identité, numéro pièce identité,
-        insee number, numéro insee, NIE, número nie,
+        numéro sécu, numéro passeport, numéro carte identité, numéro pièce identité, insee number, numéro insee, NIE, número nie,
         DNI, número dni, número seguridad social, número pasaporte, número identidad, número identificación, cédula identidad,
         número cédula, curp, cpf, número cpf, número identidade,
         número passaporte, número segurança social, nif pessoal, cartão cidadão, codice fiscale, numero passaporto,
@@ -395,18 +355,14 @@ SECRETS: dict[SecretKind, str] = {
         رقم الهويه, رقم هويه, رقم الهويه الوطنيه, الرقم القومي, رقمك القومي, الرقم الوطني, رقمك الوطني, رقم جواز السفر, رقم الاقامه,
         رقم الضمان الاجتماعي, کد ملی, شماره ملی, شماره گذرنامه,
         شناختی کارڈ نمبر, شناختی کارڈ, پاسپورٹ نمبر, आधार नंबर, आधार संख्या, आधार कार्ड, पैन नंबर, पैन कार्ड, पासपोर्ट नंबर,
-        পরিচয়পত্র নম্বর*,
-        পরিচয়পত্রের নম্বর*, এনআইডি নম্বর*, পাসপোর্ট নম্বর*,
+        পরিচয়পত্র নম্বর*, পরিচয়পত্রের নম্বর*, এনআইডি নম্বর*, পাসপোর্ট নম্বর*,
         מספר זהות, תעודת זהות, מספר דרכון, nomor ktp, nomor induk kependudukan, nomor paspor, số căn cước, số cmnd, số cccd,
         số hộ chiếu, เลขบัตรประชาชน, เลขประจำตัวประชาชน, หมายเลขหนังสือเดินทาง,
         身份证, 身份證, 身份证号, 身份证号码, 身份證號, 身份證字號, 身分證, 护照号, 護照號碼, 社会保障号, 社保号, 驾驶证号,
-        マイナンバー, 個人番号,
-        運転免許証番号, 免許証番号, パスポート番号, 旅券番号,
+        マイナンバー, 個人番号, 運転免許証番号, 免許証番号, パスポート番号, 旅券番号,
         주민등록번호, 주민번호, 여권번호, 여권 번호, 운전면허번호, 외국인등록번호,
-        tu rfc, su rfc, registro federal contribuyentes, NIK, NPWP, nomor npwp,
-        número rg, জন্ম নিবন্ধন নম্বর*,
-        社会保障号码, 社会保险号, 社会保险号码, 护照号码, 社会保障番号, votre nir, numéro nir,
-        cnh, número cnh
+        tu rfc, su rfc, registro federal contribuyentes, NIK, NPWP, nomor npwp, número rg, জন্ম নিবন্ধন নম্বর*,
+        社会保障号码, 社会保险号, 社会保险号码, 护照号码, 社会保障番号, votre nir, numéro nir, cnh, número cnh
     """,
     "tax number": """
         tax id, tax ids, tax id number, tax number, tax identification number, TIN, NIP, steuernummer*, инн, número fiscal,
@@ -415,137 +371,3 @@ SECRETS: dict[SecretKind, str] = {
         ٹیکس نمبر, টিআইএন, টিআইএন নম্বর*, টিন নম্বর*, टैक्स नंबर, 纳税人识别号, 纳税识别号, 稅號, 税号, 納税者番号, 納税者識別番号
     """,
 }  # fmt: skip
-
-PAIRS: tuple[tuple[SecretKind, str, str], ...] = (
-    (
-        "code",
-        """
-        code, codes, digit code, digits, código, códigos, codice, codici, kode, kod, код, кода, коды, цифры, رمز, رموز, كود, کوڈ, कोड,
-        কোড, コード, 코드, 代码, ziffern, chiffres, dígitos, cifras, cifre
-        """,
-        """
-        google authenticator, microsoft authenticator, authy, duo mobile, duo app, okta verify, aegis authenticator, freeotp,
-        ms authenticator, authenticator app, authentifizierungs app, authentifikator app, गूगल ऑथेंटिकेटर, গুগল অথেনটিকেটর,
-        گوگل آتھنٹیکیٹر
-        """,
-    ),
-    (
-        "code",
-        """
-        code, codes, pin, código, códigos, codice, kode, kod, код, кода, коды, رمز, رموز, كود, کوڈ, कोड, কোড,
-        コード, 코드, 代码, bestätigungscode, verifizierungscode, anmeldecode
-        """,
-        """
-        2fa, mfa, two factor, two step, second factor, multi factor, doble factor, dos factores, dos pasos, segundo factor,
-        double facteur, deux facteurs, deux étapes, second facteur, double authentification, dois fatores, duas etapas,
-        segundo fator, due fattori, due passaggi, zwei faktor*, zwei schritten, zwei schritt*, zwei schritt bestätigung,
-        zwei schritt verifizierung, dua faktor, dua langkah,
-        двухфакторн*, двухэтапн*, двухфакторн* аутентификац*, двухэтапн* аутентификац*, двухэтапн* проверк*,
-        zwei faktor authentifizierung, второго фактора, второй фактор, بخطوتين, خطوتين, ثنائي*, عاملين, متعدد العوامل,
-        टू फैक्टर, टू स्टेप, टू स्टेप वेरिफिकेशन, दो कारक, दो चरणीय, दो चरण*, द्वि चरणीय, টু ফ্যাক্টর, দুই ধাপ*, যাচাই,
-        দ্বি ধাপ*, ২এফএ, ٹو فیکٹر, ٹو سٹیپ, دو مرحلہ*, دو قدمی,
-        دو عنصری, 二段階認証, 段階認証
-        """,
-    ),
-    (
-        "code",
-        """
-        number, numbers, número, numero, numéro, nummer, zahl, номер, число, nomor, angka, رقم, ارقام, नंबर, संख्या, अंक, নম্বর*,
-        সংখ্যা*, نمبر,
-        数字, 番号, 번호
-        """,
-        """
-        we texted you, just texted you, did we text you, sent you sms, sent you by text, sent by sms, sent by text message,
-        sent via sms, aus sms,
-        per sms geschickt, per sms gesendet, envoyé par sms, envoyés par sms, reçu par sms, enviamos por sms, enviado por sms,
-        recibiste por sms, recebeu por sms, inviato via sms, ricevuto via sms, из смс, из sms, отправили в смс, прислали в смс,
-        dikirim sms, dikirim lewat sms, kami kirim, kami kirimkan, ارسلناها, برساله نصيه, مرسل برساله نصيه, sms में, एसएमएस में आए,
-        भेजे गए, এসএমএসে পাঠানো, আপনাকে পাঠানো, আমরা পাঠানো, আমাদের পাঠানো, ایس ایم ایس میں آیا, ایس ایم ایس میں, 短信, 短信中,
-        SMSで 届いた, SMS로 받은
-        """,
-    ),
-    (
-        "recovery phrase",
-        """
-        word, words, phrase, phrases, palabras, frase, frases, mots, palavras, parole, wörter, wörtern, kata, frasa,
-        слова, слов, фраза, фразу, фразы, كلمات, كلمة, عبارة, جملہ, الفاظ, فریز, فقرہ, शब्द, शब्दों, वाक्यांश, फ्रेज,
-        শব্দ, শব্দগুলো, শব্দগুলি, বাক্যাংশ, ফ্রেজ, 個の単語, 単語, 单词, 个单词
-        """,
-        """
-        wallet, wallets, hardware wallet, ledger, ledgers, trezor, metamask, seed, recovery, mnemonic, cartera, monedero,
-        billetera, semilla,
-        portefeuille, récupération, carteira, semente, portafoglio, recupero, dompet, benih, pemulihan, rahasia, brieftasche,
-        кошельк*, секретн*, восстановлени*, сид, محفظ*, لمحفظتك, استعادة, استرداد, سرية, بذور, اولية, والٹ, سیڈ, ریکوری, بازیابی,
-        वॉलेट, सीड, रिकवरी, पुनर्प्राप्ति, ওয়ালেট*, সিড, রিকভারি, পুনরুদ্ধার*, ウォレット, ウォレットの, 钱包
-        """,
-    ),
-    (
-        "card",
-        """
-        digits, números, dígitos, cifras, chiffres, cifre, ziffern, angka, цифры, цифр, أرقام, अंक, সংখ্যা, ہندسے, 三位数字, 三位数,
-        位数字
-        """,
-        """
-        back card, reverso, dorso, verso, al dorso, dos carte, dos tarjeta, derrière carte, detrás tarjeta, atrás tarjeta,
-        trás cartão, atrás cartão, rückseite, belakang kartu, оборот*,
-        обратной стороны карт*, خلف بطاقة, ظهر بطاقة, कार्ड पीछे, কার্ড* পেছনের, কার্ড* পিছনের, کارڈ پیچھے, 卡片背面, 卡背面
-        """,
-    ),
-    (
-        "card",
-        """
-        expiry, expiration, expiry date, expiration date, exp date, valid until, fecha caducidad, caducidad, fecha vencimiento,
-        date expiration, date d'expiration, data validade, validade, data scadenza, ablaufdatum, gültigkeitsdatum, gültigkeit,
-        masa berlaku, срок действия, تاريخ انتهاء, समाप्ति तिथि, वैधता, মেয়াদ*, মেয়াদ শেষ* তারিখ, میعاد, میعاد ختم ہونے تاریخ,
-        وتاريخ انتهاء
-        """,
-        """
-        cvv, cvc, security code, código seguridad, código segurança, code sécurité, cryptogramme, codice sicurezza,
-        sicherheitscode, prüfziffer, kode keamanan, kartu, код безопасности, карты, رمز الأمان, بطاقة, بطاقتك, tarjeta, carte,
-        cartão, karte, कार्ड, কার্ড*, کارڈ
-        """,
-    ),
-    (
-        "identity number",
-        """
-        number, número, numero, numéro, nummer, nomor, номер, رقم, नंबर, संख्या, নম্বর*, নাম্বার*, نمبر
-        """,
-        """
-        social security, social insurance, national insurance, national identity, seguro social,
-        seguridad social, sécurité sociale,
-        segurança social, previdência social, carteira identidade, sicurezza sociale, jaminan sosial,
-        социального страхования, удостоверения личности, ضمان اجتماعي, تأمين اجتماعي, جواز سفر, هوية,
-        राष्ट्रीय पहचान, पहचान पत्र, सामाजिक सुरक्षा, पासपोर्ट, জাতীয় পরিচয়*, সামাজিক নিরাপত্তা, قومی شناختی,
-        سوشل سیکیورٹی, سوشل سیکورٹی
-        """,
-    ),
-    (
-        "tax number",
-        "number, número, numero, numéro, номер, رقم, नंबर, संख्या, নম্বর*, نمبر",
-        """
-        tax identification, identificación fiscal, identificación tributaria, identification fiscale, identificação fiscal,
-        налогоплательщика, تعريف ضريبي, करदाता, করদাতা*, ٹیکس دہندہ
-        """,
-    ),
-    (
-        "bank login",
-        """
-        login, credentials, password, username, pin, clave, contraseña, credenciales, datos acceso, usuario, identifiant,
-        identifiants, mot passe, code accès, senha, dados acesso, usuário, credenciais, kennwort, passwort,
-        zugangsdaten, anmeldename, kredensial, sandi, пароль, логин, данные для входа, وكلمة مرور, كلمة مرور, اسم المستخدم,
-        بيانات الدخول,
-        पासवर्ड, लॉगिन, यूज़र आईडी, পাসওয়ার্ড, লগইন, ইউজারনেম, پاس ورڈ, لاگ ان, یوزر نیم
-        """,
-        """
-        bank, banks, online banking, e banking, internet banking, net banking, banking, onlinebanking, banco, banca, banque,
-        banca en línea, banque en ligne, банк*, интернет банк*, онлайн банк*, بنك, بنكي, حساب بنكي, नेट बैंकिंग, बैंक, ব্যাংক*,
-        নেট ব্যাংকিং, অনলাইন ব্যাংকিং, بینک, نیٹ بینکنگ, آن لائن بینکنگ
-        """,
-    ),
-    (
-        "private key",
-        "block, bloque, bloc, bloco, blok, блок, text, content, contents, key, 内容",
-        "pem",
-    ),
-)  # fmt: skip
-"""Names of two words, one of each list, in any order: small words, numbers and possessives may stand between them."""

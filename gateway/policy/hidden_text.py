@@ -1,9 +1,9 @@
-r"""Text that a person does not see but a model reads, or that a terminal acts on: found, and taken out.
+r"""Detects and removes text that people do not see but a model reads, or that controls a terminal.
 
-Hidden are control characters (but tab and line ends), ANSI sequences, direction overrides and isolates, zero-width
-characters, tag characters and variation selectors that select nothing. Kept are what writing needs: joiners in scripts
-that use them and in emoji, direction *marks* of right-to-left text, the flags of England, Scotland and Wales.
-Nothing is copied unless something is found. Encoded binary (`blob`, image and audio `data`) is never looked at.
+Hidden are control characters (except tab and line breaks), ANSI sequences, direction overrides and isolates, zero-width characters, tag
+characters, and variation selectors without effect. Characters that writing needs are kept: joiners in scripts that use them and in emoji,
+direction *marks* of right-to-left text, the flags of England, Scotland and Wales. Nothing is copied unless something is found. Encoded
+binary data (`blob`, image and audio `data`) is not searched.
 
 Sources: Unicode TR36/TR39, "Trojan Source" (CVE-2021-42574), RGI tag sequences of UTS 51, ECMA-48 for sequences.
 """
@@ -18,25 +18,25 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 
 RULE = "hiddenText"
-"""Rule id of a refusal for hidden text."""
+"""Rule id of a rejection because of hidden text."""
 
 CLEANED_META_KEY = "dev.moongate/hiddenText"
-"""Key in a result's `_meta` that says that hidden text was taken out of it: `stripped`."""
+"""Key in a result's `_meta` for hidden text that was removed; its value is `stripped`."""
 
 HiddenText = Literal["strip", "refuse", "allow"]
-"""`hiddenText` of the configuration."""
+"""Setting `hiddenText` of the configuration."""
 
 MAX_TEXT_DEPTH = 200
-"""Nesting up to which values are searched; deeper text is refused or dropped, because nobody looked at it."""
+"""Maximum nesting that is searched; deeper text is rejected or dropped, because it was not searched."""
 
 _JOINING = "\u0600-\u08ff\u0900-\u0dff\u0f00-\u109f\u1780-\u18af\ua840-\ua87f\ua8e0-\ua8ff\uaa60-\uaa7f\U00010a00-\U0001193f"
-"""Scripts whose letters are joined or kept apart by U+200C and U+200D (Arabic to Mongolian, the Brahmic ones)."""
+"""Scripts in which U+200C and U+200D join or separate letters (Arabic to Mongolian, Brahmic scripts)."""
 
 _EMOJI = "\u00a9\u00ae\u203c-\u3299\ufe0f\U0001f000-\U0001faff"
-"""What may stand before U+200D in an emoji."""
+"""Characters that may precede U+200D in an emoji."""
 
 _UNSPACED = "\u0e00-\u0eff\u0f00-\u109f\u1780-\u17ff\u1950-\u1aaf"
-"""South-east Asian scripts, which mark word ends by U+200B."""
+"""South-east Asian scripts, which mark word boundaries with U+200B."""
 
 _FLAGS = "|".join("\U0001f3f4" + "".join(chr(0xE0000 + ord(c)) for c in code) + "\U000e007f" for code in ("gbeng", "gbsct", "gbwls"))
 
@@ -44,23 +44,23 @@ _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[\]PX^_][^\x07\x1b\x9c]*(?:\x07|\x1b\\|\x9c
 
 _CONTROLS = bytes([*range(9), 0x0B, *range(0x0E, 0x20), 0x7F])
 _FREE_OF = _CONTROLS + b"\xc2\xe1\xe2\xef\xf0\xf3"
-"""Bytes of which a text in UTF-8 with something hidden in it has one: taking them out tells fifteen times faster than a search."""
+"""A UTF-8 text with hidden characters contains at least one of these bytes. Deleting them to test this is 15 times faster than a search."""
 
 _CONTROL_CHARACTERS = _CONTROLS.decode()
 
 _DELETE, _BACKSLASH = b"\x7f\\"
 
 _LONG = 16_384
-"""Bytes beyond which the search for single ones is faster than any walk."""
+"""Number of bytes above which searching for single bytes is faster than one pass."""
 
 _SLICE = 262_144
-"""Characters of a longer text that are searched at once: about a millisecond, in which no other thread runs."""
+"""Characters of a long text that are searched at once: about a millisecond, during which no other thread runs."""
 
 _SUSPECT = re.compile(
     r"[\x00-\x08\x0b\x0e-\x1f\x7f-\x9f\u180e\u200b-\u200d\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
     r"\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-"""Everything that begins or is something hidden: one set is searched three times faster than the alternatives below."""
+"""Every character that is or begins hidden text. A search for this set is three times faster than for the alternatives below."""
 
 _ASCII = re.compile(_ANSI.partition(r"|\x9b")[0] + r"|[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _ANY = re.compile(
@@ -72,13 +72,13 @@ _ANY = re.compile(
     r"|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f]"
     r"|(?<![\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"  # ideographic variants stay
 )
-"""One pass over a text with anything beyond ASCII; group 1 is kept."""
+"""One pass over a text with characters beyond ASCII; group 1 is kept."""
 
 _BINARY_KINDS = ("image", "audio")
 
 
 def strip_text(text: str) -> str:
-    """`text` without what is hidden in it; the very same object where nothing is."""
+    """Return `text` without hidden characters; the same object if it contains none."""
     if len(text) > _SLICE and not any(_hides_in_slice(text, start) for start in range(0, len(text), _SLICE)):
         return text  # other threads run between two slices
     if text.isascii():
@@ -92,7 +92,7 @@ def strip_text(text: str) -> str:
 
 
 def _hides_in_slice(text: str, start: int) -> bool:
-    """Whether a slice has a character that is hidden or begins something hidden, which its neighbours may still allow."""
+    """Return whether a slice contains a character that is or begins hidden text; its neighbours may still allow it."""
     part = text[start : start + _SLICE]
     if part.isascii():
         return not _is_free_of(_CONTROLS, part.encode())
@@ -100,32 +100,32 @@ def _hides_in_slice(text: str, start: int) -> bool:
 
 
 def _is_free_of(some: bytes, data: bytes) -> bool:
-    """Whether none of these bytes is in `data`: looked for together in a short text, one after the other in a long one."""
+    """Return whether `data` contains none of these bytes: tested in one pass for short data, one by one for long data."""
     if len(data) > _LONG:
         return not any(map(data.__contains__, some))
     return len(data.translate(None, some)) == len(data)
 
 
 def is_hidden_free(text: str) -> bool:
-    """Whether nothing is hidden in `text`."""
+    """Return whether `text` contains no hidden characters."""
     return strip_text(text) is text
 
 
 def may_hide(encoded: bytes) -> bool:
-    """Whether a value read from this JSON may hold anything hidden; told from the bytes, and so only of plain ones that it does not."""
-    # A number is found at once, while `bytes in bytes` raises and takes back an error each time.
+    """Return whether a value decoded from this JSON may contain hidden characters. `False` is certain, `True` is not."""
+    # Searching for a number is direct, while `bytes in bytes` raises and catches an exception each time.
     is_escaping = _BACKSLASH in encoded
     if (is_escaping and len(encoded) > _LONG) or not encoded.isascii() or _DELETE in encoded:
         return True
-    # A control character is written as an escape.
+    # JSON writes a control character as an escape.
     return is_escaping and (encoded.find(b"\\u") >= 0 or encoded.find(b"\\b") >= 0)
 
 
 def strip_value(value: JsonValue, *, keys: bool = False, depth: int = 0) -> JsonValue:
-    """Decoded JSON with every string stripped; the very same object where nothing is hidden.
+    """Return decoded JSON with every string stripped; the same object if nothing is hidden.
 
-    Names of object members are only cleaned with `keys`: elsewhere they are data that must keep its meaning.
-    Encoded binary of content blocks stays as it is.
+    Names of object members are cleaned only with `keys`, because elsewhere they are data. Encoded binary data of content blocks is not
+    changed.
     """
     if isinstance(value, str):
         return strip_text(value)
@@ -163,14 +163,14 @@ def _strip_object(node: JsonObject, keys: bool, depth: int) -> JsonObject | None
 
 
 def is_binary(key: str, node: JsonObject) -> bool:
-    """Whether the text of this name in a content block is encoded binary, which is never looked at."""
+    """Return whether a member of a content block contains encoded binary data, which is not searched."""
     return key == "blob" or (key == "data" and node.get("type") in _BINARY_KINDS)
 
 
 def strip_schema(schema: JsonObject) -> JsonObject:
-    """A tool's schema stripped: texts cleaned, patterns respelled so that they match the same, unreadable names left out.
+    """Return a tool's schema with texts cleaned, and patterns rewritten so that they match the same without hidden characters.
 
-    A property whose name hides something is taken out, because a name that is changed means another argument.
+    A property whose name contains hidden characters is removed, because a changed name would be another argument.
     """
     return cast("JsonObject", _schema_node(schema, 0))
 
@@ -207,7 +207,7 @@ def _is_free_name(name: JsonValue) -> bool:
 
 
 def _escaped(pattern: str) -> str:
-    """A regular expression that matches the same and hides nothing: hidden characters are written as escapes."""
+    """Return an equivalent regular expression in which hidden characters are escapes."""
     if is_hidden_free(pattern):
         return pattern
     return "".join(
@@ -219,7 +219,7 @@ def _escaped(pattern: str) -> str:
 
 
 def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | Reject:
-    """What becomes of a result: itself, a copy without hidden text, or a refusal. For tools and reads alike."""
+    """Return the verdict about a result of a tool or a read: unchanged, a copy without hidden text, or a rejection."""
     if mode == "allow":
         return PASS
     clean = strip_value(result)
@@ -233,7 +233,7 @@ def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | 
 
 
 def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
-    """Refuse `value` if anything is hidden in it, saying where and what; `subject` starts the sentence ("The result")."""
+    """Reject `value` if it contains hidden characters, and say where; `subject` starts the sentence ("The result")."""
     for path, text in _texts(value, "", 0):
         if text is None:
             return Reject(RULE, f"{subject} is nested too deeply to be searched for hidden characters{_at(path)}.")
@@ -243,7 +243,7 @@ def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
 
 
 def name_hidden(text: str) -> str:
-    """The kind and code point of the first hidden character of `text`, for people."""
+    """Return the kind and code point of the first hidden character in `text`, for people."""
     pattern = _ASCII if text.isascii() else _ANY
     for found in pattern.finditer(text):
         if pattern is _ANY and found.group(1):
@@ -271,7 +271,7 @@ def _at(path: str) -> str:
 
 
 def _texts(value: JsonValue, path: str, depth: int) -> Iterator[tuple[str, str | None]]:
-    """Every text in `value` with where it is; `None` for what is nested too deeply."""
+    """Yield every text in `value` with its path; `None` for values that are nested too deeply."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict | list) and depth > MAX_TEXT_DEPTH:

@@ -1,8 +1,8 @@
-"""The rule words `oneOfHosts` (with `schemes`) and `oneOfRecipients`: a text must be a URL on, or a mail address at, a known host.
+"""Rule words `oneOfHosts` (with `schemes`) and `oneOfRecipients`: a text must be a URL on, or a mail address at, a listed host.
 
-Pure; compiled and used by `policy.rule_words`. URL parsers disagree: the WHATWG standard repairs what RFC 3986 refuses, and libraries
-differ from both. A value passes only in the plain form that all of them read alike; every other form is refused. A rule judges
-the text only: it does not resolve the name, and it does not see redirects that the server follows.
+Pure; `policy.rule_words` compiles and uses them. URL parsers disagree: the WHATWG standard repairs URLs that RFC 3986 rejects, and
+libraries differ from both. A value passes only in the plain form that all parsers read alike. A rule judges only the text: it does not
+resolve the name and does not see redirects that the server follows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ SCHEMES = {"https": 443, "http": 80, "wss": 443, "ws": 80}
 """Schemes that a rule may name, with their default ports. Parsers disagree about the host of other schemes."""
 
 MAX_URL_CHARACTERS = 8_192
-"""Longest URL that servers commonly take (RFC 9110 section 4.1 recommends 8,000)."""
+"""Maximum length of a URL that servers commonly accept (RFC 9110 section 4.1 recommends 8,000)."""
 
 _URL = re.compile(
     r"""
@@ -29,12 +29,12 @@ _URL = re.compile(
     """,
     re.VERBOSE,
 )
-"""The form that parsers read alike: no user, backslash, space or control character, an ASCII host, a port without leading zeros,
-and a `/` before any `?` or `#`, which old parsers take for a part of the host or of a user name."""
+"""The form that all parsers read alike: no user, backslash, space or control character, an ASCII host, a port without leading zeros, and a
+`/` before any `?` or `#`, which old parsers read as part of the host or of a user name."""
 
 _ADDRESS = re.compile(r"(?P<local>[A-Za-z0-9_+][A-Za-z0-9_+'=-]*(?:\.[A-Za-z0-9_+'=-]+)*)@(?P<host>[A-Za-z0-9_.-]+)")
-"""One mail address without display name, comment, quoted part or route. `%` and `!` route through other hosts; a leading `-` is an
-option to mail programs."""
+"""A single mail address without display name, comment, quoted part or route. `%` and `!` route through other hosts; mail programs read a
+leading `-` as an option."""
 
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
@@ -47,10 +47,10 @@ class Host:
     """One host of a rule."""
 
     name: str
-    """Lower case; a literal address in its canonical spelling. For a wildcard what stands after `*`, or `""` for `*` alone."""
+    """Lower case; a literal address in its canonical spelling. For a wildcard the part after `*`; `""` for `*` alone."""
     is_wildcard: bool = False
     port: int | None = None
-    """`None`: the default port of the scheme."""
+    """`None`: the scheme's default port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def read_recipient_rule(written: JsonValue) -> RecipientRule:
     """Compile the value of `oneOfRecipients`: domains, `*.` domains, whole addresses, or `*` for any domain.
 
     Raises:
-        ValueError: A value is neither; the message is the end of a sentence.
+        ValueError: A value has none of these forms; the message is the end of a sentence.
     """
     names = _texts(written, "oneOfRecipients", '["example.com", "ops@example.org"]')
     domains: list[Host] = []
@@ -123,7 +123,7 @@ def read_recipient_rule(written: JsonValue) -> RecipientRule:
 def _texts(written: JsonValue, word: str, example: str) -> tuple[str, ...]:
     names = [written] if isinstance(written, str) else written
     if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in cast("list[JsonValue]", names)):
-        raise ValueError(f"needs a list of texts under `{word}`, e.g. {example}")
+        raise ValueError(f"needs a list of strings under `{word}`, e.g. {example}")
     return tuple(cast("list[str]", names))
 
 
@@ -146,7 +146,7 @@ def _read_host(written: str, word: str = "oneOfHosts") -> Host:
 
 
 def _literal(host: str) -> str | None:
-    """The canonical spelling of a literal IP address, or `None`."""
+    """Return the canonical spelling of a literal IP address, or `None`."""
     try:
         if not host.startswith("["):
             return str(IPv4Address(host))
@@ -198,7 +198,7 @@ def _matches(host: str, allowed: Host, *, is_name: bool) -> bool:
 
 
 def _is_name(host: str) -> bool:
-    """Whether `host` is a name of plain labels, without trailing dot, that no parser reads as an address."""
+    """Return whether `host` consists of plain labels without a trailing dot, which no parser reads as an address."""
     if len(host) > 253:
         return False
     labels = host.split(".")

@@ -1,8 +1,8 @@
-"""Labels on content, and what may follow from them: how far a result can be trusted, and who may see it. Pure decisions.
+"""Labels on content: how far it is trusted, and who may see it; and the decisions that follow from labels. Pure.
 
-After content from outside has reached a model, what the model asks for may be that content's wish and not the user's
-(indirect prompt injection). So what a conversation has taken in is remembered as one label, which only ever gets worse,
-and a tool that acts on the world (a sink) is judged by it. `gateway.security` has the middleware that asks here.
+After outside content has reached a model, the model's calls may follow that content instead of the user (indirect prompt injection). So
+everything that a conversation has received is summarised in one label, which can only become stricter, and calls of tools that act on the
+world (sinks) are judged by it. `gateway.security` contains the middleware.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from gateway.policy.decision import Reject
 
 
 class IntegrityLabel(StrEnum):
-    """Whether content can be the work of somebody else."""
+    """Whether content can have been written by an outsider."""
 
     TRUSTED = "trusted"
     UNTRUSTED = "untrusted"
 
 
 class ConfidentialityLabel(StrEnum):
-    """Who may see content, from everybody on."""
+    """Who may see content, from least to most restricted."""
 
     PUBLIC = "public"
     PRIVATE = "private"
     USER_IDENTITY = "user_identity"
-    """Only the user it is about."""
+    """Only the user concerned."""
 
 
 _RANK = {ConfidentialityLabel.PUBLIC: 0, ConfidentialityLabel.PRIVATE: 1, ConfidentialityLabel.USER_IDENTITY: 2}
@@ -38,7 +38,7 @@ _RANK = {ConfidentialityLabel.PUBLIC: 0, ConfidentialityLabel.PRIVATE: 1, Confid
 
 @dataclass(frozen=True, slots=True)
 class ContentLabel:
-    """The label of a piece of content, or of everything a conversation has taken in."""
+    """Label of a content, or of everything that a conversation has received."""
 
     integrity: IntegrityLabel = IntegrityLabel.TRUSTED
     confidentiality: ConfidentialityLabel = ConfidentialityLabel.PUBLIC
@@ -49,31 +49,31 @@ class ContentLabel:
         object.__setattr__(self, "confidentiality", ConfidentialityLabel(self.confidentiality))
 
     def is_trusted(self) -> bool:
-        """Whether it is the user's or our own."""
+        """Whether the content is the user's or our own."""
         return self.integrity is IntegrityLabel.TRUSTED
 
     def is_public(self) -> bool:
-        """Whether everybody may see it."""
+        """Whether everybody may see the content."""
         return self.confidentiality is ConfidentialityLabel.PUBLIC
 
     def to_dict(self) -> JsonObject:
-        """JSON form."""
+        """Return the JSON form."""
         data: JsonObject = {"integrity": self.integrity.value, "confidentiality": self.confidentiality.value}
         return {**data, "metadata": dict(self.metadata)} if self.metadata else data
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> ContentLabel:
-        """The inverse of `to_dict`.
+        """Return the label whose `to_dict` is `data`.
 
         Raises:
-            ValueError: A value is no label.
+            ValueError: A value is not a label.
         """
         integrity, confidentiality = data.get("integrity", "trusted"), data.get("confidentiality", "public")
         return cls(IntegrityLabel(integrity), ConfidentialityLabel(confidentiality), data.get("metadata") or {})
 
 
 def combine_labels(*labels: ContentLabel) -> ContentLabel:
-    """The label of several contents together: trusted only if all are, and as confidential as the most confidential."""
+    """Combine labels: trusted only if all are, and as confidential as the most confidential."""
     metadata: JsonObject = {}
     for label in labels:
         metadata.update(label.metadata)
@@ -86,50 +86,50 @@ def combine_labels(*labels: ContentLabel) -> ContentLabel:
 
 
 def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: ConfidentialityLabel) -> bool:
-    """Whether content of this label may go where at most `max_allowed` may go."""
+    """Return whether content with this label may be sent to a place for content up to `max_allowed`."""
     return _RANK[context_label.confidentiality] <= _RANK[max_allowed]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlowRules:
-    """What tools give and do, by globs over `<source>/<tool>` or the tool's name. What is not named is judged by the defaults."""
+    """Rules about tools' results and effects, by globs over `<source>/<tool>` or tool names. Defaults apply to other tools."""
 
     trusted: Sequence[str] = ()
-    """Tools whose results nobody outside can have written."""
+    """Tools whose results no outsider can have written."""
     untrusted: Sequence[str] = ()
-    """Tools whose results somebody outside may have written; wins over `trusted`."""
+    """Tools whose results an outsider may have written; takes precedence over `trusted`."""
     private: Sequence[str] = ()
     """Tools whose results are confidential."""
     sinks: Sequence[str] | None = None
-    """Tools that act on the world. `None`: all that do not say `accepts_untrusted`."""
+    """Tools that act on the world. `None`: all tools that do not declare `accepts_untrusted`."""
     accepts_untrusted: Sequence[str] = ()
     """Tools that may be called after untrusted content."""
     public_sinks: Sequence[str] = ()
-    """Tools through which only public content may leave."""
+    """Tools that may send out only public content."""
     default_integrity: IntegrityLabel = IntegrityLabel.UNTRUSTED
     default_confidentiality: ConfidentialityLabel = ConfidentialityLabel.PUBLIC
 
 
 @dataclass(frozen=True, slots=True)
 class FlowTool:
-    """A tool, as far as flows are concerned."""
+    """The properties of a tool that matter for flows."""
 
     name: str
     source: str | None = None
-    """The server or kind of source; `None` outside a gateway."""
+    """Server or kind of source; `None` outside a gateway."""
     native_name: str | None = None
     properties: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """What the tool says of itself: `source_integrity`, `confidentiality`, `sink`, `accepts_untrusted`,
-    `max_allowed_confidentiality`. Only for tools whose author we trust."""
+    """Declarations of a trusted author: `source_integrity`, `confidentiality`, `sink`, `accepts_untrusted`,
+    `max_allowed_confidentiality`."""
 
     def fits(self, globs: Sequence[str]) -> bool:
-        """Whether one of the globs names the tool."""
+        """Return whether one of the globs matches the tool."""
         names = [self.name] if self.source is None else [self.name, f"{self.source}/{self.native_name or self.name}"]
         return any(fnmatchcase(name, glob) for glob in globs for name in names)
 
 
 def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
-    """The label of what a tool gives, where the result does not carry one of its own."""
+    """Return the label of a tool's result, if the result has none of its own."""
     if tool.fits(rules.untrusted):
         integrity = IntegrityLabel.UNTRUSTED
     elif tool.fits(rules.trusted):
@@ -141,12 +141,12 @@ def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
 
 
 def judge_flow(tool: FlowTool, rules: FlowRules, context: ContentLabel) -> Reject | None:
-    """Whether a tool may be called in a conversation that has taken in content of this label; `None` means yes."""
+    """Return why a tool may not be called in a conversation with this label, or `None`."""
     accepts = tool.fits(rules.accepts_untrusted) or bool(tool.properties.get("accepts_untrusted"))
     is_sink = True if rules.sinks is None else tool.fits(rules.sinks) or bool(tool.properties.get("sink"))
     if not context.is_trusted() and is_sink and not accepts:
-        return Reject("security.untrusted", "This conversation has taken in content that somebody outside may have written.")
+        return Reject("security.untrusted", "This conversation contains content that an outsider may have written.")
     limit = ConfidentialityLabel.PUBLIC if tool.fits(rules.public_sinks) else tool.properties.get("max_allowed_confidentiality")
     if limit is not None and not check_confidentiality_allowed(context, ConfidentialityLabel(limit)):
-        return Reject("security.confidential", f"This conversation has taken in {context.confidentiality.value} content.")
+        return Reject("security.confidential", f"This conversation contains {context.confidentiality.value} content.")
     return None

@@ -1,7 +1,7 @@
-"""Rules that do nothing, let through what they mean to stop, or cannot be applied. Never part of judging a call.
+"""Finds rules that have no effect, accept what they should reject, or cannot be applied. Never judges a call.
 
-For `moongate policy lint`, `doctor` and the start-up log. What single value rules leave open is `policy.open_rules`'
-matter; here are patterns, names and overrides, held against the tools a source really lists.
+For `moongate policy lint`, `doctor` and the log at the start. This module compares patterns, names and overrides with the tools that a
+source lists; `policy.open_rules` examines single value rules.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from gateway.config.policies import ApprovalLists, SourcePolicy, ToolOverride
 from gateway.config.suggest import did_you_mean
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.argument_kinds import ArgumentKind, is_closed, kinds_of_argument, reads, reads_files
-from gateway.policy.arguments import ANY_TOOL, ArgumentPolicy, extra_names, rule_problem
-from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.argument_policy import ANY_TOOL, ArgumentPolicy, extra_names, rule_problem
 from gateway.policy.confinement import confine
 from gateway.policy.open_rules import holds_by_word, is_confining, left_open, worth_knowing
+from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.policy.schema_types import declared_schema, types_of
-from gateway.policy.schemas import as_object, declared_names
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES, plan_arguments, public_names
-from gateway.policy.tools import judge_tool
+from gateway.policy.tool_policy import judge_tool
+from gateway.policy.tool_schemas import as_object, declared_names
 
 FindingKind = Literal["dead", "open", "unusable", "conflict", "note"]
-"""`dead` does nothing; `open` lets through what it means to stop; `unusable` refuses everything; `conflict` contradicts
-another rule or the server; `note` is worth knowing and no mistake."""
+"""`dead`: has no effect; `open`: accepts what it should reject; `unusable`: rejects everything; `conflict`: contradicts another rule or the
+server; `note`: worth knowing, not a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing about one rule."""
+    """A finding about one rule."""
 
     path: str
     """JSON path below `policies.<source>`; empty for the source itself."""
@@ -40,7 +40,7 @@ class Finding:
     text: str
 
 def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] = ()) -> dict[str, tuple[Finding, ...]]:
-    """Return the policies that hold for no source.
+    """Return findings about policies that match no source.
 
     `names` are the keys of `policies`, `servers` those of `mcpServers`, and `own` the sources `agent/<name>` and `workflow/<name>` of all
     agents and workflows.
@@ -55,9 +55,9 @@ def lint_names(names: Iterable[str], servers: Iterable[str], own: Iterable[str] 
 
 
 def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tuple[Finding, ...]:
-    """Return what can be said about the argument rules of a source whose tools are known only while it runs (`agent/<name>`).
+    """Return findings about the argument rules of a source whose tools are known only while it runs (`agent/<name>`).
 
-    `schemas` are the input schemas of those tools that are known already, such as file tools.
+    `schemas` are the input schemas of the tools that are already known, such as file tools.
     """
     found: list[Finding] = []
     for tool, rules in policy.arguments.items():
@@ -68,9 +68,9 @@ def lint_unlisted(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> tup
 
 
 def lint_policy(policy: SourcePolicy, schemas: Mapping[str, JsonValue], *, is_local: bool = False) -> tuple[Finding, ...]:
-    """Return everything there is to say about a source's rules.
+    """Return all findings about a source's rules.
 
-    `schemas` are the input schemas of all tools that the source lists, by native name, hidden tools included.
+    `schemas` are the input schemas of all tools of the source, by native name, including hidden tools.
     """
     denied = NO_NAMES if is_local else FRAMEWORK_NAMES
     return (
@@ -112,7 +112,7 @@ def _extras(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterator[
             continue
         for name in names:
             if name in declared_names(schemas[tool]) and name not in FRAMEWORK_NAMES:
-                yield Finding(f"additionalArguments.{tool}", "dead", f"{name!r} is declared by the tool, so it is let through anyway.")
+                yield Finding(f"additionalArguments.{tool}", "dead", f"{name!r} is declared by the tool, so it is accepted anyway.")
 
 
 def _no_tool(path: str, tool: str, schemas: Mapping[str, JsonValue]) -> Finding:
@@ -141,7 +141,7 @@ def _exists(tool: str, policy: SourcePolicy) -> bool:
 def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerned: Mapping[str, JsonValue]) -> Iterator[Finding]:
     problem = rule_problem(rule)
     if problem is not None:
-        yield Finding(path, "unusable", f"the rule {problem}, so every value is refused.")
+        yield Finding(path, "unusable", f"the rule {problem}, so every value is rejected.")
     having = [
         t
         for t in concerned if name in declared_names(concerned[t]) or name in extra_names(t, policy.additional_arguments)
@@ -169,23 +169,23 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
 
 
 def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) -> Iterator[str]:
-    """A rule whose types the tool does not take."""
+    """Yield findings about a rule for types that the tool does not accept."""
     confined = confine(name, rule, schema).judged
     ruled, taken = types_of(confined, confined), types_of(declared_schema(schema, name), schema)
     if not ruled & taken:
-        text = f"the rule admits {' or '.join(sorted(ruled))} and tool {tool!r} takes {' or '.join(sorted(taken))}"
-        yield f"{text}, so every value is refused; for the elements of a list write the rule under `items`."
+        text = f"the rule accepts {' or '.join(sorted(ruled))} and tool {tool!r} accepts {' or '.join(sorted(taken))}"
+        yield f"{text}, so every value is rejected; for the elements of a list write the rule under `items`."
 
 
 # -- gaps between tools --------------------------------------------------------------------------------------------
 
 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
-    """Arguments of served tools without a rule beside arguments of the same kind with one: the way around the rule."""
+    """Yield arguments without a rule whose kind is confined in other served tools: a way around the rule."""
     if not policy.arguments:
         return
     held: dict[str, str] = {}
-    """Kind, or name of an argument with a rule word → where it is confined."""
+    """Kind, or name of an argument with a rule word → place of the rule."""
     loose: list[tuple[str, str, frozenset[ArgumentKind]]] = []
     for tool in sorted(schemas):
         schema = as_object(schemas[tool])
@@ -206,14 +206,14 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
     for tool, name, kinds in loose:
         place = held.get(f"argument {name}") or next((held[kind] for kind in sorted(kinds) if kind in held), None)
         if place is not None:
-            text = f"tool {tool!r} takes {name!r} without a rule while {place} confines its like."
+            text = f"tool {tool!r} accepts {name!r} without a rule, while {place} confines such arguments."
             yield Finding(f"arguments.{tool}.{name}", "open", f"{text} Write the rule under {ANY_TOOL!r} for every tool, or deny this one.")
     if "path" in held:
         yield from _unjudged(policy, schemas, denied, held["path"])
 
 
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
-    """Tools that read files and may run without any path that a rule judges, while `place` confines the paths of other tools."""
+    """Yield tools that read files and may run without a path that a rule judges, while `place` confines the paths of other tools."""
     for tool in sorted(schemas):
         schema = as_object(schemas[tool])
         if schema is None or not _exists(tool, policy):
@@ -222,22 +222,22 @@ def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: fr
         fixed = policy.overrides[tool].fixed if tool in policy.overrides else {}
         paths = sorted(name for name in {*accepted, *fixed} if "path" in kinds_of_argument(name, schema))
         if paths and reads(tool) and not any(name in fixed or _is_judged(tool, name, schema, policy) for name in paths):
-            text = f"tool {tool!r} may run without {paths[0]!r} or with null, and no rule confines that call while {place} confines others."
+            text = f"tool {tool!r} may run without {paths[0]!r} or with null; no rule confines that call, while {place} confines others."
             fix = f"Give it a value in `overrides.{tool}.defaults` and `\"type\": \"string\"` in its rule, or deny the tool."
             yield Finding(f"arguments.{tool}.{paths[0]}", "open", f"{text} {fix}")
         elif not paths and accepted and reads_files(tool) and not policy.arguments.get(tool):
-            text = f"tool {tool!r} takes no path, so no rule confines what it reads while {place} confines others."
+            text = f"tool {tool!r} accepts no path, so no rule confines what it reads, while {place} confines others."
             yield Finding(f"arguments.{tool}", "open", f"{text} Deny the tool, or write a rule for one of its arguments.")
 
 
 def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -> bool:
-    """Whether each call carries a value for argument `name` that a rule judges, or another finding names the argument already."""
+    """Return whether every call has a value for argument `name` that a rule judges, or another finding names the argument already."""
     override = policy.overrides.get(tool)
     rules = [rule for key in (ANY_TOOL, tool) if (rule := policy.arguments.get(key, {}).get(name)) is not None]
     if is_closed(name, schema) or not any(rule_problem(rule) is None and is_confining(rule) for rule in rules):
         return True
     if any("." in (folders if isinstance(folders := rule.get("within"), list) else [folders]) for rule in rules):
-        return True  # left open on purpose
+        return True  # deliberately left open
     required = schema.get("required")
     given = (isinstance(required, list) and name in required) or (override is not None and name in override.defaults)
     judged = [types_of(confined, confined) for rule in rules if (confined := confine(name, rule, schema).judged)]
@@ -245,7 +245,7 @@ def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -
 
 
 def _callers_arguments(tool: str, schema: JsonObject, policy: SourcePolicy, denied: frozenset[str]) -> frozenset[str]:
-    """The arguments of a tool that a caller chooses."""
+    """Return the arguments of a tool that a caller chooses."""
     extras = extra_names(tool, policy.additional_arguments)
     return plan_arguments(tool, declared_names(schema), extras, denied, policy.overrides.get(tool)).accepted
 
@@ -262,7 +262,7 @@ def _overrides(policy: SourcePolicy, schemas: Mapping[str, JsonValue]) -> Iterat
             yield from _override(path, tool, override, policy, schemas[tool])
     _, lost = public_names((name for name in schemas if _exists(name, policy)), policy.overrides)
     for tool, (name, holder) in lost.items():
-        text = f"{name!r} is the name of tool {holder!r}, so this one is left out; choose another."
+        text = f"{name!r} is the name of tool {holder!r}, so this tool is left out; choose another name."
         yield Finding(f"overrides.{tool}.name", "conflict", text)
 
 
@@ -271,7 +271,7 @@ def _override(path: str, tool: str, override: ToolOverride, policy: SourcePolicy
     for key, names in (("hide", override.hide), ("fixed", [*override.fixed]), ("defaults", [*override.defaults])):
         for name in names:
             if name not in known:
-                yield Finding(f"{path}.{key}", "dead", f"{name!r} is neither declared nor an extra, so nothing is done with it.")
+                yield Finding(f"{path}.{key}", "dead", f"{name!r} is neither declared nor an extra argument, so it has no effect.")
     for name in sorted(override.defaults.keys() & (override.fixed.keys() | set(override.hide)) & known):
         if name in override.fixed:
             yield Finding(f"{path}.defaults", "dead", f"{name!r} has a fixed value, which is always sent.")
@@ -283,21 +283,21 @@ def _override(path: str, tool: str, override: ToolOverride, policy: SourcePolicy
     required = (as_object(schema) or {}).get("required")
     for name in override.hide:
         if isinstance(required, list) and name in required and name not in override.fixed and name not in override.defaults:
-            text = f"the server requires {name!r}, which is now never sent; give it a fixed value."
+            text = f"the server requires {name!r}, which is never sent now; give it a fixed value."
             yield Finding(f"{path}.hide", "conflict", text)
 
 
 def _value(path: str, name: str, value: JsonValue, rules: ArgumentPolicy, schema: JsonObject) -> Iterator[Finding]:
     for argument, rule_id in rules.rules:
         if argument == name and (problem := rules.problem_of(rule_id, value)) is not None:
-            yield Finding(path, "conflict", f"{rule_id} refuses this value, so every call with it is refused: {problem}.")
+            yield Finding(path, "conflict", f"{rule_id} rejects this value, so every call with it is rejected: {problem}.")
     declared = (as_object(schema.get("properties")) or {}).get(name)
     if declared is None:
         return
     around = {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}
     check = SchemaCheck({**around, "type": "object", "properties": {name: declared}})
     if check.problem is None and (problem := check.find({name: value}, measure({name: value}))) is not None:
-        yield Finding(path, "conflict", f"the server's own schema refuses this value: {problem}.")
+        yield Finding(path, "conflict", f"the server's own schema rejects this value: {problem}.")
 
 
 def _framework_names(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
@@ -310,4 +310,4 @@ def _framework_names(policy: SourcePolicy, schemas: Mapping[str, JsonValue], den
         for name in sorted((declared_names(schema) & denied) - handled):
             needs = isinstance(required, list) and name in required
             text = f"tool {tool!r} {'requires' if needs else 'declares'} {name!r}, a name that agent frameworks use, so it is not sent."
-            yield Finding("additionalArguments", "conflict" if needs else "note", f"{text} List it here for this tool to let it through.")
+            yield Finding("additionalArguments", "conflict" if needs else "note", f"{text} List it here for this tool to accept it.")

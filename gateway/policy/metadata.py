@@ -1,8 +1,7 @@
-"""`_meta`: which keys the gateway takes from a client's request and from a server's answer, and which keys are well formed.
+"""`_meta`: which keys the gateway accepts in a client's request and in a server's response, and which keys are well-formed.
 
-Plain data only. `server` applies `request_meta` to every request, and `upstream` applies `peer_meta` to everything that a server sends,
-before anything reads it. `upstream.delivery` applies `judge_meta` before a request leaves for a server, so a malformed key stops the call
-while nothing has been sent.
+Plain data only. `server` applies `request_meta` to every request; `upstream` applies `peer_meta` to everything that a server sends, before
+anything reads it. `upstream.delivery` applies `judge_meta` before a request is sent, so a malformed key stops the call in time.
 """
 
 from __future__ import annotations
@@ -17,43 +16,43 @@ from gateway.policy.decision import PASS, Pass, Reject
 from gateway.policy.hidden_text import strip_text
 
 RULE = "_meta"
-"""Rule id of a refusal for malformed metadata."""
+"""Rule id of a rejection because of malformed metadata."""
 
 OWN_PREFIX = "dev.moongate/"
-"""Keys of this gateway and of the gateways before and behind it."""
+"""Prefix of keys that gateways use among each other."""
 
 VIA_KEY = "dev.moongate/via"
-"""Request `_meta`: ids of the gateways that a request passed, oldest first."""
+"""Request `_meta`: ids of the gateways that forwarded the request, oldest first."""
 
 IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
-"""Request `_meta`: a text that is the same each time the same call is sent. A call inside a durable task carries one too."""
+"""Request `_meta`: a text that stays the same when the same call is sent again. A call inside a durable task has one too."""
 
 HOPS_KEY = "dev.moongate/hops"
-"""`_meta` of listed entries between gateways: ids of the gateways that an entry passed, nearest first."""
+"""`_meta` of listed entries between gateways: ids of the gateways that forwarded an entry, nearest first."""
 
 GATEWAY_KEY = "dev.moongate/gateway"
-"""Result `_meta` of a listing that one gateway gives another: id of the answering gateway."""
+"""Result `_meta` of a listing between gateways: id of the answering gateway."""
 
 ASK_KEY = "dev.moongate/askKey"
 """`_meta` of a request for input: the key under which its server sent it. A gateway in front shows it to 2026 clients under that key."""
 
 HELD_KEY = "dev.moongate/held"
-"""`_meta` of an `input_required` result that one gateway gives another: `true` if a call keeps running there until the retry."""
+"""`_meta` of an `input_required` result between gateways: `true` if the call stays in flight until the retry."""
 
 WITHDRAWN_KEY = "dev.moongate/withdrawn"
-"""`_meta` of the retry of such a call: `true` if nobody will answer, so the gateway that keeps the call running ends it."""
+"""`_meta` of the retry of such a call: `true` if nobody will answer, so the gateway that holds the call ends it."""
 
 TASK_META_KEY = "dev.moongate/task"
-"""Result `_meta` of a call that goes on in the background: its task."""
+"""Result `_meta` of a call that continues in the background: its task."""
 
 AGENT_META_KEY = "dev.moongate/agent"
-"""Result `_meta` of an agent: model, usage, citations and how the run ended."""
+"""Result `_meta` of an agent: model, token usage, citations and how the run ended."""
 
 SESSION_META_KEY = "dev.moongate/sessionId"
-"""Result `_meta` of an agent: the session that the call was a turn of."""
+"""Result `_meta` of an agent: the session to which the call belongs."""
 
 PART_META_KEY = "dev.moongate/part"
-"""Result `_meta` of `read_result`: which part of which result this is."""
+"""Result `_meta` of `read_result`: which part of which result it contains."""
 
 CONNECTION_KEYS = frozenset(
     {
@@ -67,52 +66,52 @@ CONNECTION_KEYS = frozenset(
         "io.modelcontextprotocol/serverInfo",
     }
 )
-"""Keys that belong to one connection. They never cross a gateway; trace context and vendor keys do."""
+"""Keys that belong to one connection and never cross a gateway, unlike trace context and vendor keys."""
 
 MAX_ID_CHARS = 64
-"""Characters of a gateway's id; ours have 32."""
+"""Maximum length of a gateway's id; ours have 32 characters."""
 
 MAX_PEER_ID_CHARS = 200
-"""Characters of any id that a gateway behind this one gives."""
+"""Maximum length of any id from a gateway behind this one."""
 
 MAX_IDEMPOTENCY_CHARS = 1_000
-"""A longer idempotency key is replaced by its SHA-256 digest, which names the same call."""
+"""A longer idempotency key is replaced by its SHA-256 digest, which identifies the same call."""
 
 _LABEL = r"[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _KEY = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*/)?(?:[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)?")
 """MCP 2026-07-28, basic: an optional prefix of dotted labels and a slash, then a name that may be empty."""
 
 MAX_KEY_LENGTH = 256
-"""Longer keys are refused; the longest in use has about 50 characters."""
+"""Maximum length of a key; the longest in use has about 50 characters."""
 
 
 def is_meta_key(key: object) -> bool:
-    """Whether `key` is a well-formed `_meta` key."""
+    """Return whether `key` is a well-formed `_meta` key."""
     return isinstance(key, str) and 0 < len(key) <= MAX_KEY_LENGTH and _KEY.fullmatch(key) is not None
 
 
 def judge_meta(meta: object) -> Pass | Reject:
-    """Let request metadata through that is an object with well-formed keys."""
+    """Accept request metadata that is an object with well-formed keys."""
     if not isinstance(meta, dict):
         return Reject(RULE, "`_meta` must be an object.")
     for key in cast("dict[object, object]", meta):
         if not is_meta_key(key):
             shown = ascii(key)[:60]
-            return Reject(RULE, f"{shown} is no `_meta` key: an optional `example.com/` prefix, then letters, digits, `-`, `_` and `.`.")
+            return Reject(RULE, f"{shown} is not a `_meta` key: an optional `example.com/` prefix, then letters, digits, `-`, `_` and `.`.")
     return PASS
 
 
 def gateway_ids(value: JsonValue) -> list[str]:
-    """The ids in a list of gateways (`via`, `hops`), in order. Items that cannot be an id are dropped."""
+    """Return the ids in a list of gateways (`via`, `hops`), in order. Items that cannot be an id are dropped."""
     items = cast("list[JsonValue]", value) if isinstance(value, list) else []
     return [item for item in items if isinstance(item, str) and 0 < len(item) <= MAX_ID_CHARS]
 
 
 def request_meta(meta: JsonMapping | None) -> JsonObject:
-    """The part of a client's `_meta` that the gateway takes; always a new dict.
+    """Return the part of a client's `_meta` that the gateway accepts, as a new dict.
 
-    Keys of the connection are dropped, and of the gateway's own keys all but `via`, `idempotencyKey` and `withdrawn`: a client sets no
-    fact that the gateway decides by. Malformed values of these three count as absent.
+    Dropped are keys of the connection, and all keys with `OWN_PREFIX` except `via`, `idempotencyKey` and `withdrawn`: a client cannot set
+    facts that the gateway decides by. Malformed values of these three count as absent.
     """
     taken: JsonObject = {}
     if meta:
@@ -128,7 +127,7 @@ def request_meta(meta: JsonMapping | None) -> JsonObject:
 
 
 def _own_request_value(key: str, value: JsonValue) -> JsonValue:
-    """The value of a `dev.moongate/` key of a request; empty or `None` if it is not taken."""
+    """Return the value of a `dev.moongate/` key of a request; empty or `None` if it is not accepted."""
     if key == VIA_KEY:
         return gateway_ids(value)
     if key == WITHDRAWN_KEY:
@@ -141,20 +140,20 @@ def _own_request_value(key: str, value: JsonValue) -> JsonValue:
 
 
 def is_own_key(key: str) -> bool:
-    """Whether a key is one of a gateway's own, also once hidden characters are removed from it."""
+    """Return whether a key has `OWN_PREFIX`, also after hidden characters are removed."""
     return (key if key.isascii() and key.isprintable() else strip_text(key)).startswith(OWN_PREFIX)
 
 
 def via_of(meta: JsonMapping) -> tuple[str, ...]:
-    """The gateways that a request passed, by its `_meta`, oldest first."""
+    """Return the ids of the gateways that forwarded a request, from its `_meta`, oldest first."""
     return tuple(gateway_ids(meta.get(VIA_KEY))) if VIA_KEY in meta else ()
 
 
 def peer_meta(meta: JsonMapping) -> JsonMapping:
-    """The part of a server's `_meta` that the gateway takes; `meta` itself if that is all of it.
+    """Return the part of a server's `_meta` that the gateway accepts; `meta` itself if all of it is accepted.
 
-    Keys of the connection are dropped, and of the gateway's own keys all that a gateway behind this one does not need to send. What is
-    kept describes the server's own answer and grants no right here.
+    Dropped are keys of the connection, and keys with `OWN_PREFIX` that a gateway behind this one does not need to send. Accepted keys
+    only describe the server's response and grant no rights.
     """
     for key in meta:
         if key in CONNECTION_KEYS or is_own_key(key):
@@ -201,13 +200,13 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     SESSION_META_KEY: _id,
     PART_META_KEY: _facts,
 }
-"""What a gateway behind this one sends. A check gives the value to take, or nothing for a malformed one."""
+"""Keys that a gateway behind this one may send. Each check returns the value to accept, or nothing for a malformed one."""
 
 
 def listed_meta(meta: JsonValue) -> JsonObject:
-    """What of a listed tool's `_meta` goes with every call of it: well-formed keys that are not a gateway's own.
+    """Return the keys of a listed tool's `_meta` that are sent with every call of it: well-formed keys without `OWN_PREFIX`.
 
-    Such a value wins over the caller's of the same key (requirements 3.A/15).
+    They override the caller's values of the same keys.
     """
     if not isinstance(meta, dict):
         return {}

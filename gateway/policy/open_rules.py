@@ -1,7 +1,7 @@
-"""Finds value rules that admit more than their author probably meant. Used by `policy.lint` only.
+"""Finds value rules that accept more than their author probably intended. Used only by `policy.lint`.
 
-A pattern judges one spelling of a text. A pattern without anchors, or one for paths, URLs or mail addresses, usually admits other
-spellings too; for these kinds of arguments, samples of known bypasses are tried on the rule.
+A pattern judges one spelling of a text. A pattern without anchors, or one for paths, URLs or mail addresses, usually accepts other
+spellings too; for these kinds of arguments, samples of known bypasses are tested against the rule.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from urllib.parse import urlsplit
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.argument_kinds import NAME_OF_KIND, WORD_OF_KIND, ArgumentKind, kinds_of_argument
-from gateway.policy.checking import SchemaCheck, measure
 from gateway.policy.confinement import ANY_TYPE_KEYWORDS, DEMANDING, KEYWORDS_OF_TYPES, confine
 from gateway.policy.rule_words import WORDS
+from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.policy.schema_types import declared_schema, types_of
-from gateway.policy.schemas import as_object
+from gateway.policy.tool_schemas import as_object
 
 _TYPE_WORDS = {"string": "texts", "number": "numbers", "array": "lists", "object": "objects"}
 
@@ -27,8 +27,8 @@ _LITERAL_DOMAIN = re.compile(r"@((?:[A-Za-z0-9-]|\\\.)+)")
 
 _FLAGS = re.compile(r"\(\?[a-z]*([im])[a-z]*(?:-[a-z]+)?[:)]")
 _FLAG_REASONS = {
-    "i": "'(?i)' also admits other letters, e.g. the Kelvin sign for 'k', and names that differ in case",
-    "m": "'(?m)' lets '^' and '$' match at every line, so other lines pass unjudged",
+    "i": "'(?i)' also accepts other letters, e.g. the Kelvin sign for 'k', and names that differ in case",
+    "m": "'(?m)' lets '^' and '$' match at every line, so other lines are not judged",
 }
 
 _OPEN_DOT = re.compile(r"(?<!\\)[A-Za-z0-9]\.(?=[A-Za-z])")
@@ -41,16 +41,16 @@ _BYPASSES: dict[ArgumentKind, tuple[str, ...]] = {
     "url": ("https://evil.example/", "evil.example/", ".evil.example/", "@evil.example/", ":1@evil.example/", "http://evil.example/"),
     "recipient": ("x@evil.example", ".evil.example", ",x@evil.example", "\nBcc: x@evil.example", "@evil.example"),
 }  # fmt: skip
-"""What is put between the literal start and end of a pattern."""
+"""Texts inserted between the literal start and end of a pattern."""
 
 
 def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: bool = False) -> Iterator[str]:
-    """How a usable `rule` for argument `name` of a tool with input `schema` fails open, a sentence each.
+    """Yield the ways in which a usable `rule` for argument `name` of a tool with input `schema` fails open, one sentence each.
 
-    `is_confined`: another rule says which values pass.
+    `is_confined`: another rule restricts the values.
     """
     if DEMANDING.isdisjoint(rule):
-        yield "the rule demands nothing, so it lets every value through."
+        yield "the rule requires nothing, so it accepts every value."
         return
     yield from _other_types(name, rule, schema)
     patterns = list(_patterns(rule))
@@ -72,12 +72,12 @@ def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: b
 
 
 def holds_by_word(rule: JsonObject) -> bool:
-    """Whether a rule confines texts by a rule word, in itself or in its parts."""
+    """Return whether a rule, or a part of it, confines text by a rule word."""
     return any(not WORDS.isdisjoint(node) for node in _nodes(rule))
 
 
 def is_confining(rule: JsonObject) -> bool:
-    """Whether a rule says which texts pass, not only how long they are or which do not."""
+    """Return whether a rule says which texts are accepted, not only their length or which texts are rejected."""
     return any(not _CONFINING.isdisjoint(node) for node in _nodes(rule))
 
 
@@ -86,16 +86,16 @@ _CONFINING = WORDS | {"pattern", "enum", "const"}
 _BOUNDS = (KEYWORDS_OF_TYPES["number"] | KEYWORDS_OF_TYPES["array"] | KEYWORDS_OF_TYPES["object"]) - {
     "items", "prefixItems", "properties", "patternProperties", "additionalProperties",
 }  # fmt: skip
-"""Keywords that judge something other than a text, such as the length of a list."""
+"""Keywords that judge something other than text, such as the length of a list."""
 
 
 def _is_about_texts(rule: JsonObject) -> bool:
-    """Whether a rule judges texts alone, not e.g. the length of a list."""
+    """Return whether a rule judges only text, not e.g. the length of a list."""
     return all(_BOUNDS.isdisjoint(node) for node in _nodes(rule))
 
 
 def _nodes(rule: JsonObject) -> Iterator[JsonObject]:
-    """A rule and its parts, without what stands under `not` or `if`."""
+    """Yield a rule and its parts, except those under `not` or `if`."""
     stack: list[JsonValue] = [rule]
     while stack:
         node = as_object(stack.pop())
@@ -122,7 +122,7 @@ def _has_negated_pattern(rule: JsonObject) -> bool:
 
 
 def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[str]:
-    """Types that a rule's own `type` admits and no keyword of it judges."""
+    """Yield findings about types that a rule's own `type` accepts and none of its keywords judges."""
     if "type" not in rule or not ANY_TYPE_KEYWORDS.isdisjoint(rule.keys() - {"type"}):
         return
     possible = types_of({"type": rule["type"]}, schema) & types_of(declared_schema(schema, name), schema) - {"null"}
@@ -131,14 +131,14 @@ def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[s
     for kind in sorted(judged):
         if possible - judged:
             others = " and ".join(_TYPE_WORDS.get(other, other) for other in sorted(possible - judged))
-            yield f"{used[kind][0]!r} only judges {_TYPE_WORDS[kind]}, and its `type` admits {others} too: leave only {kind!r} in it."
+            yield f"{used[kind][0]!r} only judges {_TYPE_WORDS[kind]}, and its `type` accepts {others} too: leave only {kind!r} in it."
 
 
 # -- patterns ------------------------------------------------------------------------------------------------------
 
 
 def pattern_faults(pattern: str) -> Iterator[str]:
-    """Why a pattern admits more than it seems to, a sentence each."""
+    """Yield the reasons why a pattern accepts more than it seems to, one sentence each."""
     branches = _branches(pattern)
     bare = [re.sub(r"\A\(\?[a-z-]+\)", "", branch) for branch in branches]
     starts = [branch.startswith(("^", "\\A")) for branch in bare]
@@ -148,23 +148,23 @@ def pattern_faults(pattern: str) -> Iterator[str]:
     elif not all(starts):
         yield "the pattern may match anywhere in the text: begin it with '^'."
     elif not all(ends):
-        yield "anything may follow what the pattern matches: end it with '$' (after '.*' if that is meant)."
+        yield "anything may follow the match: end the pattern with '$' (after '.*' if that is intended)."
     flag = _FLAGS.search(pattern)
     if flag is not None:
-        yield f"{_FLAG_REASONS[flag.group(1)]}, and clients do not know it: write the pattern without it."
+            yield f"{_FLAG_REASONS[flag.group(1)]}, and clients do not support the flag: write the pattern without it."
     if "\\Z" in pattern:
-        yield "'\\Z' lets a line break at the end pass: write '$'."
+        yield "'\\Z' accepts a line break at the end: write '$'."
 
 
 def worth_knowing(name: str, schema: JsonObject, *, always_given: bool) -> Iterator[str]:
-    """What an author of a rule may overlook; no mistake by itself. `always_given`: an override sends the argument in any case."""
+    """Yield facts that a rule's author may overlook, not mistakes. `always_given`: an override always sends the argument."""
     required = schema.get("required")
     if not always_given and not (isinstance(required, list) and name in required):
-        yield "the argument is optional, and a call without it is not judged by this rule; an override can give a default."
+        yield "the argument is optional, and this rule does not judge a call without it; an override can set a default."
 
 
 def _branches(pattern: str) -> list[str]:
-    """The alternatives of a pattern at its top level."""
+    """Return the alternatives of a pattern at its top level."""
     found: list[str] = [""]
     depth, in_class, skip = 0, False, False
     for character in pattern:
@@ -189,7 +189,7 @@ def _branches(pattern: str) -> list[str]:
 
 
 def _bypass(kind: ArgumentKind, rule: JsonObject, patterns: list[str]) -> str | None:
-    """A known bypass that the rule admits for an argument of this kind, or `None`."""
+    """Return a known bypass that the rule accepts for an argument of this kind, or `None`."""
     check = SchemaCheck(confine("value", rule, {"properties": {"value": {"type": "string"}}}).judged, is_rule=True)
     for sample in (sample for pattern in patterns for sample in _samples(kind, pattern)):
         if check.find(sample, measure(sample)) is None:

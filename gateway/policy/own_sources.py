@@ -1,7 +1,7 @@
-"""Rules for the tools that an agent or a workflow brings along itself, under the sources `agent/<name>` and `workflow/<name>`.
+"""Rules for tools that belong to one agent or workflow, under the sources `agent/<name>` and `workflow/<name>`.
 
-Examples are the file tools of an agent's `files` key and the `python:` steps of a workflow. They pass the same gate as the tools of a
-server. No scope of an API key and no glob of a `tools` list matches these sources. Used by `tools.own_tools`, `workflows` and `config`.
+Examples are the file tools of an agent's `files` key and the `python:` steps of a workflow. They pass the same gate as a server's tools.
+API key scopes and globs of `tools` lists never match these sources. Used by `gate.own_tools`, `workflows` and `config`.
 """
 
 from __future__ import annotations
@@ -14,44 +14,44 @@ from fnmatch import fnmatchcase
 from gateway.config.policies import OWN_SOURCE_KINDS, SourcePolicy
 from gateway.json_types import JsonMapping
 from gateway.policy.decision import Reject
-from gateway.policy.tools import judge_tool
+from gateway.policy.tool_policy import judge_tool
 
 UNLIMITED_BYTES = 2**62
-"""Result limit where the operator wrote none: these results stay inside the gateway."""
+"""Result limit if the operator set none: these results stay inside the gateway."""
 
 _LIMITS = {"timeout_seconds": math.inf, "max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
 
 
 def is_own_source(source: str) -> bool:
-    """Whether a source holds the tools that one agent or workflow brings along."""
+    """Return whether a source contains the tools of one agent or workflow."""
     return source.partition("/")[0] in OWN_SOURCE_KINDS and "/" in source
 
 
 def own_policy(written: SourcePolicy | None) -> SourcePolicy:
-    """The rules of such a source. Limits apply only if the operator wrote them."""
+    """Return the rules of such a source. Limits apply only if the operator set them."""
     policy = written or SourcePolicy()
     return policy.model_copy(update={key: limit for key, limit in _LIMITS.items() if key not in policy.model_fields_set})
 
 
 def may_change_something(annotations: JsonMapping | None) -> bool:
-    """Whether a call counts as a side effect: unless the tool's author says that it only reads."""
+    """Return whether a call counts as a side effect; it does unless the tool's author declares it read-only."""
     return (annotations or {}).get("readOnlyHint") is not True
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionNames:
-    """The names of one Python function that a file refers to."""
+    """Names of a Python function that a file refers to."""
 
     name: str
-    """The name that rules use: the served tool's, else the function's own."""
+    """The name that rules use: the name of the served tool, otherwise of the function."""
     aliases: Sequence[str] = ()
-    """Further names of the same function: the attribute that the file refers to, and names under which it is served."""
+    """Other names of the function: the attribute that the file refers to, and names under which it is served."""
 
 
 def judge_function(function: FunctionNames, policy: SourcePolicy, source: str) -> Reject | None:
-    """Whether the policy of `source` lets a file run this function; `None` means yes.
+    """Return why the policy of `source` forbids a file to run this function, or `None`.
 
-    A denied name counts whichever way the file refers to the function. `allow` must match the function's own name.
+    A denied name counts under whichever name the file refers to the function. `allow` must match the function's own name.
     """
     for known in (function.name, *function.aliases):
         rule = _denied_by(known, policy)

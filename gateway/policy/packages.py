@@ -1,7 +1,7 @@
-"""Which packages a start command takes from a registry without saying which version.
+"""Finds packages that a start command fetches from a registry without a fixed version.
 
-`npx -y some-server@latest` runs whatever its registry serves on the day of the start: the same configuration is another program
-after somebody publishes one. Pure; `doctor` and `lock` tell it, nothing refuses it.
+`npx -y some-server@latest` runs whatever its registry serves on the day of the start, so an unchanged configuration may run another
+program. Pure; `doctor` and `lock` report it, and nothing rejects it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ Registry = Literal["npm", "PyPI"]
 _NPM = re.compile(r"(?P<name>(@[\w.~-]+/)?[\w.~-]+)(@(?P<version>.*))?")
 _PYPI = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(\[[^\]]*\])?\s*(@|==)?\s*(?P<version>.*)")
 _EXACT = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
-"""A version and no range, tag or wildcard."""
+"""A version, as opposed to a range, tag or wildcard."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Starter:
-    """A program that fetches packages and runs one. Options are those that take a value."""
+    """A program that fetches packages and runs one. Options are those with a value."""
 
     registry: Registry
     verbs: tuple[str, ...] = ()
-    """Words before its arguments that make it one, such as `dlx`; without any it always is."""
+    """First words that make it run a package, such as `dlx`; empty if it always does."""
     packages: frozenset[str] = frozenset()
     """Options whose value is a package to fetch."""
     instead: frozenset[str] = frozenset()
-    """Those after which the first word is a command of that package, and no package."""
+    """Options after which the first word is a command of that package instead of a package."""
     others: frozenset[str] = frozenset()
     """Other options with a value."""
     asks: bool = False
-    """Whether a name without a version may also mean what is installed already, unless `-y` is given."""
+    """Whether a name without a version may also mean an installed package, unless `-y` is given."""
 
 
 _NPX = _Starter(
@@ -72,10 +72,10 @@ _STARTERS: Mapping[str, tuple[_Starter, ...]] = {
 
 
 def floating_packages(command: str, args: Sequence[str]) -> list[str]:
-    """The packages of a start command whose version is left to the registry, each with the reason: what is told a person."""
+    """Return the packages of a start command without a fixed version, each with the reason, as text for a person."""
     words = [command, *args]
     name = _program(words)
-    if name == "cmd":  # `cmd /c npx …`, the usual way on Windows
+    if name == "cmd":  # `cmd /c npx …`, common on Windows
         while words and (words[0].startswith("/") or _program(words) == "cmd"):
             words = words[1:]
         name = _program(words)
@@ -95,7 +95,7 @@ def _program(words: Sequence[str]) -> str:
 
 
 def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
-    """The packages that are named, up to the command's own arguments."""
+    """Yield the named packages, up to the command's own arguments."""
     names_command = False
     rest = iter(words)
     for word in rest:
@@ -115,7 +115,7 @@ def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
 
 
 def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
-    """Why a package is not the same tomorrow, or `None`: it is, or it is no package of the registry (a path, a repository)."""
+    """Return why a package may change, or `None` if its version is fixed or it is not from the registry (a path, a repository)."""
     spec = spec.strip()
     match = (_NPM if registry == "npm" else _PYPI).fullmatch(spec)
     if match is None or spec.startswith((".", "/")) or "://" in spec:
@@ -123,4 +123,4 @@ def _judge(registry: Registry, spec: str, is_sure: bool) -> str | None:
     version = (match["version"] or "").strip()
     if not version:
         return f"{spec[:200]!r} names no version" if is_sure else None
-    return None if _EXACT.fullmatch(version) else f"{spec[:200]!r} is another version whenever {registry} has one"
+    return None if _EXACT.fullmatch(version) else f"{spec[:200]!r} changes whenever {registry} has a new version"

@@ -1,12 +1,12 @@
-"""The rule word `within`: a text must be a path inside a folder, and the spelling of URIs that patterns judge. Pure.
+"""Rule word `within`: a text must be a path inside a folder; and `judge_uri`: the spelling of URIs that patterns judge. Pure.
 
-`policy.rule_words` compiles and uses the rule word; `policy.scopes` and `policy.skills` call `judge_uri`.
+`policy.rule_words` compiles and uses the rule word; `policy.scopes` and `policy.skill_policy` call `judge_uri`.
 
-A server reads a path by rules that the gateway does not see: POSIX or Windows, percent-encoded or not, expanded by a shell or
-normalised by a file system. A value passes only if every such reading stays inside the folder; a spelling that can be read in two
-ways is refused. Symbolic links, hard links and mount points are on the server's disk and cannot be seen from here.
+A server reads a path by rules that the gateway cannot see: POSIX or Windows, percent-encoded or not, expanded by a shell or normalised by
+a file system. A value passes only if every such reading stays inside the folder; an ambiguous spelling is rejected. Symbolic links, hard
+links and mount points are on the server's disk and are not visible here.
 
-Decided: `..` is refused even where it stays inside, because `docs/link/../x` leaves the folder if `link` is a symbolic link.
+Decided: `..` is rejected even if it stays inside, because `docs/link/../x` leaves the folder if `link` is a symbolic link.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _SHORT = re.compile(r"~[0-9]+(?:\.|\Z)")
 """The end of a Windows 8.3 name, which is a second name of another file."""
 
 _QUOTED_DOTS = ".'!^,[]()-@+$"
-"""Shells reduce a segment of only these characters, such as `'..'` or `.[.]`, to `..`."""
+"""Shells reduce a segment that consists only of these characters, such as `'..'` or `.[.]`, to `..`."""
 
 _DOT_PATTERN = re.compile(r"\.[^/]*[\[(]")
-"""A name that starts with a dot and matches `..` as a pattern of shells, e.g. `.[!a]`."""
+"""A name that starts with a dot and matches `..` as a shell pattern, e.g. `.[!a]`."""
 
 _DEVICES = frozenset({"con", "prn", "aux", "nul", "conin$", "conout$", "clock$", *(f"{n}{i}" for n in ("com", "lpt") for i in range(10))})
-"""Names that Windows opens as a device in every folder, whatever their extension."""
+"""Names that Windows opens as a device in every folder, with any extension."""
 
 _LOOK_ALIKES = str.maketrans({
     **dict.fromkeys("\u1735\u2041\u2044\u2215\u2571\u27cb\u29f8\u2afb\u2afd\u3033\u31d3\U0001d23a", "/"),
@@ -57,9 +57,9 @@ _LOOK_ALIKES = str.maketrans({
     **dict.fromkeys("\u02dc\u223c", "~"),
     **{chr(code): None for code in (0x34F, *range(0x180B, 0x1810), *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))},
 })  # fmt: skip
-"""Characters that code pages or readers take for a path character and that NFKC leaves alone (UTS 39, without letters and digits of
+"""Characters that code pages or readers interpret as a path character and that NFKC does not change (UTS 39, without letters and digits of
 scripts in use), and variation selectors, which file systems may drop. The yen and won signs are the backslash of the Japanese and Korean
-code pages, and the ideographic full stop separates labels of host names like a dot (UTS 46)."""
+code pages; the ideographic full stop separates labels of host names like a dot (UTS 46)."""
 
 _DRIVE = re.compile(r"([A-Za-z]):(?=[\\/])")
 """The start of an absolute Windows path."""
@@ -133,7 +133,7 @@ def _judge_reading(value: str, rule: PathRule) -> str | None:
 
 
 def _split(path: str) -> tuple[str, str, list[str]]:
-    """The root, the rest with '/' as separator, and its segments. Only a drive letter makes backslashes separators."""
+    """Return the root, the rest with '/' as separator, and its segments. Backslashes separate only after a drive letter."""
     drive = _DRIVE.match(path)
     if drive is not None:
         root, rest = drive.group(1).lower(), path[2:].replace("\\", "/")
@@ -143,7 +143,7 @@ def _split(path: str) -> tuple[str, str, list[str]]:
 
 
 def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
-    """What about a path can be read in two ways, as the end of a sentence."""
+    """Return why a path is ambiguous, as the end of a sentence, or `None`."""
     if not rest:
         return "is empty"
     reserved = _RESERVED.search(rest)
@@ -166,26 +166,26 @@ def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
 
 
 def _is_dots(segment: str) -> bool:
-    """Whether a name starts with `..`, or some reader reduces it to `.` or `..`."""
+    """Return whether a name starts with `..`, or some reader reduces it to `.` or `..`."""
     return segment.startswith("..") or ("." in segment and not segment.strip(_QUOTED_DOTS))
 
 
 # -- URIs ----------------------------------------------------------------------------------------------------------
 
 MAX_URI_DECODINGS = 8
-"""Levels of percent-encoding that a URI may have."""
+"""Maximum levels of percent-encoding in a URI."""
 
 _URI_SEPARATORS = re.compile(r"[/\\?#;&=,]")
-"""Characters that end a segment for some server: a backslash, a parameter (`..;v=1`), or a query that names a path."""
+"""Characters that end a segment for some servers: a backslash, a parameter (`..;v=1`), or a query that names a path."""
 
 _EMPTY_SEGMENT = re.compile(r"(?<!:)//")
-"""Joined to a folder, the rest after it is an absolute path. `://` begins a URI inside the URI."""
+"""Joined to a folder, the rest after it becomes an absolute path. `://` begins a URI inside the URI."""
 
 
 def judge_uri(uri: str) -> str | None:
-    """Return why a server may read `uri` as another place than the one that its text starts with, or `None`.
+    """Return why a server may resolve `uri` to another place than its text suggests, or `None`.
 
-    A pattern such as `file:///docs/*` compares the text, and a server resolves it: `file:///docs/../secret.txt`, however encoded.
+    A pattern such as `file:///docs/*` compares the text, but a server resolves it: `file:///docs/../secret.txt`, in any encoding.
     """
     if len(uri) > MAX_PATH_CHARACTERS:
         return f"has more than {MAX_PATH_CHARACTERS} characters"

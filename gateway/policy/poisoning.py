@@ -1,13 +1,13 @@
-"""Recognises definitions that give a model orders instead of describing a tool, prompt or resource.
+"""Recognises definitions that give orders to a model instead of describing a tool, prompt or resource.
 
-Pure. The result is a warning for a person and hides nothing: honest servers also write "always call this first". `tests/policy`
-measures recall and false positives over a labelled sample; the figures are in `docs/trust.md`. Used by `upstream` for each listing.
+Pure. The result is a warning for a person and hides nothing, because honest servers also write "always call this first". `tests/policy`
+measures recall and false positives on a labelled sample; the figures are in `docs/trust.md`. Used by `upstream` for each listing.
 
-Decided: English phrases with weights. Because: a wrong warning costs a person a look, and a model that judges texts costs a call and
-can be steered by these texts itself. Revisit when: attacks in other languages are seen.
+Decided: English phrases with weights. Because: a wrong warning costs a person a look, while a model that judges texts costs a call and
+can be steered by these very texts. Revisit when: attacks in other languages are seen.
 
 Decided: a rule is a chain of simple patterns with distances between them. Because: one pattern with several gaps takes polynomial time
-on a text that a hostile server writes for that; a chain takes time in proportion to the text.
+on a text that a hostile server writes for that purpose; a chain takes linear time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonValue
 
 THRESHOLD = 2
-"""Sum of weights from which a definition is reported. A phrase of weight 1 also occurs in honest definitions."""
+"""Sum of weights from which a definition is reported. Phrases of weight 1 also occur in honest definitions."""
 
 MAX_TEXT_CHARS = 50_000
-"""Characters of one definition that are read."""
+"""Maximum length of a definition that is read."""
 
 _TEXT_KEYS = frozenset({"title", "description", "default", "const", "enum", "examples", "pattern", "format", "$comment"})
 """Members of a schema whose strings a model reads."""
@@ -68,7 +68,7 @@ class _Rule:
     weight: int
     reason: str
     parts: tuple[str | int, ...]
-    """Patterns, and between two of them the characters that may lie there."""
+    """Patterns, and between two patterns the maximum number of characters that may separate them."""
     in_sentence: bool = True
 
 
@@ -358,7 +358,7 @@ _WRAPPED = re.compile(r"(?<!\n)\n(?!\n)")
 def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
     """Return why a listed tool, prompt or resource reads like orders to a model; empty if it does not.
 
-    `definition` is the object of the listing. Every text of it that a model reads is judged, names of parameters included.
+    `definition` is the object from the listing. Every text in it that a model reads is judged, including names of parameters.
     """
     text = "\n\n".join(_texts(definition))[:MAX_TEXT_CHARS]
     found: dict[str, int] = {}
@@ -367,7 +367,7 @@ def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
     if _GAP.search(text):
         found["hides text behind empty space"] = 2
     lines = _plain(text)[:MAX_TEXT_CHARS]
-    # Lines are wrapped anywhere; only an empty line ends a sentence.
+    # Lines may be wrapped anywhere; only an empty line ends a sentence.
     flat = _WRAPPED.sub(" ", lines)
     ends = [match.start() for match in _SENTENCE_END.finditer(flat)]
     for rule, patterns, gaps in _chains():
@@ -380,7 +380,7 @@ def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
 
 @cache
 def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
-    """The rules with compiled patterns; made on first use, because that takes tens of milliseconds."""
+    """Return the rules with compiled patterns; compiled on first use, because that takes tens of milliseconds."""
     return tuple(
         (
             rule,
@@ -392,7 +392,7 @@ def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
 
 
 def _is_in(text: str, patterns: Sequence[re.Pattern[str]], gaps: Sequence[int], sentence_ends: Sequence[int] | None) -> bool:
-    """Whether the patterns occur in this order, each at most its gap after the one before, and in one sentence if ends are given."""
+    """Return whether the patterns occur in order, each within its gap after the previous, and in one sentence if ends are given."""
     reached = [match.end() for match in patterns[0].finditer(text)]
     for pattern, gap in zip(patterns[1:], gaps, strict=True):
         if not reached:
@@ -410,7 +410,7 @@ def _is_in(text: str, patterns: Sequence[re.Pattern[str]], gaps: Sequence[int], 
 
 
 def _last_before(ends: Sequence[int], start: int) -> int:
-    """The last of the sorted ends that is not after `start`."""
+    """Return the last of the sorted ends that is not after `start`."""
     return ends[bisect_right(ends, start) - 1]
 
 

@@ -1,6 +1,6 @@
-"""How much of a shared gateway one address or one caller may hold over HTTP: numbers, and one decision about them.
+"""Quotas on what one address or one caller may use of a shared gateway over HTTP, and the decision about them.
 
-Nothing is counted here. `app.connections` counts connections and incomplete requests, `server.usage` what callers have in progress.
+Nothing is counted here: `app.connections` counts connections and incomplete requests, `server.usage` what callers have in progress.
 """
 
 from __future__ import annotations
@@ -16,54 +16,54 @@ if TYPE_CHECKING:
 NO_LIMIT = 1 << 62
 
 REQUEST_BYTES = 268_435_456
-"""Of bodies in progress, unless configured."""
+"""Default limit on bytes of request bodies in progress."""
 
 UNREAD_BYTES = 268_435_456
-"""Of answers that clients have not read, likewise."""
+"""Default limit on bytes of responses that clients have not read."""
 
 UNREAD_EXCESS = 2
-"""Calls in progress still answer when a quota of unread bytes is used up. At so many times the quota, connections are cut."""
+"""Calls in progress may still answer when a quota of unread bytes is exhausted. At this multiple of the quota, connections are closed."""
 
 INCOMPLETE_BYTES = 67_108_864
-"""Of requests that are still arriving, likewise."""
+"""Default limit on bytes of requests that are still arriving."""
 
 RESERVE = 16
-"""Connections beyond `server.http.maxConnections` for health checks and administrators, at least."""
+"""Minimum connections beyond `server.http.maxConnections` for health checks and administrators."""
 
 RESERVED_SHARE = 64
-"""One in so many connections is reserved likewise."""
+"""One in this many connections is reserved for the same purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A bound on something that requests hold."""
+    """A limit on a resource that requests use."""
 
     of: str
-    """For people: "open streams"."""
+    """Name for people, such as "open streams"."""
     caller_key: str
-    """The setting that bounds one caller; refusals name it."""
+    """Setting that limits one caller; rejections name it."""
     total_key: str
-    """The setting that bounds all callers together."""
+    """Setting that limits all callers together."""
     per_caller: int = NO_LIMIT
     total: int = NO_LIMIT
     reserve: int = 0
-    """Beyond `total`, for administrators."""
+    """Additional amount for administrators beyond `total`."""
 
     def unshared(self) -> Quota:
-        """The same for the one caller of a gateway without keys: the whole is its share."""
+        """Return the quota for the only caller of a gateway without keys, which may use all of it."""
         return replace(self, per_caller=self.total)
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaReached(Reject):
-    """A quota is used up; `rule` is the setting that says so."""
+    """A quota is exhausted; `rule` is the setting that limits it."""
 
     is_own_share: bool = False
-    """The caller has its share; else all callers together have the whole."""
+    """Whether the caller has used its own share; otherwise all callers together have used the total."""
 
 
 def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin: bool = False) -> Pass | QuotaReached:
-    """Whether a caller that holds `own` may have `wanted` more, while all callers together hold `total`."""
+    """Judge whether a caller that uses `own` may use `wanted` more, while all callers together use `total`."""
     if own + wanted > quota.per_caller:
         text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when there are fewer."
         return QuotaReached(quota.caller_key, text, is_own_share=True)
@@ -75,11 +75,11 @@ def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin
 
 @dataclass(frozen=True, slots=True)
 class CallerQuotas:
-    """Bounds on what callers hold, each for one caller and for all."""
+    """Limits on calls, streams, request bytes and unread response bytes, each for one caller and for all callers together."""
 
     calls: Quota = Quota("calls in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
     requests: Quota = Quota("requests in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
-    """HTTP requests: a caller at its bound of calls still gets to cancel one and to answer a server's question."""
+    """HTTP requests. A caller at its limit of calls can still cancel a call and answer a request for input."""
     streams: Quota = Quota("open streams", "server.limits.streamsPerCaller", "server.limits.streams")
     sessions: Quota = Quota("open sessions", "server.limits.sessionsPerCaller", "server.limits.sessions")
     request_bytes: Quota = Quota("bytes of requests in progress", "server.limits.requestBytesPerCaller", "server.limits.requestBytes")
@@ -87,13 +87,13 @@ class CallerQuotas:
     unread: Quota = Quota("bytes of unread answers", "server.limits.unreadBytesPerCaller", "server.limits.unreadBytes")
 
     def unshared(self) -> CallerQuotas:
-        """The same for the one caller of a gateway without keys."""
+        """Return the limits for the only caller of a gateway without keys."""
         quotas = (self.calls, self.requests, self.streams, self.sessions, self.request_bytes, self.unread)
         return CallerQuotas(*(quota.unshared() for quota in quotas))
 
 
 def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: int) -> CallerQuotas:
-    """Return the bounds of a process that serves so many `connections`. A setting that is left out is a share of them, at most half."""
+    """Return the limits for a process with this many `connections`. A missing setting is a share of them, at most half."""
     calls = limits.calls_per_caller or max(1, connections // 4)
     streams = limits.streams or max(1, connections // 2)
     reserve = max(RESERVE, connections // RESERVED_SHARE)
@@ -124,32 +124,32 @@ def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: in
 
 @dataclass(frozen=True, slots=True)
 class ConnectionQuotas:
-    """Bounds on connections and on requests of which the end is still to come."""
+    """Limits on connections and on incomplete requests."""
 
     connections: int
     reserve: int
     connections_per_address: int | None
-    """Left out: half of all, and any number for this machine's own addresses."""
+    """Default: half of all connections, and no limit for addresses of this machine."""
     incomplete_bytes: int
     max_request_bytes: int
 
     def per_address(self, *, is_local: bool) -> int:
-        """Connections of one address. A user's own programs, and a reverse proxy on this machine, are not bounded unless configured."""
+        """Return the limit of connections of one address. Local programs and a local reverse proxy are limited only if configured."""
         if self.connections_per_address is not None:
             return self.connections_per_address
         return NO_LIMIT if is_local else max(1, self.connections // 2)
 
     def incomplete_of_one(self, *, is_local: bool) -> int:
-        """Incomplete requests of one address or caller."""
+        """Return the limit of incomplete requests of one address or caller."""
         return NO_LIMIT if is_local else max(1, self.connections // 8)
 
     def incomplete_bytes_of_one(self, *, is_local: bool) -> int:
-        """Bytes of them: a quarter of all, and always one whole request."""
+        """Return the limit of bytes of incomplete requests: a quarter of all, and at least one whole request."""
         return NO_LIMIT if is_local else max(self.incomplete_bytes // 4, self.max_request_bytes)
 
 
 def connection_quotas(limits: LimitSettings, connections: int, max_request_bytes: int) -> ConnectionQuotas:
-    """Return the bounds of a process that serves so many `connections`."""
+    """Return the limits for a process with this many `connections`."""
     reserve = max(RESERVE, connections // RESERVED_SHARE)
     incomplete = limits.incomplete_bytes or max(INCOMPLETE_BYTES, 16 * max_request_bytes)
     return ConnectionQuotas(connections, reserve, limits.connections_per_address, incomplete, max_request_bytes)

@@ -20,9 +20,7 @@ ROLES: dict[WordRole, str] = {
     # A verb that asks for its object, before the object.
     "ask": """
         weka, andika, enter, give, re enter, reenter, type, retype, re type, type in, input, key in, provide, supply, paste, submit,
-        tell,
-        disclose,
-        reveal, fill in, specify, state, reply with,
+        tell, disclose, reveal, fill in, specify, state, reply with,
         respond with, answer with, give us, give me, send us, send me, share with us, share with me, let me know, let us know,
         hand over, log in with, sign in with, need,
         need to know, require, ask for, what is, what's, whats, what was, punch in, prove with, confirm with, verify with,
@@ -33,14 +31,11 @@ ROLES: dict[WordRole, str] = {
         entrez, entrer, saisissez, saisir, saisis, tapez, taper, tape, indiquez, indiquer, indique, fournissez, fournir, fournis,
         renseignez, renseigner, collez, coller, colle,
         communiquez, communiquer, donnez, donner, donne, écrivez, insérez, insérer, précisez, envoyez nous, dites,
-        comment s'appelait, quel était, quel est,
-        quelle est, quels sont, avons besoin, ai besoin,
+        comment s'appelait, quel était, quel est, quelle est, quels sont, avons besoin, ai besoin,
         introduce, introduzca, introducir, introduzcan, hace falta, escribe, escriba, escribir, ingresa, ingrese, ingresar, indica,
-        indicar,
-        proporciona, proporcione, proporcionar, pega, pegue, pegar,
+        indicar, proporciona, proporcione, proporcionar, pega, pegue, pegar,
         facilita, facilite, danos, dame, dime, díganos, dinos, envíanos, envíame, mándame, pásame, cómo se llamaba, teclea, teclee,
-        teclear, rellena, rellene, cuál es,
-        cuáles son, necesitamos, necesito, especifica, especifique,
+        teclear, rellena, rellene, cuál es, cuáles son, necesitamos, necesito, especifica, especifique,
         me passe, me passa, me manda, me dá, me das, mi dai, mi dia, digite, digita, digitar, insira, insere, inserir, informe,
         informar, introduza, escreva, escrever, forneça, fornecer, cole,
         colar, preencha, diga, qual é, qual era, como se chamava, qual a, quais são, precisamos, preciso,
@@ -55,8 +50,7 @@ ROLES: dict[WordRole, str] = {
         сообщите, сообщи, пришлите, отправьте, предоставьте, назовите, скажите, наберите, как звали, какой, каков, нужен, нужны,
         введіть, вкажіть, впишіть, вставте, напишіть, повідомте, надайте,
         ادخل*, ادخال, اكتب*, كتابه, قم بادخال, زودنا*, الصق*, ارسل*, اخبرنا*, املا, ما هي, ما هو, تزويدنا, اعطنا, ضع, הזן, הזינו,
-        הכנס, הכניסו, הקלד, הקלידו, כתוב, שלח, מסור, הדבק,
-        ilagay, ipasok, itype, isulat, ibigay, sabihin,
+        הכנס, הכניסו, הקלד, הקלידו, כתוב, שלח, מסור, הדבק, ilagay, ipasok, itype, isulat, ibigay, sabihin,
         masukkan, masukan, ketik, ketikkan, isi, isikan, tempel, berikan, kirim, tuliskan, nhập, điền, cung cấp, gửi, dán, cho biết,
         กรอก, ป้อน, ใส่, พิมพ์, ระบุ, แจ้ง, วาง, ส่ง
     """,
@@ -68,8 +62,7 @@ ROLES: dict[WordRole, str] = {
         söyleyin, megadása,
         وارد کنید, وارد, بنویسید, بفرستید, چسبانید, درج, لکھیں, لکھیے, بتائیں, بتائیے, دیں, چسپاں, فراہم, بھیجیں, ڈالیں, کیا ہے,
         दर्ज, डालें, डालिए, लिखें, लिखिए, बताएं, बताएँ, बताइए, बतायें, दें, दीजिए, चिपकाएं, चिपकाएँ, भेजें, भरें, टाइप, प्रदान,
-        पेस्ट, क्या है, पुष्टि,
-        टाका, உள்ளிடவும், నమోదు, ਦਰਜ, daalein, dalein, likhein, darj, batayein,
+        पेस्ट, क्या है, पुष्टि, टाका, உள்ளிடவும், నమోదు, ਦਰਜ, daalein, dalein, likhein, darj, batayein,
         লিখুন, দিন, দিতে, প্রবেশ, টাইপ, পেস্ট, জানান, পাঠান, প্রদান, বলুন, নিশ্চিত করুন,
         输入, 輸入, 填写, 填寫, 填入, 提供, 告诉, 告訴, 告知, 粘贴, 貼上, 键入, 鍵入, 回复, 发送, 是什么, 是什麼, 是多少, 写下,
         提交, 请给, 报一下, 发给我, 给我, 发我, 发过来,
@@ -79,8 +72,7 @@ ROLES: dict[WordRole, str] = {
     # A verb that asks for a secret only if the secret is the reader's own ("share your PIN", not "share the report on PINs").
     "ask own": """
         send, share, add, attach, upload, give, write, insert, put, confirm, verify, show, set, choose, pick, use, check, repeat,
-        remember, forward,
-        update, validate, hand, leave, post, say, read out, quote, want, see, have, needs, requires, asks for,
+        remember, forward, update, validate, hand, leave, post, say, read out, quote, want, see, have, needs, requires, asks for,
         bestätigen, bestätige, bestätigt, senden, sende, schicken, schicke, schick, wähle, wählen, wiederholen, confirmez,
         confirmer, envoyez, envoyer, partagez, choisissez, répétez, vérifiez,
         confirma, confirme, confirmar, envía, envíe, enviar, comparte, elige, elija, repite, repita, verifica, verifique, escolha,
@@ -157,8 +149,7 @@ ROLES: dict[WordRole, str] = {
     # A sign that the request is not for the reader.
     "others": """
         do you need, do we need, brauchen sie, benötigen sie, brauchst du, how to, where to, when to, whether to, what to, how do i,
-        how can i, their, his, her, its, someone's, somebody's, wie man,
-        wo man, deren, dessen, leur, leurs, их, его, её
+        how can i, their, his, her, its, someone's, somebody's, wie man, wo man, deren, dessen, leur, leurs, их, его, её
     """,
     # A word between a verb and a name that makes the verb ask for something else.
     "elsewhere": """
@@ -201,13 +192,11 @@ ROLES: dict[WordRole, str] = {
         requirements, requirement, rules, rule, symbol, symbols, address, contract, standard, price, prices, supply, holder,
         holders, sale, economy,
         endpoint, url, uri, path, location, version, versions, scope, scopes, permission, permissions, owner, owners, provider,
-        providers, label, labels, colour, color, colors, status, email, emails, e mail,
-        link, links,
+        providers, label, labels, colour, color, colors, status, email, emails, e mail, link, links,
         message, messages, santa, ballot, sauce, ingredient, scanning, scanner, detection, leak, leaks, breach, breaches,
         audit, flow, grant, pair, pairs, atendimento, de atendimento, bibliothèque, de bibliothèque, biblioteca, de biblioteca,
         fidélité, de fidélité, cadeau, fila, da fila, de fila, fidelidad, fidelidade, fedeltà, age, days, attempts, retry, retries,
-        method, methods, mode,
-        option, options, setting, settings, configuration, config,
+        method, methods, mode, option, options, setting, settings, configuration, config,
         collection, collections, hint, hints, hygiene, fatigue, sharing, free, less, column, columns, variable, expiry days, expiry,
         expiration days, fee, fees, brand, network, issuer, statement, payment, payments, design, game, games, deck, layout, board,
         title, titles, position,
@@ -221,8 +210,7 @@ ROLES: dict[WordRole, str] = {
         politikası, longueur,
         नीति, की नीति, की न्यूनतम, की लंबाई, নীতি, پالیسی, کی پالیسی, کی لمبائی, 学, 策略, 政策, 规则, 长度, 最小, 最大, 有效期, 数量,
         数, 管理器, 重置, 强度, 货币, 保护, ポリシー, の最小, の最大, の有効期限, 文字数, 管理, を忘れ, リセット, 保護, マネージャ,
-        の長さ, 有効期限,
-        화폐, 화, 화를, 자산, 정책, 최소, 최대, 길이, 유효, 수, 개수, 관리, 재설정, 를 잊, 을 잊, 강도, 보호
+        の長さ, 有効期限, 화폐, 화, 화를, 자산, 정책, 최소, 최대, 길이, 유효, 수, 개수, 관리, 재설정, 를 잊, 을 잊, 강도, 보호
     """,
     # A word before the name of a secret that makes a harmless name ("number of tokens").
     "about before": """
@@ -245,16 +233,14 @@ ROLES: dict[WordRole, str] = {
         added, enforc*, allow*, block*, used, print, printed, test, tested, migrat*, list, listed, audit*, scan*, detect*,
         encrypt*, protect*, dies, died, covers, cover, keep, keeps, leak*,
         olvid*, esquec*, oubli*, dimentic*, vergess*, забы*, zapomn*, glöm*, glem*, zurücksetzen, zurückgesetzt,
-        ändern, geändert, vergessen,
-        löschen, widerrufen, erneuern, erzeugen, falsches, falsch, ungültig, ungültiges,
+        ändern, geändert, vergessen, löschen, widerrufen, erneuern, erzeugen, falsches, falsch, ungültig, ungültiges,
         abgelaufen, schwache, réinitialiser, changer, oublié, supprimer, révoquer, renouveler, générer, invalide, incorrect, expiré,
         restablecer, cambiar, olvidé, olvidada, eliminar, revocar, renovar, generar, inválida, incorrecta, caducada, redefinir,
         alterar, esqueci, excluir, revogar, gerar, incorreta, expirada, reimpostare, cambiare, dimenticata, eliminare, revocare,
         generare, errata, scaduta,
         сбросить, сменить, забыл, забыли, забыла, удалить, отозвать, создать, неверный, истёк, просроченный, zapomniałem, pamiętam,
         unuttum, vergeten, نسي*, تغيير, اعاده تعيين, 忘记, 忘記, 重置, 修改, 更改, 找回, 撤销, 删除, 过期, 错误, 忘れ, 変更,
-        リセット, 削除, 無効,
-        잊, 변경, 재설정, 삭제, 만료, भूल, बदलें, रीसेट, ভুলে, পরিবর্তন, بھول, تبدیل, فراموش
+        リセット, 削除, 無効, 잊, 변경, 재설정, 삭제, 만료, भूल, बदलें, रीसेट, ভুলে, পরিবর্তন, بھول, تبدیل, فراموش
     """,
     # An event after the name of a secret in the name of a field ("password changed at").
     "event": "changed, changes, expires, expired, expire, created, updated, rotated, revoked, leaked, reset, resets, change, update",
@@ -267,8 +253,7 @@ ROLES: dict[WordRole, str] = {
     # An interrogative.
     "which": """
         which, what, welche*, wie, quel, quelle, quels, qué, cuál, qual, quale, какой, какая, каков, який, 什么, 何, どの, 어떤,
-        무엇, क्या, कौन, কী, کیا, کون, ما, hangi, welk, welke, wat, jaki, jakie, jaké, milyen, vilket, vilken, hvad, hvilken, apa,
-        gì
+        무엇, क्या, कौन, কী, کیا, کون, ما, hangi, welk, welke, wat, jaki, jakie, jaké, milyen, vilket, vilken, hvad, hvilken, apa, gì
     """,
     # A sign that a message arrived, or how.
     "arrived": """
@@ -293,8 +278,7 @@ ROLES: dict[WordRole, str] = {
         мы прислали, вам пришли, вы получили, ارسلناها, ارسلناه, ارسلنا اليك, ارسلنا لك, وصلتك, وصلك, भेजे गए, भेजा गया, भेजे हैं,
         आपको भेज*, আপনাকে পাঠান*,
         পাঠানো, بھیجے گئے, بھیجا گیا, آپ کو بھیج*, kirim kepada anda, kirimkan kepada anda, kami kirim, kami kirimkan, 发给您,
-        发给你, 发送给您,
-        发送给你, 刚收到, 刚刚收到, 您收到, お送りした, 送信した, 送られた, 보내 드린, 보내드린
+        发给你, 发送给您, 发送给你, 刚收到, 刚刚收到, 您收到, お送りした, 送信した, 送られた, 보내 드린, 보내드린
     """,
     # A pronoun for a secret in an earlier clause ("type it below").
     "pointing": "it, them, that, this, those, es, ihn, sie, das, le, la, les, lo, los, las, a, o, ele, ela, его, её, их, 它",
@@ -321,8 +305,7 @@ ROLES: dict[WordRole, str] = {
     # A name of a field that may take a one-time code, depending on the rest of the form.
     "code name": """
         code, codes, código, codice, kod, kodu, kodunu, код, кода, 코드, コード, 代码, 验证码, digits, six digits, digit code,
-        digit number,
-        ziffern, chiffres, cifras, dígitos, cifre, цифры, цифр, رمز, کوڈ, ہندسے, कोड, কোড, কোডটি, 位数字, 桁の 数字, kode
+        digit number, ziffern, chiffres, cifras, dígitos, cifre, цифры, цифр, رمز, کوڈ, ہندسے, कोड, কোড, কোডটি, 位数字, 桁の 数字, kode
     """,
     # A channel for one-time codes.
     "code channel": """
@@ -352,8 +335,7 @@ ROLES: dict[WordRole, str] = {
     "company": """
         company, companies, business, businesses, organisation, organization, supplier, vendor, empresa, proveedor, fornecedor,
         entreprise, société, fournisseur, firma, firmy, unternehmen, lieferant, компани*, организаци*, поставщик*, شركه, कंपनी,
-        কোম্পানি*,
-        کمپنی, perusahaan, 公司, 企业, 会社, 회사
+        কোম্পানি*, کمپنی, perusahaan, 公司, 企业, 会社, 회사
     """,
     # A word before "pin" that makes it a verb ("emoji to pin").
     "infinitive": "to, shall i, shall we, should i, should we, should the bot",
@@ -368,16 +350,14 @@ ROLES: dict[WordRole, str] = {
     # A word that may stand between the words of a name.
     "small": """
         mm, yy, yyyy, shown, a, an, the, of, for, on, in, at, to, from, by, via, with, is, are, was, were, be, been, has, have, had,
-        just,
-        ang, ng, mga, wir, ihnen, dir, nous, vous, lhe,
+        just, ang, ng, mga, wir, ihnen, dir, nous, vous, lhe,
         we, you, that, which, it, this, s, der, die, das, dem, den, des, ein, eine, einen, einem, einer, von, zu, zum, zur, im, und,
         für, auf, aus, le, la, les, l, un, une, de, du, d, et, en, à, au, aux, que, por, par, pour,
         el, los, las, lo, del, al, con, nos, te, se, os, as, o, da, dos, das, no, na, ao, um, uma, il, gli, i, do, di, dei, della,
         delle, dello, uno, una, che, ci, het, een, van, op, voor, w, z, na, v, ve, bir, в, из, на, по, от, к, с, у, мы, вам, вас,
         то, में, की, का, के, को, पर, से, এর, کا, کی, کے, میں, پر, سے,
         em, الذي, التي, من, في, الى, على, ذات, ב, ל, של, את, yang, untuk, ke, di, เพื่อ, 的, を, の, に, へ, は, が, も, で, 을, 를,
-        은, 는, 이, 가, 의,
-        에
+        은, 는, 이, 가, 의, 에
     """,
 }  # fmt: skip
 
@@ -400,8 +380,7 @@ HARMLESS_BEFORE: dict[str, str] = {
         order, article, customer, store, employee, member, tracking, booking, invoice, project, cost, center, centre, department,
         reference, invite, invitation, referral, gift, gutschein, कूपन, प्रोमो, কুপন, প্রোমো, کوپن, پرومو, 优惠, 优惠券, 折扣, 邀请,
         クーポン, 招待, ticket, case, phone, telephone, mobile, serial, model, course, room, hs, product, item, country, area,
-        region, dialling, dialing, discount, promo, coupon, voucher, postal, zip,
-        error, status, source, qr, bar
+        region, dialling, dialing, discount, promo, coupon, voucher, postal, zip, error, status, source, qr, bar
     """,
     "key": "public, primary, foreign, sort, partition, issue, project, object",
     "private key": "public",

@@ -1,11 +1,11 @@
-"""The words that value rules have beside JSON Schema: `within`, `oneOfHosts` with `schemes`, and `oneOfRecipients`.
+"""Rule words: keywords of value rules that extend JSON Schema: `within`, `oneOfHosts` with `schemes`, and `oneOfRecipients`.
 
-Decided: few words, each for a kind of text that regular expressions cannot hold because it has several spellings. Values to choose
-from are `enum`, plain texts an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no word, because
-their meaning depends on the program that reads them. Revisit when a kind of text has one grammar that all its readers share.
+Decided: few words, each for a kind of text with several spellings, which regular expressions cannot confine. Choices use `enum`, plain
+text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no word, because their meaning depends on the
+program that reads them. Revisit when a kind of text has one grammar that all its readers share.
 
-A word is a keyword of the validator, so it holds wherever a rule's schema reaches. Used by `policy.checking`, which compiles it,
-and by `policy.confinement`, which publishes it.
+A word is a keyword of the validator, so it applies wherever a rule's schema reaches. `policy.schema_check` compiles words and
+`policy.confinement` publishes them.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from gateway.policy.host_rule import judge_recipient, judge_url, read_host_rule,
 from gateway.policy.path_rule import judge_path, read_path_rule
 
 SCHEMES_WORD = "schemes"
-"""Belongs to `oneOfHosts` and means nothing without it."""
+"""Keyword of `oneOfHosts`; meaningless without it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """One compiled word of a rule."""
+    """A compiled word of a rule."""
 
     judge: Callable[[str], str | None]
-    """Returns why a text is refused, as the end of a sentence that starts with the argument; or `None`."""
+    """Returns why a text is rejected, as the end of a sentence that starts with the argument; or `None`."""
     wanted: str
-    """What a value must be, for models: a noun phrase."""
+    """Description of accepted values for models: a noun phrase."""
 
 
 def _within(node: JsonMapping) -> Word:
@@ -55,10 +55,10 @@ _READERS: dict[str, Callable[[JsonMapping], Word]] = {
 }
 
 MAX_WORD_VALUES = 10_000
-"""Most values in one argument that a rule with words is applied to: about 50 ms, because words are judged in Python."""
+"""Maximum number of values in an argument to which a rule with words is applied: about 50 ms, because words are judged in Python."""
 
 WORDS = frozenset(_READERS)
-"""The words; each judges texts and refuses every other value but a `null` that the rule's `type` admits."""
+"""The words. Each judges text and rejects every other value except a `null` that the rule's `type` accepts."""
 
 
 def has_words(rule: JsonMapping) -> bool:
@@ -77,16 +77,16 @@ def has_words(rule: JsonMapping) -> bool:
 
 
 def read_word(word: str, node: JsonMapping) -> Word:
-    """Compile one word of the rule (or the part of a rule) `node`.
+    """Compile a word of the rule (or part of a rule) `node`.
 
     Raises:
-        ValueError: Its value cannot be used; the message is the end of a sentence that starts with the rule.
+        ValueError: Its value is invalid; the message is the end of a sentence that starts with the rule.
     """
     return _READERS[word](node)
 
 
 class _Keyword:
-    """A word as the validator calls it."""
+    """A word in the form that the validator calls."""
 
     __slots__ = ("_judge", "_null_passes", "_wanted")
 

@@ -1,6 +1,6 @@
-"""Reads from a schema which types of values it admits. Used by `policy.confinement`, `policy.lint` and its helpers.
+"""Determines which types of values a schema accepts. Used by `policy.confinement`, `policy.lint` and its helpers.
 
-Schemas come from peers: every walk is bounded, and a part that cannot be read admits every type.
+Schemas come from peers: every walk is bounded, and an unreadable part accepts every type.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from typing import cast
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.schemas import as_object, nodes_in_place, resolve_local
+from gateway.policy.tool_schemas import as_object, nodes_in_place, resolve_local
 
 ALL_TYPES = frozenset({"string", "number", "array", "object", "boolean", "null"})
 """The types of JSON; an integer counts as a number."""
 
 _MAX_DEPTH = 8
-"""Nesting of combinators and references that is followed."""
+"""Maximum nesting of combinators and references that is followed."""
 
 
 def declared_schema(schema: JsonObject, name: str) -> JsonValue:
@@ -27,12 +27,12 @@ def declared_schema(schema: JsonObject, name: str) -> JsonValue:
 
 
 def types_of(schema: JsonValue, root: JsonObject) -> frozenset[str]:
-    """Return the types that `schema`, a part of the document `root`, admits."""
+    """Return the types that `schema`, a part of the document `root`, accepts."""
     return _types(schema, root, {}, 0)
 
 
 def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]], depth: int) -> frozenset[str]:
-    """`known` has the types of parts by identity, so that each part is read once however often references lead to it."""
+    """Cache the types of parts by identity in `known`, so that each part is read once however often references lead to it."""
     node = as_object(schema)
     if node is None or depth > _MAX_DEPTH:
         return ALL_TYPES
@@ -61,7 +61,7 @@ def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]]
 
 
 def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
-    """Return the types of a list's elements: every type if `schema` does not restrict them, an empty set if it admits no list."""
+    """Return the types of a list's elements: every type if `schema` does not restrict them, an empty set if it accepts no list."""
     if "array" not in types_of(schema, root):
         return frozenset()
     found = [types_of(items, root) for items in _item_schemas(schema, root)]
@@ -69,7 +69,7 @@ def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
 
 
 def _item_schemas(schema: JsonValue, root: JsonObject) -> Iterator[JsonValue]:
-    """The schemas of elements, in `schema` and in every part that judges the same value."""
+    """Yield the schemas of elements, in `schema` and in every part that judges the same value."""
     waiting, seen = [schema], set[int]()
     while waiting:
         node = as_object(waiting.pop())

@@ -1,11 +1,11 @@
-"""What a caller's API key is for: one decision about tools, resources and prompts, and what is shown of the gateway itself.
+"""Scopes of API keys: one decision about tools, resources and prompts, and about what the gateway shows of itself.
 
-A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources and native names (of a resource its URI), as
-in the `tools` of an agent. It is judged once, where the caller comes in: what an agent or workflow of this gateway calls is what
-its file names, whoever calls it.
+A scope is `SOURCE`, `SOURCE/NAME` or `KIND:SOURCE/NAME`: globs over ids of sources and native names (URIs of resources), as in an agent's
+`tools`. Scopes are judged once, where the request enters: an agent or workflow of this gateway calls what its file names,
+regardless of the caller.
 
-A pattern over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is refused unless the
-scope is for the whole source or names exactly this URI.
+A pattern over URIs compares text. A URI that a server could resolve to another place (`file:///docs/../x`) is rejected unless the scope
+covers the whole source or names exactly this URI.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from gateway.policy.path_rule import judge_uri
 RULE = "scopes"
 
 ScopeKind = Literal["tools", "resources", "prompts"]
-"""Templates count as resources, skills too."""
+"""Templates and skills count as resources."""
 
 OWN_SOURCE = "gateway"
-"""The gateway's own tools and resources: most show a caller nothing but its own tasks, sessions and results."""
+"""Source of the gateway's own tools and resources; most of them show a caller only its own tasks, sessions and results."""
 
 STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
-"""Of `OWN_SOURCE`, what tells of every source; the pages of the console do the same."""
+"""Names in `OWN_SOURCE` that report on all sources, as the console's pages do."""
 
 ADMIN_SCOPE = "admin"
-"""Makes the key an operator's: it may decide what others wait for. It grants no tool; a source of this name is written `admin/*`."""
+"""Makes the key an operator's, who may decide what others wait for. It grants no tool; a source of this name is written `admin/*`."""
 
 MAX_SCOPES = 100
 MAX_SCOPE_LENGTH = 500
@@ -38,31 +38,31 @@ _KINDS = frozenset(get_args(ScopeKind))
 
 
 class HasScopes(Protocol):
-    """The part of a principal that these rules read."""
+    """The part of a principal that these rules use."""
 
     @property
     def scopes(self) -> tuple[str, ...] | None:
-        """The scopes of the caller's key; `None` grants every tool, resource and prompt."""
+        """Scopes of the caller's key; `None` grants every tool, resource and prompt."""
         ...
 
 
 def is_admin(principal: HasScopes) -> bool:
-    """Whether the caller's key has the scope `admin`. A key without scopes may use everything, and is not an operator's."""
+    """Return whether the caller's key has the scope `admin`. A key without scopes may use everything but is not an operator's."""
     return principal.scopes is not None and ADMIN_SCOPE in principal.scopes
 
 
 def scope_problem(scope: str) -> str | None:
-    """What is wrong with a scope as an operator wrote it; `None` where nothing is."""
+    """Return what is wrong with a scope that an operator wrote, or `None`."""
     kind, source, name = _parts(scope)
     if not source or not name or len(scope) > MAX_SCOPE_LENGTH or not scope.isprintable() or any(mark in scope for mark in ' "\\'):
-        return f"{scope[:60]!r} is no scope: write SOURCE, SOURCE/NAME or KIND:SOURCE/NAME, like docs, docs/search_* or resources:docs."
+        return f"{scope[:60]!r} is not a scope: write SOURCE, SOURCE/NAME or KIND:SOURCE/NAME, e.g. docs, docs/search_* or resources:docs."
     if kind is not None and kind not in _KINDS:
         return f"Scope {scope[:60]!r} has the unknown kind {kind[:60]!r}: it is one of {', '.join(sorted(_KINDS))}, or left out for all."
     return None
 
 
 def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name: str) -> Verdict:
-    """Whether a caller with these scopes (`None`: a key for everything) may use what `source` calls `name`."""
+    """Decide whether a caller with these scopes (`None`: everything) may use the item that `source` calls `name`."""
     if scopes is None or (source == OWN_SOURCE and name not in STATUS_NAMES):
         return PASS
     problem: str | None = None
@@ -84,12 +84,12 @@ def judge_scope(scopes: Sequence[str] | None, kind: ScopeKind, source: str, name
 
 
 def knows_source(scopes: Sequence[str] | None, source: str) -> bool:
-    """Whether a caller with these scopes may use anything of a source."""
+    """Return whether a caller with these scopes may use anything of a source."""
     return scopes is None or any(scope != ADMIN_SCOPE and fnmatchcase(source, _parts(scope)[1]) for scope in scopes)
 
 
 def _parts(scope: str) -> tuple[str | None, str, str]:
-    """Kind, source and name; a source alone is all of it."""
+    """Return kind, source and name; a scope without a name covers the whole source."""
     place, slash, name = scope.partition("/")
     kind, colon, source = place.rpartition(":")
     return (kind if colon else None), source, (name if slash else "*")

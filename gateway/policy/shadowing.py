@@ -1,7 +1,7 @@
-"""Tools that look like another server's, or whose texts speak of them: what an attacker who controls one server tries first.
+"""Finds tools that look like another server's tools, or whose texts mention them: the first attempts of a hostile server.
 
-Nothing is refused for it, because honest servers do the same by accident; `doctor` says it. Compared are names as clients
-see them, so a remark is about what a model could really confuse.
+Nothing is rejected, because honest servers do the same by accident; `doctor` reports it. Names are compared as clients see them, because
+only those can confuse a model.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ _LETTERS_ALIKE = dict(
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
 _UNMISTAKABLE = re.compile(r"[a-z0-9][_.-][a-z0-9]|[a-z][A-Z]")
-"""A native name that cannot be taken for an ordinary word: `read_file`, `readFile`."""
+"""A native name that cannot be an ordinary word: `read_file`, `readFile`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """One tool of one source."""
+    """A tool of a source."""
 
     source: str
     native: str
@@ -37,14 +37,14 @@ class Named:
 
 
 def skeleton(name: str) -> str:
-    """`name` with everything that looks alike made equal; two names with one skeleton can be confused."""
+    """Return `name` with look-alike characters unified; two names with the same skeleton can be confused."""
     text = unicodedata.normalize("NFKC", name).casefold()
     text = "".join(_LETTERS_ALIKE.get(character, character) for character in text)
     return re.sub(r"_+", "_", text.replace("rn", "m").replace("vv", "w").translate(_LOOKS_LIKE))
 
 
 def shadowing_remarks(tools: Sequence[Named]) -> tuple[str, ...]:
-    """Sentences for an operator about the tools of all sources together."""
+    """Return remarks for an operator about the tools of all sources together."""
     return (*_look_alikes(tools), *_mentions(tools))
 
 
@@ -81,6 +81,6 @@ def _mentions(tools: Sequence[Named]) -> Iterator[str]:
 
 
 def _other(natives: Mapping[str, set[str]], word: str, source: str) -> str | None:
-    """The one other source that has a tool natively called `word`, where `source` itself has none."""
+    """Return the only other source with a tool natively called `word`, if `source` itself has none."""
     owners = natives.get(word, set())
     return next(iter(sorted(owners)), None) if owners and source not in owners else None

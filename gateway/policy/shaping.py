@@ -1,7 +1,7 @@
-"""How one tool is published instead of as its server wrote it: names, texts and arguments of `policies.<s>.overrides`.
+"""Changes how a tool is published: names, texts and arguments in `policies.<s>.overrides`.
 
-Plain data in, plain data out. `policy.arguments` asks here which arguments are withheld from callers and what is put
-in for them; the catalog asks for names; `tools.guard` for texts. Schemas come from peers, so every walk is bounded.
+Plain data in, plain data out. `policy.argument_policy` uses the withheld and filled-in arguments, the catalog the names, `gate.tools` the
+texts. Schemas come from peers, so every walk is bounded.
 """
 
 from __future__ import annotations
@@ -13,19 +13,19 @@ from typing import cast
 
 from gateway.config.policies import ToolOverride
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.schemas import as_object, declared_names, resolve_local
+from gateway.policy.tool_schemas import as_object, declared_names, resolve_local
 
 FRAMEWORK_NAMES = frozenset({
     "chat_options", "tools", "tool_choice", "session", "thread", "conversation_id", "options", "response_format",
 })  # fmt: skip
-"""Arguments a remote server declares under names that agent frameworks use for themselves: only sent where configured as extras."""
+"""Arguments with names that agent frameworks use for themselves; sent to a remote server only if configured as extra arguments."""
 
 NO_NAMES: frozenset[str] = frozenset()
-"""For tools of our own, whose authors may name their arguments as they like."""
+"""For our own tools, whose authors may choose any argument names."""
 
 _MAX_PRUNED_NODES = 5_000
 _MAX_PRUNED_DEPTH = 64
-"""How far a schema is searched for a withheld argument; beyond that it stays published, but is never let through."""
+"""Maximum depth at which a schema is searched for a withheld argument; a deeper one stays published but is never accepted."""
 
 _LISTS = ("allOf", "anyOf", "oneOf")
 _APPLICATORS = ("if", "then", "else")
@@ -33,34 +33,34 @@ _APPLICATORS = ("if", "then", "else")
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """What is put into the arguments of a call."""
+    """Values that are added to the arguments of a call."""
 
     defaults: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     fixed: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
 
     def fill(self, arguments: JsonObject) -> JsonObject:
-        """`arguments` with the defaults that are missing and every fixed value; a new object that shares nothing with us."""
+        """Return `arguments` with missing defaults and every fixed value; a new object that shares nothing with this one."""
         return {**copy.deepcopy(self.defaults), **arguments, **copy.deepcopy(self.fixed)}
 
 
 @dataclass(frozen=True, slots=True)
 class ArgumentPlan:
-    """Which arguments of one tool a caller may give, and what is put in besides."""
+    """Which arguments of a tool a caller may pass, and which values are added."""
 
     accepted: frozenset[str]
-    """Names let through from a caller."""
+    """Names accepted from a caller."""
     withheld: Mapping[str, str]
-    """Names that the tool has and a caller may not give → the rule that says so."""
+    """Names that the tool has and a caller may not pass → the rule that withholds them."""
     filling: Filling | None = None
 
 
 def plan_arguments(
     tool_name: str, declared: frozenset[str], extra: frozenset[str], denied: frozenset[str], override: ToolOverride | None
 ) -> ArgumentPlan:
-    """Decide over every argument of the tool with native `tool_name`.
+    """Decide about every argument of the tool with native `tool_name`.
 
-    `denied` are framework names; a declared one passes only as an extra. A fixed value or default for an argument that
-    is neither declared nor an extra is not sent: an override cannot widen the allowlist.
+    `denied` are framework names; a declared one is accepted only as an extra argument. A fixed value or default for an argument that is
+    neither declared nor extra is not sent: an override cannot extend the allowlist.
     """
     known = declared | extra
     withheld = dict.fromkeys(sorted((declared & denied) - extra), "frameworkNames")
@@ -77,16 +77,16 @@ def plan_arguments(
 
 
 def with_properties(schema: JsonObject) -> JsonObject:
-    """`schema` itself, or with an empty `properties` where it has none that can be read (requirements 3.A/4, 22)."""
+    """Return `schema` itself, or a copy with empty `properties` if it has none that are readable."""
     if isinstance(schema.get("properties"), dict) or ("properties" not in schema and declared_names(schema)):
         return schema
     return {**schema, "properties": {}}
 
 
 def without_arguments(schema: JsonObject, gone: Iterable[str], optional: Iterable[str] = ()) -> JsonObject:
-    """`schema` not declaring the arguments in `gone` and not requiring those in `optional`; itself where nothing changes.
+    """Return `schema` without the arguments in `gone`, and with those in `optional` not required; the same object if nothing changes.
 
-    Searches wherever a keyword applies in place; a local `$ref` to a part that declares one is written out.
+    Searches everywhere a keyword applies in place; a local `$ref` to a part that declares such an argument is replaced by a changed copy.
     """
     taken = frozenset(gone)
     lenient = taken | frozenset(optional)
@@ -94,7 +94,7 @@ def without_arguments(schema: JsonObject, gone: Iterable[str], optional: Iterabl
 
 
 class _Pruner:
-    """One walk; hands back the very object it was given wherever nothing had to change."""
+    """One walk; returns the original object wherever nothing changes."""
 
     def __init__(self, root: JsonObject, gone: frozenset[str], lenient: frozenset[str]) -> None:
         self._root = root
@@ -166,7 +166,7 @@ class _Pruner:
 
 
 def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
-    """`schema` telling the operator's default of each declared argument."""
+    """Return `schema` with the operator's default of each declared argument."""
     properties = as_object(schema.get("properties")) or {}
     told: JsonObject = {}
     for name, value in defaults.items():
@@ -182,16 +182,16 @@ def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
 def shown_texts(
     title: str | None, description: str | None, annotations: JsonObject | None, override: ToolOverride
 ) -> tuple[str | None, str | None, JsonObject | None]:
-    """Title, description and annotations as published. `annotations.title` follows the title: older clients show that one."""
+    """Return title, description and annotations as published. `annotations.title` equals the title, because older clients show that one."""
     if override.title is not None and annotations is not None and "title" in annotations:
         annotations = {**annotations, "title": override.title}
     return override.title or title, override.description or description, annotations
 
 
 def public_names(natives: Iterable[str], overrides: Mapping[str, ToolOverride]) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
-    """Native name → name before the prefix, and each native name that lost its name → (that name, who has it).
+    """Return native name → published name without prefix; and native name → (wanted name, owner) for each tool that lost its name.
 
-    A tool's own name goes before one given by an override, then the order of the source counts.
+    A tool's own name has precedence over one from an override; otherwise the order of the source decides.
     """
     listed = list(natives)
     renamed = {name: new for name in listed if (o := overrides.get(name)) is not None and (new := o.name) is not None and new != name}

@@ -1,6 +1,6 @@
-"""What a skill's `allowed-tools` means here: it may take tools away from an agent that follows the skill, never add any.
+"""Interprets a skill's `allowed-tools`: it can remove tools from an agent that follows the skill, but never add any.
 
-Pure; `agents` asks it for agents with `narrow-to-skills`. Everywhere else the field is data.
+Pure; used by `agents` for agents with `narrow-to-skills`. Everywhere else the field is only data.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ _WISH = re.compile(r"[^\s,()]+(?:\([^)]*\))?")
 
 
 def wished_tools(value: JsonValue) -> list[str] | None:
-    """The tool names and globs in an `allowed-tools` field, text or list; `None` where it is not written.
+    """Return the tool names and globs in an `allowed-tools` field (text or list), or `None` if the field is absent.
 
-    What stands in parentheses narrows a host's own tools and means nothing here, so the name before it counts.
+    Text in parentheses restricts tools of other hosts and is ignored; the name before it counts.
     """
     if value is None:
         return None
@@ -27,9 +27,9 @@ def wished_tools(value: JsonValue) -> list[str] | None:
 
 
 def narrow_tools(names: Iterable[str], wishes: Sequence[JsonValue]) -> set[str]:
-    """Those of `names` (exposed ones) that some skill wants, by their `allowed-tools` fields in `wishes`.
+    """Return those of `names` (exposed names) that some skill requests in its `allowed-tools` field (`wishes`).
 
-    A skill without the field wants everything. Other hosts' spelling `mcp__<server>__<tool>` and ours with a slash count too.
+    A skill without the field requests all tools. The spellings `mcp__<server>__<tool>` of other hosts and ours with a slash count too.
     """
     found = set(names)
     patterns: list[str] = []

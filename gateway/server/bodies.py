@@ -1,19 +1,18 @@
-"""Checks on the body of a request before a message is read from it: UTF-8 text within bounds. Used by every transport.
+"""Checks on request bodies before they are parsed: UTF-8 text of bounded size and structure. Used by every transport.
 
-JSON in other encodings is valid for Python's `json.loads`, which detects UTF-16 and UTF-32 and accepts encoded surrogates. A proxy or a
-policy in front of the gateway would read other text than the gateway, so only UTF-8 is accepted (RFC 8259, 8.1).
-
-A member or an element costs microseconds in models, copies and rules, on the event loop. So a body may have only so many, counted before
-it is parsed.
+Python's `json.loads` also accepts UTF-16, UTF-32 and encoded surrogates. A proxy or policy in front of the gateway would read different
+text, so only UTF-8 is accepted (RFC 8259, 8.1). A member of an object or an element of a list costs microseconds on the event loop, in
+models, copies and rules, so their number is bounded and counted before parsing.
 """
 
 from __future__ import annotations
 
 import codecs
+from collections import deque
 from typing import TYPE_CHECKING
 
 from gateway.protocol import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
-from gateway.server.answers import Refusal
+from gateway.server.http_responses import Refusal
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -22,13 +21,13 @@ NOT_UTF8 = "Parse error: the message is not UTF-8 JSON. Send UTF-8 without a byt
 
 
 MAX_PARTS = 50_000
-"""Members of objects, objects and lists in one message. As many members cost about 50 ms on the SDK path."""
+"""Maximum number of members, objects and lists in one message. This many members take about 50 ms on the SDK path."""
 
 MAX_VALUES = 100_000
-"""Members of objects and elements of lists in one message. As many numbers cost about 50 ms."""
+"""Maximum number of members and list elements in one message. This many numbers take about 50 ms."""
 
 WINDOW_BYTES = 65_536
-"""Bytes counted at a time: less than a millisecond."""
+"""Bytes counted at once, in less than a millisecond."""
 
 _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
 
@@ -39,18 +38,18 @@ TOO_MANY_PARTS = (
 
 
 COUNTED_SCOPE_KEY = "moongate.counted"
-"""ASGI scope key of a request whose body has come and has not too many parts."""
+"""ASGI scope key, set when the whole body was received and is within `MAX_PARTS` and `MAX_VALUES`."""
 
 
 def problem_of(data: bytes, *, is_counted: bool = False) -> tuple[int, str] | None:
-    """Return the JSON-RPC code and message if no message may be read from `data`."""
+    """Return the JSON-RPC code and message of the error if `data` must not be parsed."""
     if not is_utf8_text(data):
         return PARSE_ERROR, NOT_UTF8
     return (INVALID_PARAMS, TOO_MANY_PARTS) if not is_counted and has_too_many_parts(data) else None
 
 
 def has_too_many_parts(data: bytes) -> bool:
-    """Whether JSON text has more than `MAX_PARTS` members, objects and lists, or `MAX_VALUES` values. Small bodies cost one comparison."""
+    """Whether JSON text exceeds `MAX_PARTS` or `MAX_VALUES`. Small bodies cost one comparison."""
     if len(data) <= MAX_PARTS or (structure_of(data) <= MAX_PARTS and data.count(b",") < MAX_VALUES):
         return False
     counted = PartCounter()
@@ -59,27 +58,27 @@ def has_too_many_parts(data: bytes) -> bool:
 
 
 def structure_of(data: bytes) -> int:
-    """The number of characters that begin a member, an object or a list, those in strings included: at least as many as there are."""
+    """Return an upper bound of the members, objects and lists in JSON text: it counts `:`, `{` and `[`, also inside strings."""
     return data.count(b":") + data.count(b"{") + data.count(b"[")
 
 
 class PartCounter:
-    """Counts the members, objects, lists and values of JSON text that comes in pieces, without those characters in strings."""
+    """Counts the members, objects, lists and values of JSON text that arrives in pieces. Characters inside strings do not count."""
 
     __slots__ = ("_is_escaped", "_is_inside", "parts", "values")
 
     def __init__(self) -> None:
         self.parts = self.values = 0
         self._is_escaped = self._is_inside = False
-        """The last piece ended with a backslash that concerns the next character; it ended inside a string."""
+        """Whether the last piece ended with a backslash that escapes the next character, and whether it ended inside a string."""
 
     @property
     def is_over(self) -> bool:
-        """Whether a message may not have as many."""
+        """Whether a limit is exceeded."""
         return self.parts > MAX_PARTS or self.values >= MAX_VALUES
 
     def feed(self, data: bytes) -> None:
-        """Count one more piece, however it was cut. Nothing is counted beyond the limits."""
+        """Count one more piece. Counting stops when a limit is exceeded."""
         for start in range(0, len(data), WINDOW_BYTES):
             if self.is_over:
                 return
@@ -90,7 +89,7 @@ class PartCounter:
             piece = piece[1:]
         self._is_escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
         unescaped = piece.replace(rb"\\", b"").replace(rb"\"", b"")
-        bare = unescaped.translate(None, _OTHER).replace(b'""', b"")  # what is left is inside a string if it was before
+        bare = unescaped.translate(None, _OTHER).replace(b'""', b"")  # each quote left opens or closes a string
         between = bare.split(b'"')
         outside = b"".join(between[1::2] if self._is_inside else between[::2])
         if len(between) % 2 == 0:
@@ -100,7 +99,7 @@ class PartCounter:
 
 
 def is_utf8_text(data: bytes) -> bool:
-    """Whether `data` is UTF-8 text that JSON can be read from: no byte order mark, no NUL (every UTF-16 message has one)."""
+    """Whether `data` is UTF-8 without a byte order mark and without NUL, which every UTF-16 message contains."""
     if data.startswith(codecs.BOM_UTF8) or b"\0" in data:
         return False
     try:
@@ -111,7 +110,7 @@ def is_utf8_text(data: bytes) -> bool:
 
 
 def has_foreign_charset(content_type: bytes) -> bool:
-    """Whether a `Content-Type` names a charset other than UTF-8, or names one in the extended form (RFC 8187), which nobody writes here."""
+    """Whether a `Content-Type` names a charset other than UTF-8, also in the extended form of RFC 8187."""
     for parameter in content_type.lower().split(b";")[1:]:
         name, _, value = parameter.partition(b"=")
         is_utf_8 = value.strip().strip(b'"') in (b"utf-8", b"utf8")
@@ -120,11 +119,44 @@ def has_foreign_charset(content_type: bytes) -> bool:
     return False
 
 
+class BufferedReceive:
+    """The ASGI `receive` of a request whose body was read ahead: it returns every message again, from the first."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._seen: deque[Message] = deque()
+
+    async def read(self, length: int) -> bytes | None:
+        """Read the whole body; `None` if it does not have `length` bytes, or the client disconnected."""
+        parts: list[bytes] = []
+        size, has_more = 0, True
+        while has_more:
+            message = await self._receive()
+            self._seen.append(message)
+            if message["type"] != "http.request":
+                return None
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            has_more = message.get("more_body", False)
+            if size > length:
+                return None
+        return (parts[0] if len(parts) == 1 else b"".join(parts)) if size == length else None
+
+    async def ended(self) -> None:
+        """Wait until the client disconnects, after the whole body was read."""
+        while (await self._receive())["type"] != "http.disconnect":
+            pass
+
+    async def __call__(self) -> Message:
+        """Return the next message."""
+        return self._seen.popleft() if self._seen else await self._receive()
+
+
 class Utf8Bodies:
-    """ASGI middleware: answers 400 to a POST whose body `problem_of` refuses and 413 to one that is too large; passes others on whole."""
+    """ASGI middleware: rejects a POST with a malformed body (400) or a body that is too large (413), and passes on other bodies whole."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:
-        """`is_rpc` at the MCP endpoint: refusals are JSON-RPC errors."""
+        """With `is_rpc`, at the MCP endpoint, rejections are JSON-RPC errors."""
         self._app = app
         self._is_rpc = is_rpc
         self._max_bytes = max_bytes
@@ -140,18 +172,18 @@ class Utf8Bodies:
         while has_more:
             message = await receive()
             if message["type"] != "http.request":
-                return  # the client left
+                return  # the client disconnected
             parts.append(message.get("body", b""))
             size += len(parts[-1])
             has_more = message.get("more_body", False)
             if size > self._max_bytes:
-                await too_large(self._max_bytes).to_answer(is_rpc=is_rpc)(scope, receive, send)
+                await too_large(self._max_bytes).to_response(is_rpc=is_rpc)(scope, receive, send)
                 return
         body = b"".join(parts)
         del parts
         problem = problem_of(body, is_counted=COUNTED_SCOPE_KEY in scope)
         if problem is not None:
-            await Refusal(400, *problem).to_answer(is_rpc=is_rpc)(scope, receive, send)
+            await Refusal(400, *problem).to_response(is_rpc=is_rpc)(scope, receive, send)
             return
         whole: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
         del body
@@ -163,5 +195,5 @@ class Utf8Bodies:
 
 
 def too_large(max_bytes: int) -> Refusal:
-    """The refusal of a request whose body is larger than the gateway takes."""
+    """Return the rejection of a request body over `max_bytes`."""
     return Refusal(413, INVALID_REQUEST, f"The request body is larger than {max_bytes} bytes (`server.http.maxRequestBytes`).")

@@ -1,7 +1,6 @@
-"""`tools/call`: from the wire to the gate and back, for both eras.
+"""`CallHandler`: serves `tools/call` of both eras. `run` and `run_legacy` are used by both paths, the handler itself by the SDK path.
 
-The only place that turns a `ToolOutcome` into a wire result. Policy is not here: the tool handed out by the
-catalog is already guarded.
+Policy is applied by the gate: the catalog's tools are already guarded.
 """
 
 from __future__ import annotations
@@ -12,37 +11,35 @@ from functools import partial
 from typing import TYPE_CHECKING, cast
 
 from gateway.catalog import Catalog
-from gateway.errors import AskUnavailable, NotFound, TaskError, ToolFailed, UpstreamRefused
+from gateway.errors import AskUnavailable, NotFound, Rejected, TaskError, ToolFailed
+from gateway.gate.refusals import refusal
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
-from gateway.policy.pins import PINS_RULE
+from gateway.policy.pin_check import PINS_RULE
 from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
-from gateway.server.clients import Clients, RequestContext, is_modern, scope_of_request
-from gateway.server.errors import relays_code, to_rpc_error
+from gateway.server.call_results import is_plain_result, to_wire
+from gateway.server.client_limits import fit_outcome
+from gateway.server.clients import Clients, CloseableCaller, RequestContext, is_modern, scope_of_request
+from gateway.server.fast_path.in_flight import InFlightCall
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
-from gateway.server.plain_results import is_plain_result
-from gateway.server.profiles import fit_outcome
-from gateway.server.running import RunningCalls
-from gateway.server.tasks import TaskHandler, declares_tasks
-from gateway.server.underway import ClosingCaller, Underway
+from gateway.server.rpc_errors import relays_code, to_rpc_error
+from gateway.server.running_calls import RunningCalls
+from gateway.server.task_calls import TaskHandler, declares_tasks
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
-from gateway.tools.call_record import refusal
 from gateway.tools.context import CallContext, Caller
 from gateway.tools.drive import drive, drive_on
-from gateway.tools.guard import GuardedTool
 
 if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams
 
-    from gateway.server.wire_caller import WireCaller
+    from gateway.server.sdk_path.wire_caller import WireCaller
 
 FIRST_WITH_TASKS = "2025-11-25"
-"""The first protocol version that has tasks; older clients never heard of them."""
+"""The first protocol version with tasks."""
 
-
-RUNNING_SCOPE_KEY = "moongate.running"
-"""ASGI scope key of a call that `direct` began: its outcome is awaited instead of calling once more. Cancelled with who awaits it."""
-
+STARTED_SCOPE_KEY = "moongate.started"
+"""ASGI scope key of the `InFlightCall` of a request that the fast path started and delegated."""
 
 KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
 
@@ -56,25 +53,23 @@ class CallHandler:
         self._clients = clients
         self._parked = parked
         self.running = RunningCalls()
-        self.handed: dict[int | str, Underway] = {}
-        """Calls that were begun for the client over lines (`conversation`) and are handed on, by the id of their request."""
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
-        """Run one leg of a call."""
-        from gateway.server.wire_caller import WireCaller, is_call_result
+        """Run one leg of a call, or await the call that the fast path started for this request."""
+        from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
 
         modern = is_modern(ctx)
         era = "modern" if modern else "legacy"
         caller = WireCaller(ctx, self._clients.tasks)
         facts = self._clients.context(ctx, caller)
         try:
-            running = self._running(ctx)
+            started = _started_call(ctx)
             outcome: ToolOutcome = Complete.text(KEY_GONE, is_error=True)
-            with self.running.of(facts.principal.id):  # left early where the key is gone
-                outcome = await (self._leg(ctx, params.name, facts, caller) if running is None else running.outcome(caller))
+            with self.running.of(facts.principal.id):  # cancelled when the caller's key is revoked; then the error above is the outcome
+                outcome = await (self._leg(ctx, params.name, facts, caller) if started is None else started.outcome(caller))
             if modern and scope_of_request(ctx) is None:
                 self._parked.note_behind(outcome, partial(self._again, ctx, params.name), facts)
-        except UpstreamRefused as error:
+        except Rejected as error:
             if relays_code(error.code, era):
                 raise to_rpc_error(error, era) from None
             outcome = Complete.text(f"Server {error.server!r} refused the call: {error}", is_error=True)
@@ -95,13 +90,6 @@ class CallHandler:
             outcome = Complete.text(f"Tool {params.name!r} answered with a result that cannot be read; it may have run.", is_error=True)
         return to_wire(outcome, modern=modern)
 
-    def _running(self, ctx: RequestContext) -> Underway | None:
-        """The call of this very request that `direct` began and handed on."""
-        scope = scope_of_request(ctx)
-        if scope is not None:
-            return cast("Underway | None", scope.get(RUNNING_SCOPE_KEY))
-        return self.handed.pop(ctx.request_id, None) if ctx.request_id is not None else None
-
     async def _leg(self, ctx: RequestContext, name: str, facts: CallContext, caller: WireCaller) -> ToolOutcome:
         try:
             tool = await self._catalog.seek(name)
@@ -117,7 +105,7 @@ class CallHandler:
         return await (await self._catalog.seek(name)).call(arguments, leg)
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
-        """One leg of a 2026 client's call, for this handler and for `direct`."""
+        """Run one leg of a 2026 client's call."""
         if declares_tasks(ctx):
             ctx = dataclasses.replace(ctx, takes_tasks=True)
             if self._tasks.starts_here(tool, arguments, ctx):
@@ -143,8 +131,8 @@ class CallHandler:
 
         return run
 
-    async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: ClosingCaller) -> ToolOutcome:
-        """A 2025 client's call, for this handler and for `direct`."""
+    async def run_legacy(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: CloseableCaller) -> ToolOutcome:
+        """Run a 2025 client's call to its end, and send its requests for input to the client."""
         if self._tasks.must_run_here(tool):
             if ctx.client.protocol_version >= FIRST_WITH_TASKS:
                 raise RpcError(METHOD_NOT_FOUND, f"Tool {tool.exposed_name!r} only runs as a task: send `task` with the call.")
@@ -164,25 +152,10 @@ class CallHandler:
             return Complete.text(str(error), is_error=True)
 
 
-def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
-    """The wire result of an outcome: `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`."""
-    match outcome:
-        case Complete():
-            result: JsonObject = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
-            return {"resultType": "complete", **result} if modern else result
-        case InputRequired():
-            return input_required_to_wire(outcome)
-        case TaskStarted():
-            return {**outcome.task, "resultType": "task"}
-
-
-def input_required_to_wire(outcome: InputRequired) -> JsonObject:
-    """An MCP `InputRequiredResult`."""
-    wire: JsonObject = {"resultType": "input_required"}
-    if outcome.requests:
-        wire["inputRequests"] = {key: dict(request) for key, request in outcome.requests.items()}
-    if outcome.state is not None:
-        wire["requestState"] = outcome.state
-    if outcome.meta:
-        wire["_meta"] = outcome.meta
-    return wire
+def _started_call(ctx: RequestContext) -> InFlightCall | None:
+    """Return the call that the fast path started for a request and delegated: over HTTP in the ASGI scope, over lines as the request."""
+    request: object = ctx.request
+    if isinstance(request, InFlightCall):
+        return request
+    scope = scope_of_request(ctx)
+    return None if scope is None else cast("InFlightCall | None", scope.get(STARTED_SCOPE_KEY))

@@ -1,8 +1,8 @@
 """`Changes`: notifies 2025 sessions of changed lists and resources, and passes the same changes to the streams of 2026 clients.
 
-It needs no SDK, so a session on the fast path is notified without it. The streams are `listening`'s, which comes with the SDK.
-Changes within `COALESCE_SECONDS` become one notification, and each list is notified at most once per `SPACING_SECONDS`; the last change
-is always notified. Each session is notified in a task of its own, so a client that does not read delays no other client.
+It works without the SDK, for sessions on the fast path. The streams (`sdk_path.listen_streams`) are attached when the SDK is loaded.
+Changes within `COALESCE_SECONDS` become one notification, and each list is notified at most once per `SPACING_SECONDS`. The last change
+is always notified. Each session is notified in a separate task, so a client that does not read delays no other client.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 COALESCE_SECONDS = 0.05
-"""Changes within this time are told together."""
+"""Changes within this time are sent in one notification."""
 
 SPACING_SECONDS = 1.0
-"""Between two notifications of one list to one client."""
+"""Minimum time between two notifications of one list to one client."""
 
 SEND_SECONDS = 5.0
 """A client that does not take a notification within this time is skipped."""
 
 MAX_PENDING_UPDATES = 10_000
-"""Changed resources waiting to be told, of all and of one client; further ones are dropped, as the spec allows."""
+"""Maximum number of pending resource updates, in total and per client. Later updates are dropped, as the specification allows."""
 
 _LISTENERS = ""
-"""The scope of all clients of the modern era together: who of them loaded tools cannot be told apart on a stream."""
+"""Key of all 2026 clients together, because a stream does not identify the client that loaded tools."""
 
 _NOTIFICATIONS: dict[ChangeKind, str] = {
     "tools": "notifications/tools/list_changed",
@@ -48,22 +48,22 @@ _Key = TypeVar("_Key", bound=str)
 
 
 class _Paced(Generic[_Key]):
-    """What there is to tell, each key at most once per `SPACING_SECONDS`."""
+    """Pending notifications. Each key becomes due at most once per `SPACING_SECONDS`."""
 
     def __init__(self) -> None:
         self._waiting: set[_Key] = set()
         self._not_before: dict[_Key, float] = {}
 
     def add(self, key: _Key) -> None:
-        """There is something to tell."""
+        """Add a pending notification."""
         self._waiting.add(key)
 
     def due(self) -> float:
-        """When the next of what waits may be told."""
+        """Return when the next pending notification is due; infinite if there is none."""
         return min((self._not_before.get(key, -math.inf) for key in self._waiting), default=math.inf)
 
     def take(self) -> set[_Key]:
-        """What may be told now; it counts as told."""
+        """Remove and return the notifications that are due."""
         now = anyio.current_time()
         self._not_before = {key: time for key, time in self._not_before.items() if time > now}
         ready = {key for key in self._waiting if key not in self._not_before}
@@ -76,24 +76,24 @@ class Streams(Protocol):
     """The `subscriptions/listen` streams of 2026 clients."""
 
     async def list_changed(self, kind: ChangeKind) -> None:
-        """Send a notification that a list changed to each stream that asked for it."""
+        """Send a list-changed notification to each stream that subscribed to it."""
         ...
 
     async def resource_updated(self, uri: str) -> None:
-        """The same for a watched resource."""
+        """Send a resource update to each stream that subscribed to the resource."""
         ...
 
 
 @dataclass(slots=True)
-class _News:
-    """What one legacy session has yet to be told."""
+class _Pending:
+    """Notifications that one 2025 session has not been sent yet."""
 
     lists: set[ChangeKind] = field(default_factory=lambda: cast("set[ChangeKind]", set()))
     updates: dict[str, None] = field(default_factory=lambda: cast("dict[str, None]", {}))
 
 
 class Changes:
-    """Follows the catalog and tells the clients; `run` must be going."""
+    """Observes the catalog and notifies the clients while `run` runs."""
 
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
@@ -102,8 +102,8 @@ class Changes:
         self._lists: _Paced[ChangeKind] = _Paced()
         self._updates: dict[str, None] = {}
         self._scopes: _Paced[str] = _Paced()
-        self._telling: dict[LegacySession, _News] = {}
-        """The sessions being told something right now, with what they are told after it."""
+        self._sending: dict[LegacySession, _Pending] = {}
+        """Sessions with a sending task, with what the task sends next."""
         self._wake = anyio.Event()
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
@@ -119,7 +119,7 @@ class Changes:
         self._wake.set()
 
     def _listing_changed(self, scope: str) -> None:
-        """One client loaded or unloaded tools: only its session is told, or every listener of the modern era."""
+        """Note that one client loaded or unloaded tools. Only its session is notified, or every stream of 2026 clients."""
         sessions = {scope_of(session.profile.session_id, "") for session in self._clients.all()}
         self._scopes.add(scope if scope in sessions else _LISTENERS)
         self._wake.set()
@@ -147,32 +147,32 @@ class Changes:
                     for uri in updates:
                         await self._streams.resource_updated(uri)
                 for scope, session in own.items():
-                    told: set[ChangeKind] = {*lists, "tools"} if scope in scopes else lists
-                    self._tell(session, told, [u for u in updates if session.watched[u]], tasks)
+                    changed: set[ChangeKind] = {*lists, "tools"} if scope in scopes else lists
+                    self._notify(session, changed, [u for u in updates if session.watched[u]], tasks)
 
-    def _tell(self, session: LegacySession, lists: set[ChangeKind], updates: list[str], tasks: anyio.abc.TaskGroup) -> None:
-        """Have a session told, after what it is being told already: one task for a session at a time."""
+    def _notify(self, session: LegacySession, lists: set[ChangeKind], updates: list[str], tasks: anyio.abc.TaskGroup) -> None:
+        """Notify a session, after what is being sent to it already. A session has at most one sending task."""
         if not lists and not updates:
             return
-        news = self._telling.get(session)
-        if news is None:
-            news = self._telling[session] = _News()
-            tasks.start_soon(self._tell_all, session, news)
-        news.lists |= lists
-        for uri in updates[: MAX_PENDING_UPDATES - len(news.updates)]:
-            news.updates[uri] = None
+        pending = self._sending.get(session)
+        if pending is None:
+            pending = self._sending[session] = _Pending()
+            tasks.start_soon(self._send_all, session, pending)
+        pending.lists |= lists
+        for uri in updates[: MAX_PENDING_UPDATES - len(pending.updates)]:
+            pending.updates[uri] = None
 
-    async def _tell_all(self, session: LegacySession, news: _News) -> None:
+    async def _send_all(self, session: LegacySession, pending: _Pending) -> None:
         try:
-            while news.lists or news.updates:
-                lists, news.lists = sorted(news.lists), set()
-                updates, news.updates = news.updates, {}
+            while pending.lists or pending.updates:
+                lists, pending.lists = sorted(pending.lists), set()
+                updates, pending.updates = pending.updates, {}
                 with anyio.move_on_after(SEND_SECONDS):
                     for kind in lists:
                         await session.channel.notify(_NOTIFICATIONS[kind], None)
                     for uri in updates:
                         await session.channel.notify("notifications/resources/updated", {"uri": uri})
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
-            logger.debug("a client left while it was told of changes")
+            logger.debug("notification not sent reason=client-closed")
         finally:
-            del self._telling[session]
+            del self._sending[session]

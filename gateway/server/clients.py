@@ -1,7 +1,7 @@
-"""Who is connected: legacy sessions with what they asked for, and the facts of one request.
+"""`Clients`: the 2025 sessions of the server, and the call context of each request.
 
-A legacy client is a session with state (log level, watched resources, a channel for notifications); a modern one
-is whatever its request says. This is the only module that looks into the SDK's per-connection object.
+A 2025 client is a session with state: log level, watched resources, a channel for notifications. All facts about a 2026 client are in its
+request. Only this module accesses the SDK's connection object.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from gateway.catalog.disclosure import scope_of
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
-from gateway.server.attendance import ATTENDANCE_SCOPE_KEY, Attendance
-from gateway.server.handshake import Hello
-from gateway.tools.context import CallContext, Caller, ClientProfile, LateClock, LogLevel, Presence
+from gateway.server.fast_path.handshake import InitializeRequest
+from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
+from gateway.tools.clocks import LateClock
+from gateway.tools.context import CallContext, Caller, ClientProfile, LogLevel, Presence
 
 if TYPE_CHECKING:
     from typing import Any
@@ -35,22 +36,22 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PRINCIPAL_SCOPE_KEY = "moongate.principal"
-"""ASGI scope key under which the HTTP transport leaves the verified principal."""
+"""ASGI scope key of the authenticated principal."""
 
 SEEN_SECONDS = 120.0
-"""How long after a request the SDK has served its session is known without it: the SDK ends a session that it sees no request of."""
+"""Time after a request during which a session of the SDK path is used without asking the SDK, which ends idle sessions."""
 
 _NO_META: JsonMapping = {}
 
 DEFAULT_LOG_LEVEL: LogLevel = "info"
-"""What a legacy client that never set a level is sent (the spec leaves it to the server)."""
+"""Log level of a 2025 client that did not set one; the specification leaves it to the server."""
 
 RequestContext: TypeAlias = "ServerRequestContext[Any, Any]"
-"""What the SDK tells a handler."""
+"""The SDK's context of one request."""
 
 
 class Channel(Protocol):
-    """The way to a client of 2025 that no request of its own opened; where there is none, what is sent is dropped."""
+    """Sends notifications to a 2025 client outside its requests. Without an open stream they are dropped."""
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
         """Send a notification."""
@@ -59,66 +60,83 @@ class Channel(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LegacySession:
-    """One handshake-era connection."""
+    """One 2025 session."""
 
     profile: ClientProfile
     channel: Channel
-    """Its standalone channel."""
     log_level: LogLevel = DEFAULT_LOG_LEVEL
     watched: Counter[str] = field(default_factory=lambda: Counter[str]())
     wire_id: str = ""
-    """Its `Mcp-Session-Id`; empty over lines."""
+    """The `Mcp-Session-Id`; empty over lines."""
     opened_by: str = ""
-    """Id of its principal."""
+    """Id of the principal that opened it."""
     seen: float = 0.0
-    """When its keeper last served it (monotonic)."""
+    """Time of the last request (monotonic), as far as the path that keeps the session knows it."""
     used: float = 0.0
-    """When the direct path last served it, if the SDK keeps it."""
+    """Time of the last request on the fast path (monotonic), if the SDK path keeps the session."""
     idle_seconds: float | None = None
-    """How long after that `lean` keeps it; `None` where the SDK keeps it."""
+    """Idle timeout on the fast path; `None` if the SDK path keeps the session."""
     is_here: bool = True
-    """Whether its client is through with the handshake, or behaves so; it is notified of changes from then on."""
+    """Whether the client completed the handshake, or sent another request. Then it is notified of changes."""
     is_initialized: bool = False
     """Whether the fast path received `notifications/initialized`."""
     calls: int = 0
     """Calls in progress."""
     plain: CallContext | None = None
-    """What contexts of its plain calls are made of; kept for as long as the level is the same."""
+    """Template of the contexts of plain calls; replaced when the log level changes."""
 
 
 class LeveledCaller(Caller, Protocol):
-    """A way back that filters logs by the client's level."""
+    """A caller that filters log messages by the client's level."""
 
     log_level: LogLevel | None
 
 
 class PresentCaller(LeveledCaller, Presence, Protocol):
-    """A way back to a client that may be lost while a person is asked."""
+    """A caller whose client may be lost while a person is asked."""
+
+
+class CloseableCaller(Caller, Protocol):
+    """A caller that is closed when its request was answered."""
+
+    @property
+    def presence(self) -> Presence | None:
+        """The presence of the client, if it is tracked."""
+        ...
+
+    @property
+    def has_more(self) -> bool:
+        """Whether `close` has something to do."""
+        ...
+
+    async def close(self) -> None:
+        """Send what must follow the call."""
+        ...
 
 
 class Clients:
-    """The legacy sessions of one server. `on_close` runs once per session when its connection ends."""
+    """The 2025 sessions of one server. `on_close` runs once per session when it ends."""
 
     def __init__(self, on_close: Callable[[LegacySession], Awaitable[None]], *, ask_timeout_seconds: float) -> None:
-        """`ask_timeout_seconds` is how long a question to a client waits for its answer."""
+        """`ask_timeout_seconds` is the deadline of a request for input."""
         self._sessions: dict[Connection, LegacySession] = {}
         self._by_wire_id: dict[str, LegacySession] = {}
-        self._lean: dict[str, LegacySession] = {}
+        self._fast: dict[str, LegacySession] = {}
         self._moving: dict[str, Callable[[Channel], None]] = {}
-        """Those of `lean` that the SDK is about to keep."""
+        """Sessions that the SDK path is taking over, with a function that receives the new channel."""
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
         self._last_plain: CallContext | None = None
         self.tasks: TaskGroup | None = None
-        """Task group of the running server, for what is sent to clients later."""
+        """Task group of the running server, for delayed notifications."""
 
     def all(self) -> list[LegacySession]:
-        """Every open legacy session."""
-        return [session for session in (*self._sessions.values(), *self._lean.values()) if session.is_here]
+        """Return every open session whose client completed the handshake."""
+        return [session for session in (*self._sessions.values(), *self._fast.values()) if session.is_here]
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
-        """The legacy session a request came on; recorded on its first request."""
+        """Return the 2025 session of a request, created on the first request."""
         session = self._recorded(ctx)
         session.is_here = True
         return session
@@ -132,7 +150,7 @@ class Clients:
             if inherit is None:
                 known = LegacySession(legacy_profile(ctx, self._next_id()), connection, opened_by=principal_of(ctx).id)
             else:
-                known = self._lean.pop(wire_id)
+                known = self._fast.pop(wire_id)
                 inherit(connection)
             self._sessions[connection] = known
             connection.exit_stack.push_async_callback(self._forget, connection)
@@ -143,7 +161,7 @@ class Clients:
         return known
 
     def seen_session(self, wire_id: str, principal: Principal) -> LegacySession | None:
-        """The session with this `Mcp-Session-Id`, if it is this principal's and whoever keeps it has it for certain."""
+        """Return the session with this `Mcp-Session-Id`, if the principal opened it and it certainly has not ended."""
         known = self._by_wire_id.get(wire_id)
         if known is None or known.opened_by != principal.id:
             return None
@@ -157,18 +175,20 @@ class Clients:
         return known
 
     def use_of(self, wire_id: str) -> tuple[int, float]:
-        """How many calls of a session are in progress, and when the direct path last served it."""
+        """Return how many calls of a session are in progress, and when the fast path last served it."""
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
 
     def part_with(self, wire_id: str) -> None:
-        """The session is about to end: only the SDK says whether it is still there."""
+        """Forget the id of a session of the SDK path that is about to end. Only the SDK knows its state from now on."""
         known = self._by_wire_id.get(wire_id)
         if known is not None and known.idle_seconds is None:
             del self._by_wire_id[wire_id]
 
-    def open_lean(self, wire_id: str, hello: Hello, channel: Channel, principal: Principal, *, idle_seconds: float) -> LegacySession:
-        """Open a session that the fast path keeps; `wire_id` is empty for the one session over stdio."""
+    def open_session(
+        self, wire_id: str, hello: InitializeRequest, channel: Channel, principal: Principal, *, idle_seconds: float
+    ) -> LegacySession:
+        """Open a session that the fast path keeps. `wire_id` is empty over stdio."""
         profile = ClientProfile(
             era="legacy",
             protocol_version=hello.version,
@@ -180,26 +200,26 @@ class Clients:
         session = LegacySession(
             profile, channel, wire_id=wire_id, opened_by=principal.id, seen=time.monotonic(), idle_seconds=idle_seconds, is_here=False
         )
-        self._lean[wire_id] = session
+        self._fast[wire_id] = session
         if wire_id:
             self._by_wire_id[wire_id] = session
         return session
 
-    def move_lean(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
-        """The SDK path takes over a session of the fast path; `inherit` receives the session's channel there."""
-        self._lean[wire_id].idle_seconds = None
+    def delegate_session(self, wire_id: str, inherit: Callable[[Channel], None]) -> None:
+        """Have the SDK path take over a session of the fast path. `inherit` receives the new channel of the session."""
+        self._fast[wire_id].idle_seconds = None
         self._moving[wire_id] = inherit
 
-    async def end_lean(self, wire_id: str) -> None:
+    async def end_session(self, wire_id: str) -> None:
         """End a session of the fast path, unless the SDK path has taken it over."""
         self._moving.pop(wire_id, None)
-        session = self._lean.pop(wire_id, None)
+        session = self._fast.pop(wire_id, None)
         if session is not None:
             self._by_wire_id.pop(wire_id, None)
             await self._on_close(session)
 
-    def inherit_lean(self, ctx: RequestContext) -> None:
-        """Take over the session of the fast path that this connection goes on with, if there is one."""
+    def adopt_session(self, ctx: RequestContext) -> None:
+        """Attach a new connection of the SDK path to the session that it takes over, if there is one."""
         connection = _connection_of(ctx.session)
         if (connection.session_id or "") in self._moving:
             self._recorded(ctx)
@@ -209,7 +229,7 @@ class Clients:
         return f"session-{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
-        """Whose listing a request sees: its legacy session's, else its principal's."""
+        """Return the disclosure scope of a request: its 2025 session, or else its principal."""
         return scope_of(None if is_modern(ctx) else self.session_of(ctx).profile.session_id, principal_of(ctx).id)
 
     async def _forget(self, connection: Connection) -> None:
@@ -219,20 +239,20 @@ class Clients:
             await self._on_close(session)
 
     def context(self, ctx: RequestContext, caller: LeveledCaller) -> CallContext:
-        """The call context of one request; `caller` is its way back and is told the log level."""
+        """Return the call context of a request, and set the log level of `caller`."""
         raw = ctx.params or {}
         if is_modern(ctx):
             profile = modern_profile(ctx.protocol_version, cast("JsonMapping", raw.get("_meta") or {}))
             return self.modern_context(principal_of(ctx), profile, raw, caller)
         session = self.session_of(ctx)
         facts = self._context(principal_of(ctx), session.profile, session.log_level, raw, caller)
-        attendance = attendance_of(ctx)
+        attendance = presence_of(ctx)
         return facts if attendance is None else dataclasses.replace(facts, presence=attendance)
 
     def plain_legacy_context(
         self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: PresentCaller, late_clock: LateClock
     ) -> CallContext:
-        """As `context`, for a request in a 2025 session whose `_meta` asks for nothing."""
+        """Return the call context of a plain request in a 2025 session."""
         session.is_here = True
         caller.log_level = level = session.log_level
         last = session.plain
@@ -248,7 +268,7 @@ class Clients:
         params: JsonMapping,
         caller: LeveledCaller,
     ) -> CallContext:
-        """The call context of one 2026 request, all of which is in its parameters; `profile` is its `modern_profile`."""
+        """Return the call context of a 2026 request. `profile` is its `modern_profile`."""
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
         return self._context(principal, profile, level, params, caller)
@@ -256,12 +276,9 @@ class Clients:
     def plain_context(
         self, principal: Principal, profile: ClientProfile, crossing: JsonMapping, caller: LeveledCaller, late_clock: LateClock
     ) -> CallContext:
-        """As `modern_context`, for a request whose `_meta` asks for nothing and that has neither answers nor state.
-
-        `crossing` is the part of it that is taken (`request_meta`).
-        """
+        """Return the call context of a plain 2026 request. `crossing` is the forwardable part of its `_meta` (`request_meta`)."""
         last = self._last_plain
-        if last is None or last.client is not profile:  # many calls in a row are of one client
+        if last is None or last.client is not profile:  # many successive calls are from one client
             last = self._last_plain = CallContext(client=profile, ask_timeout_seconds=self._ask_timeout_seconds)
         return last.of_request(principal, caller, crossing, late_clock)
 
@@ -289,34 +306,33 @@ class Clients:
 
 
 def is_modern(ctx: RequestContext) -> bool:
-    """Whether the request is of the stateless era."""
+    """Whether a request is of the 2026 era."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 
 def principal_of(ctx: RequestContext) -> Principal:
-    """The verified caller; over stdio and on a gateway without keys that is the local user."""
+    """Return the authenticated principal: the local user over stdio and on a gateway without keys."""
     scope = scope_of_request(ctx)
     return LOCAL if scope is None else cast("Principal", scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
 def scope_of_request(ctx: RequestContext) -> Scope | None:
-    """The ASGI scope of a request that came over HTTP."""
+    """Return the ASGI scope of a request over HTTP; `None` over lines."""
     return None if ctx.request is None else cast("Scope | None", getattr(ctx.request, "scope", None))
 
 
-def attendance_of(ctx: RequestContext) -> Attendance | None:
-    """The `Attendance` of a request in a 2025 HTTP session."""
+def presence_of(ctx: RequestContext) -> RequestPresence | None:
+    """Return the `RequestPresence` of a request in a 2025 session over HTTP."""
     scope = scope_of_request(ctx)
-    return None if scope is None else cast("Attendance | None", scope.get(ATTENDANCE_SCOPE_KEY))
+    return None if scope is None else cast("RequestPresence | None", scope.get(PRESENCE_SCOPE_KEY))
 
 
 def _connection_of(session: ServerSession) -> Connection:
-    # The SDK enumerates connections nowhere and has no close hook but `Connection.exit_stack` (protocol.md §5.1).
-    return session._connection  # pyright: ignore[reportPrivateUsage]  # the only handle there is
+    return session._connection  # pyright: ignore[reportPrivateUsage]  # the SDK has no public handle of a connection
 
 
 def legacy_profile(ctx: RequestContext, session_id: str | None) -> ClientProfile:
-    """What a 2025 client said of itself at its handshake."""
+    """Return what a 2025 client declared at its handshake."""
     params = ctx.session.client_params
     if params is None:
         return ClientProfile(era="legacy", protocol_version=ctx.protocol_version, session_id=session_id)
@@ -331,7 +347,7 @@ def legacy_profile(ctx: RequestContext, session_id: str | None) -> ClientProfile
 
 
 def modern_profile(version: str, meta: JsonMapping) -> ClientProfile:
-    """What a 2026 client says of itself in the `_meta` of a request."""
+    """Return what a 2026 client declares in the `_meta` of a request."""
     info = cast("JsonMapping", meta.get("io.modelcontextprotocol/clientInfo") or {})
     return ClientProfile(
         era="modern",

@@ -1,6 +1,6 @@
-"""`LongestIdle`: finds the connection (`app.connections`) or session (`session_table`) that waits longest.
+"""`LongestIdle`: finds the connection (`app.connections`) or session (`session_table`) that is idle longest.
 
-A search looks at all members once and keeps what it found in order, so that a flood of newcomers costs each of them little.
+A search visits all members once and keeps the idle ones in order, so that many new members in a row cost little each.
 """
 
 from __future__ import annotations
@@ -8,14 +8,14 @@ from __future__ import annotations
 from typing import Generic, Protocol, TypeVar
 
 RESCAN_SECONDS = 0.1
-"""Between two searches, if the last one found only busy members."""
+"""Minimum time between two searches if the last one found only busy members."""
 
 
 class Waiting(Protocol):
-    """A member."""
+    """A member that may be idle."""
 
     def waits(self) -> tuple[int, float] | None:
-        """What it waits for (a lower kind gives way first) and since when; `None` while it is busy."""
+        """Return the kind of idleness (lower kinds end first) and its start; `None` while the member is busy."""
         ...
 
 
@@ -23,18 +23,18 @@ W = TypeVar("W", bound=Waiting)
 
 
 class LongestIdle(Generic[W]):
-    """Some members, and those that waited at the last search."""
+    """A set of members, and those that were idle at the last search."""
 
     __slots__ = ("_empty_at", "_queue", "members")
 
     def __init__(self) -> None:
         self.members: dict[W, None] = {}
         self._queue: list[tuple[tuple[int, float], W]] = []
-        """The next one is the last."""
+        """Idle members, longest idle last."""
         self._empty_at = float("-inf")
 
     def find(self, now: float, *, but: W | None = None) -> W | None:
-        """The member that waits longest, `but` for one; each is given once. `now` is the time that `waits` counts in."""
+        """Return the member that is idle longest, except `but`; each member once per search. `now` is on the clock of `waits`."""
         found = self._next(but)
         if found is None and now - self._empty_at >= RESCAN_SECONDS:
             waiting = [(waits, member) for member in self.members if (waits := member.waits()) is not None]

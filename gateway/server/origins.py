@@ -1,6 +1,6 @@
-"""Which values of Host and Origin are taken: what keeps a page of somebody else's from using a gateway on this machine (DNS rebinding).
+"""Checks of Host and Origin, which prevent web pages from using a gateway on this machine by DNS rebinding.
 
-The same decisions as the SDK's `TransportSecurityMiddleware`, which needs the SDK; a test compares the two.
+The decisions are those of the SDK's `TransportSecurityMiddleware`, without importing the SDK; a test compares the two.
 """
 
 from __future__ import annotations
@@ -13,47 +13,47 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 MAX_SHOWN = 200
-"""Characters of a refused value that are shown."""
+"""Maximum characters of a rejected value in texts."""
 
 WILDCARDS = ("0.0.0.0", "::")
-"""Bind addresses that stand for every address of the machine; no client uses them as a host name."""
+"""Bind addresses that mean every address of the machine. Clients do not use them as host names."""
 
 PROXY_HOST = "127.0.0.1"
-"""The address of a peer that is believed how a client came to it (`X-Forwarded-Proto`)."""
+"""Address of a peer whose `X-Forwarded-Proto` is trusted."""
 
 _LOOPBACK_NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
-    """Accepted values; one that ends in `:*` is for every port."""
+class AcceptedOrigins:
+    """Accepted hosts and origins. A value that ends in `:*` matches every port."""
 
     hosts: Sequence[str]
     origins: Sequence[str]
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-        """Status and text for a request that is not taken. Of a header that came twice the first counts."""
+        """Return the status and text of a rejection. Of repeated headers the first counts."""
         host, origin = _first(headers, b"host"), _first(headers, b"origin")
         if not _is_in(host, self.hosts):
-            logger.warning("request refused status=421 host=%r: not in server.http.allowedHosts", host[:MAX_SHOWN])
+            logger.warning("request refused status=421 host=%r setting=server.http.allowedHosts", host[:MAX_SHOWN])
             return 421, f"Host {host[:MAX_SHOWN]!r} is not accepted. Add it to server.http.allowedHosts of the gateway."
         if origin and not _is_in(origin, self.origins):
-            logger.warning("request refused status=403 origin=%r: not in server.http.allowedOrigins", origin[:MAX_SHOWN])
+            logger.warning("request refused status=403 origin=%r setting=server.http.allowedOrigins", origin[:MAX_SHOWN])
             return 403, f"Origin {origin[:MAX_SHOWN]!r} is not accepted. Add it to server.http.allowedOrigins of the gateway."
         return None
 
 
-def places_of(host: str, port: int, more_hosts: Sequence[str], more_origins: Sequence[str]) -> Places:
-    """Loopback, the bound address, and what the configuration adds."""
+def accepted_origins(host: str, port: int, more_hosts: Sequence[str], more_origins: Sequence[str]) -> AcceptedOrigins:
+    """Return the accepted values: loopback, the bound address, and those of the configuration."""
     hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
     if not is_loopback(host) and host not in WILDCARDS:
         hosts += [host, host_port(host, port), host_port(host, port).removesuffix(f":{port}")]
-    return Places([*hosts, *more_hosts], [*origins, *more_origins])
+    return AcceptedOrigins([*hosts, *more_hosts], [*origins, *more_origins])
 
 
 def shown_host(host: str, port: int, more_hosts: Sequence[str]) -> str:
-    """Return `HOST:PORT` as clients can use it: for a wildcard bind the first accepted name for this port, else loopback."""
+    """Return a `HOST:PORT` that clients can use: for a wildcard address the first accepted name for this port, else loopback."""
     if host in WILDCARDS:
         named = (one.removesuffix(":*") for one in more_hosts if one.endswith((":*", f":{port}")))
         host = next((name.removesuffix(f":{port}") for name in named), "127.0.0.1" if host == "0.0.0.0" else "::1")
@@ -70,7 +70,7 @@ def bind_note(host: str, more_hosts: Sequence[str]) -> str | None:
     if host not in WILDCARDS or more_hosts:
         return None
     names = 'server.http.allowedHosts, e.g. "hub.example.com:*"'
-    return f"it listens on every address, but clients on other machines are refused (421) until the name they use is in {names}"
+    return f"it listens on every address, but clients on other machines are rejected (421) until the name that they use is in {names}"
 
 
 def is_loopback(host: str) -> bool:

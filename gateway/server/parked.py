@@ -1,12 +1,9 @@
-"""Parked calls: how work that must ask in the middle is served to clients that can only be asked in a result.
+"""`ParkedCalls`: calls, reads and prompts that request input in the middle, for clients that receive such requests only in results.
 
-A modern client learns of a question from an `input_required` result and answers by calling again. Work that can
-be resumed from its arguments returns such a result itself; an agent, a workflow or a legacy server cannot, so
-its call, read or prompt runs in a task of its own, is left waiting at `ask`, and goes on when the retry comes.
-Handles are random, bound to the principal, sealed by the request-state boundary, and worth nothing after the TTL:
-then the work is cancelled, wherever it stands.
-
-Placed in `server` and not in `upstream`, because agents and workflows ask the same way as legacy servers do.
+A 2026 client receives a request for input in an `input_required` result, and answers by repeating its request with the answers. Remote
+2026 servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, waits in `ask`, and
+continues when the client's retry arrives. A handle is random, bound to the principal, and sealed by the request-state boundary. When
+its time to live is over, the work is cancelled.
 """
 
 from __future__ import annotations
@@ -24,8 +21,8 @@ import anyio.abc
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import HELD_KEY, VIA_KEY, WITHDRAWN_KEY
-from gateway.server.caller import DetachedCaller
-from gateway.tasks.asks import OpenAsks
+from gateway.server.detached_caller import DetachedCaller
+from gateway.tasks.open_input_requests import OpenInputRequests
 from gateway.tools.base import InputRequired
 from gateway.tools.context import CallContext, Caller
 from gateway.tools.drive import withdraw
@@ -33,53 +30,53 @@ from gateway.tools.drive import withdraw
 logger = logging.getLogger(__name__)
 
 MAX_PARKED_PER_PRINCIPAL = 32
-"""Calls of one principal that may wait at once; the longest waiting one gives way."""
+"""Maximum number of parked calls per principal. Beyond it, the call that was parked longest is cancelled."""
 
 GATHER_SECONDS = 0.1
-"""After an ask, a further one has this long to be shown with it; a server's asks arrive one by one."""
+"""Requests for input that arrive within this time of each other are sent in one round. Servers send them one by one."""
 
 MAX_GATHER_SECONDS = 2.0
-"""After the first ask, it is shown with those that have come by then."""
+"""Maximum time to wait for further requests for input after the first."""
 
 HANDLE_PREFIX = "parked:"
-"""Tells a handle of ours from a remote server's own request state, inside the sealed state."""
+"""Start of a handle inside the sealed request state."""
 
 STATE_PREFIX = "state:"
-"""Before a remote server's own request state."""
+"""Start of a remote server's request state inside the sealed request state."""
 
 GONE = "parked call"
-"""`NotFound.kind` of a handle that is unknown, over, or somebody else's."""
+"""`NotFound.kind` of a handle that is unknown, expired, or belongs to another principal."""
 
-OVER = "This call is no longer waiting for input; make it again."
+OVER = "This call no longer waits for input. Send it again without `requestState`."
 
 OutcomeT = TypeVar("OutcomeT")
 
 
 class ParkedCaller(DetachedCaller):
-    """A caller whose asks wait for the next leg."""
+    """A caller whose requests for input are sent with the next result."""
 
     def __init__(self, ctx: CallContext) -> None:
         super().__init__()
         self.moved = anyio.Event()
-        self.asks = OpenAsks(ctx.client, lambda: self.moved.set())
+        self.asks = OpenInputRequests(ctx.client, lambda: self.moved.set())
         self.asks.expect(ctx)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Show the request with the next result of the call and wait for a retry that answers it."""
+        """Add a request for input to the next result, and wait for the retry with its answer."""
         return await self.asks.ask(request)
 
 
 class _Parked:
-    """One call that outlives its request."""
+    """A call that may outlive its request."""
 
     def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
         self.handle = secrets.token_urlsafe(24)
         self.principal = ctx.principal.id
         self.meta: JsonObject = {HELD_KEY: True} if VIA_KEY in ctx.meta else {}
-        """`_meta` of its `input_required` results: a gateway in front tells this one when its client is lost."""
+        """`_meta` of its `input_required` results: asks a gateway in front to report when its client is lost."""
         self.caller = caller
         self.scope = anyio.CancelScope()
-        """Has a deadline while no request attends to the call."""
+        """Cancel scope of the work. It has a deadline while no request waits for the call."""
         self.outcome: object = None
         self.error: Exception | None = None
         self.done = anyio.Event()
@@ -87,17 +84,17 @@ class _Parked:
         self.attended = False
 
     async def moved(self) -> None:
-        """Wait until the work is done or has open asks, all that come together."""
+        """Wait until the work ended or has open requests for input, including those that arrive soon after."""
         while True:
             await self.caller.moved.wait()
             with anyio.move_on_after(MAX_GATHER_SECONDS):
                 await self._quiet()
             if self.done.is_set() or self.caller.asks.open:
                 return
-            self.caller.moved = anyio.Event()  # whoever asked took it back
+            self.caller.moved = anyio.Event()  # the request for input was withdrawn
 
     async def _quiet(self) -> None:
-        """Wait until the work is done or no further ask comes."""
+        """Wait until the work ended, or no request for input arrived for `GATHER_SECONDS`."""
         while self.caller.moved.is_set() and not self.done.is_set():
             self.caller.moved = anyio.Event()
             with anyio.move_on_after(GATHER_SECONDS):
@@ -105,26 +102,26 @@ class _Parked:
 
 
 class ParkedCalls:
-    """Runs work that may ask. `tasks` is the server's task group; the work dies with it."""
+    """Runs work that may request input, in the server's task group `tasks`."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
-        """`ttl_seconds` is how long a question waits for its answer."""
+        """`ttl_seconds` is the deadline of an answer."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked] = {}
         self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        """By request state: tells the gateway behind this one, which keeps a call running, that nobody will answer."""
+        """Functions by request state that withdraw a call which a gateway behind this one keeps running."""
 
     def __len__(self) -> int:
-        """Calls going on or waiting."""
+        """Return the number of running and parked calls."""
         return len(self._calls)
 
     def callers(self) -> set[str]:
-        """Who has calls going on or waiting."""
+        """Return the ids of principals with running or parked calls."""
         return {parked.principal for parked in self._calls.values()}
 
     def end(self, principals: Collection[str]) -> None:
-        """End all calls of these; who attends to one gets an error."""
+        """Cancel all calls of these principals. A request that waits for one gets an error."""
         for parked in [parked for parked in self._calls.values() if parked.principal in principals]:
             parked.scope.cancel()
 
@@ -136,12 +133,12 @@ class ParkedCalls:
         *,
         parked_as: type[ParkedCaller] = ParkedCaller,
     ) -> OutcomeT | InputRequired:
-        """One leg: starts `work`, or resumes the one named by the request state (which is bound to method and arguments).
+        """Start `work`, or resume the parked call that the request state names. The state is bound to method and arguments.
 
-        `parked_as` is what the work has for its caller, whichever leg attends to it.
+        `parked_as` is the class of the work's caller during all rounds.
 
         Raises:
-            NotFound: The state names a call that no longer waits (`kind` is `GONE`).
+            NotFound: The state names a call that is not parked (`kind` is `GONE`).
         """
         state = ctx.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
@@ -150,10 +147,10 @@ class ParkedCalls:
         self._calls[parked.handle] = parked
         inner = dataclasses.replace(ctx, caller=parked.caller, request_state=open_upstream_state(state))
         self._tasks.start_soon(self._work, parked, work, inner)
-        return cast("OutcomeT | InputRequired", await self._leg(parked, caller))
+        return cast("OutcomeT | InputRequired", await self._round(parked, caller))
 
     def note_behind(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-        """Note the leg of a client over stdio that ended with `outcome`, for `end_behind`. `work` runs the next leg without a retry."""
+        """Remember a round over stdio that ended with `outcome`, for `end_behind`. `work` runs the next round."""
         self._behind.pop(ctx.request_state or "", None)
         if not isinstance(outcome, InputRequired) or outcome.state is None or not outcome.state.startswith(STATE_PREFIX):
             return
@@ -164,7 +161,7 @@ class ParkedCalls:
                 del self._behind[next(iter(self._behind))]
 
     async def end_behind(self) -> None:
-        """The client over stdio closed its pipe: end the calls that gateways behind this one keep running for its answers."""
+        """Withdraw the calls that gateways behind this one keep running for a client over stdio, which closed its pipe."""
         async with anyio.create_task_group() as tasks:
             while self._behind:
                 tasks.start_soon(self._behind.popitem()[1])
@@ -181,10 +178,10 @@ class ParkedCalls:
                 parked.caller.asks.answer(ctx.input_responses or {})
             if parked.caller.asks.open and not parked.scope.cancel_called:
                 return self._park(parked)
-        return await self._leg(parked, caller)
+        return await self._round(parked, caller)
 
-    async def _leg(self, parked: _Parked, caller: Caller) -> object:
-        """Wait until the work ends or asks; a client that leaves meanwhile cancels it."""
+    async def _round(self, parked: _Parked, caller: Caller) -> object:
+        """Wait until the work ends or requests input. Cancellation of the request cancels the work."""
         parked.attended = True
         parked.scope.deadline = float("inf")
         parked.caller.current = caller
@@ -213,19 +210,19 @@ class ParkedCalls:
     async def _work(
         self, parked: _Parked, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext
     ) -> None:
-        """The task of one call. An outcome that nobody attends to is kept for the retry, until the deadline."""
+        """Run the work. Without a waiting request, the outcome is kept for the retry until the deadline."""
         try:
             with parked.scope:
                 try:
                     parked.outcome = await work(ctx)
-                except Exception as error:  # the call-handler boundary, moved into the task that runs the call
+                except Exception as error:  # the call-handler boundary, in the task that runs the call
                     parked.error = error
                 self._settle(parked)
                 if not parked.attended:
                     await parked.collected.wait()
         finally:
             if not parked.done.is_set():
-                parked.error = NotFound(GONE, "", "This call was ended before it was done; make it again.")
+                parked.error = NotFound(GONE, "", "This call was cancelled before it ended. Send it again.")
                 self._settle(parked)
             if not parked.attended:
                 self._forget(parked)
@@ -239,25 +236,25 @@ class ParkedCalls:
         parked.collected.set()
 
     def _make_room(self, principal: str) -> None:
-        """End the call of `principal` that waits longest, if there are too many; calls being attended to do not count."""
+        """Cancel the longest parked call of `principal`, if there are too many. Calls with a waiting request do not count."""
         waiting = [p for p in self._calls.values() if p.principal == principal and p.scope.deadline < float("inf")]
         if len(waiting) >= MAX_PARKED_PER_PRINCIPAL:
             oldest = min(waiting, key=lambda p: p.scope.deadline)
-            logger.info("a parked call of %s gave way to a newer one", principal)
+            logger.info("parked call cancelled reason=too-many caller=%s", principal)
             self._calls.pop(oldest.handle, None)
             oldest.scope.cancel()
 
 
 def seal_upstream_state(outcome: InputRequired) -> InputRequired:
-    """Mark a remote server's own request state, so that it can never be taken for a handle of ours."""
+    """Mark a remote server's request state, so that it cannot be mistaken for a handle."""
     return dataclasses.replace(outcome, state=STATE_PREFIX + outcome.state) if outcome.state is not None else outcome
 
 
 def open_upstream_state(state: str | None) -> str | None:
-    """The remote server's own state again, byte for byte.
+    """Return the remote server's request state.
 
     Raises:
-        NotFound: `state` is the handle of a parked call whose tool has ended (`kind` is `GONE`). It would start the call anew.
+        NotFound: `state` is a handle of a parked call (`kind` is `GONE`). The tool no longer parks calls, and would start a new call.
     """
     if state is not None and state.startswith(HANDLE_PREFIX):
         raise NotFound(GONE, "", OVER)

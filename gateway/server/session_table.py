@@ -1,8 +1,8 @@
-"""`SessionTable`: all open 2025 sessions of a process, those of `lean` and those of the SDK, and which of them gives way to a new one.
+"""`SessionTable`: all open 2025 sessions over HTTP, of both paths, and the choice of the session that a new one replaces.
 
-A caller at its bound loses its own session that is idle longest. When all callers together have reached the total, the caller that has
-most sessions loses one, but never to a caller that has as many. A session with a call in progress or an open stream is not idle. The
-client of a session that gave way is answered 404 and begins a new one (2025-11-25, Transports, Session Management).
+A caller at its limit loses its own session that is idle longest. At the total limit, the caller with the most sessions loses one, unless
+the new session's caller has as many. A session with a call in progress or an open stream is not idle. The client of an evicted session
+receives 404 and opens a new session (2025-11-25, Transports, Session Management).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from typing import Literal, Protocol
 
 from gateway.policy.quotas import QuotaReached
-from gateway.server.answers import Refusal
+from gateway.server.http_responses import Refusal
 from gateway.server.longest_idle import LongestIdle
 from gateway.server.usage import Usage
 from gateway.telemetry.sparse_log import SparseLog
@@ -20,41 +20,41 @@ from gateway.telemetry.sparse_log import SparseLog
 logger = logging.getLogger(__name__)
 
 SHOWN_CHARACTERS = 8
-"""Of a session's id in the log: enough to find it, too few to use it."""
+"""Characters of a session id in logs: enough to identify a session, too few to use it."""
 
 Reason = Literal["deleted", "idle", "evicted", "refused", "failed", "stopped"]
-"""Why a session ended: its client said so; it was unused for half an hour; it gave way to another; its opening request was refused;
-something broke; the gateway stops."""
+"""Why a session ended: the client deleted it; its idle timeout passed; a new session replaced it; its `initialize` was refused; an
+internal failure; the gateway stops."""
 
 
-class Kept(Protocol):
-    """A session, as its keeper knows it."""
+class TrackedSession(Protocol):
+    """A session of the fast path or of the SDK path."""
 
     wire_id: str
-    """Its `Mcp-Session-Id`."""
+    """The `Mcp-Session-Id`."""
 
     def waits(self) -> tuple[int, float] | None:
-        """Zero, and since when it is idle (monotonic); `None` while it is in use."""
+        """Return 0 and the time since when the session is idle (monotonic); `None` while it is in use."""
         ...
 
     def give_way(self) -> None:
-        """End it, because another session needs its place."""
+        """End the session, because a new session replaces it."""
         ...
 
 
 class SessionTable:
-    """Open sessions by their callers."""
+    """The open sessions, grouped by caller."""
 
     def __init__(self) -> None:
-        self._by_caller: dict[Usage, LongestIdle[Kept]] = {}
-        self._entries: dict[str, tuple[Usage, Kept]] = {}
+        self._by_caller: dict[Usage, LongestIdle[TrackedSession]] = {}
+        self._entries: dict[str, tuple[Usage, TrackedSession]] = {}
         self._log = SparseLog(logger)
 
     def __len__(self) -> int:
         return len(self._entries)
 
     def admit(self, usage: Usage) -> Refusal | None:
-        """Make room for one more session of a caller; return the refusal if all its sessions are in use."""
+        """Evict a session if a caller is at a limit. Return the refusal if no session is idle."""
         reached = usage.judge_session()
         while reached is not None:
             idle = self._idle_for(usage, reached)
@@ -66,8 +66,8 @@ class SessionTable:
             reached = usage.judge_session()
         return None
 
-    def opened(self, usage: Usage, session: Kept) -> None:
-        """Count a session; one that has the id of another takes its place."""
+    def opened(self, usage: Usage, session: TrackedSession) -> None:
+        """Add a session. It replaces a session with the same id, which changed paths."""
         if session.wire_id in self._entries:
             self._forget(session.wire_id)
         self._entries[session.wire_id] = usage, session
@@ -77,8 +77,8 @@ class SessionTable:
         group.members[session] = None
         usage.hold_session(1)
 
-    def closed(self, session: Kept, reason: Reason) -> None:
-        """Count a session no longer, unless another keeper has it by now."""
+    def closed(self, session: TrackedSession, reason: Reason) -> None:
+        """Remove a session that ended, unless another path keeps it by now."""
         entry = self._entries.get(session.wire_id)
         if entry is not None and entry[1] is session:
             self._forget(session.wire_id)
@@ -93,8 +93,8 @@ class SessionTable:
             del self._by_caller[usage]
         usage.hold_session(-1)
 
-    def _idle_for(self, usage: Usage, reached: QuotaReached) -> Kept | None:
-        """The session that gives way to a new one of a caller."""
+    def _idle_for(self, usage: Usage, reached: QuotaReached) -> TrackedSession | None:
+        """Return the session to evict for a new session of a caller."""
         now, own = time.monotonic(), self._by_caller.get(usage)
         if not reached.is_own_share:
             larger = [(other.sessions, group) for other, group in self._by_caller.items() if other.sessions > usage.sessions + 1]

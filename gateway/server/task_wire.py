@@ -1,17 +1,17 @@
-"""Tasks that run here as both dialects write them down: the extension (SEP-2663) and 2025-11-25."""
+"""Converts tasks that run here to the wire formats of both eras: the 2026 extension (SEP-2663) and 2025-11-25."""
 
 from __future__ import annotations
 
 from gateway.json_types import JsonObject
-from gateway.tasks.answers import status_message
 from gateway.tasks.task import Task
+from gateway.tasks.task_questions import status_message
 
 POLL_MS = 500
-"""How often clients are told to poll tasks that run here."""
+"""Poll interval that clients are told."""
 
 
 def modern_task(task: Task) -> JsonObject:
-    """As the extension has it, without what it gave or asks (`Task`)."""
+    """Return a task as the extension's `Task`."""
     wire: JsonObject = {"taskId": task.id, "status": task.status, "createdAt": task.created.isoformat()}
     wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttlMs": int(task.ttl_seconds * 1000), "pollIntervalMs": POLL_MS}
     if message := status_message(task):
@@ -20,10 +20,10 @@ def modern_task(task: Task) -> JsonObject:
 
 
 def modern_state(task: Task) -> JsonObject:
-    """With its questions, its result or its error (`DetailedTask`)."""
+    """Return a task as the extension's `DetailedTask`, with its requests for input, result or error."""
     wire = modern_task(task)
     if task.status == "input_required":
-        wire["inputRequests"] = dict(task.asks)
+        wire["inputRequests"] = dict(task.open_requests)
     elif task.status == "completed":
         wire["result"] = task.result
     elif task.status == "failed":
@@ -33,7 +33,7 @@ def modern_state(task: Task) -> JsonObject:
 
 
 def legacy_task(task: Task) -> JsonObject:
-    """As 2025-11-25 has it: a tool that says that it failed is a failed task there."""
+    """Return a task in the format of 2025-11-25, where a result with `isError` means a failed task."""
     failed = task.status == "completed" and bool((task.result or {}).get("isError"))
     wire: JsonObject = {"taskId": task.id, "status": "failed" if failed else task.status, "createdAt": task.created.isoformat()}
     wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttl": int(task.ttl_seconds * 1000), "pollInterval": POLL_MS}

@@ -1,6 +1,6 @@
-"""`Usages`: what each caller has in progress over HTTP, counted in one place per process; `policy.quotas` decides about it.
+"""`Usages`: counts what each caller has in progress over HTTP. `policy.quotas` decides about it.
 
-With `--workers`, each worker counts what passes through it. Sessions are in the first worker only. Over stdio nothing is counted.
+Over stdio nothing is counted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.decision import Reject
 from gateway.policy.quotas import CallerQuotas, Quota, QuotaReached, judge_quota
 from gateway.policy.scopes import is_admin
-from gateway.server.answers import LIMIT_REACHED, Refusal
 from gateway.server.bodies import COUNTED_SCOPE_KEY, PartCounter, structure_of
+from gateway.server.http_responses import LIMIT_REACHED, Refusal
 from gateway.telemetry.sparse_log import SparseLog
 
 if TYPE_CHECKING:
@@ -25,32 +25,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RETRY_SECONDS = 1
-"""`Retry-After` of a refusal."""
+"""`Retry-After` of a refusal, in seconds."""
 
 SMALL_BYTES = 4_096
-"""A body up to this is not counted with a plain call: the bound on calls bounds them too."""
+"""Bodies of plain calls up to this size are not counted, because the quota of calls bounds them."""
 
 PACED_BYTES = 262_144
-"""Larger bodies of one caller are read one after the other, as are those with more than `PACED_PARTS`."""
+"""Bodies over this size, or over `PACED_PARTS`, are parsed one after the other for each caller."""
 
 PACED_PARTS = 4_000
-"""Members, objects, lists and values of a body that costs the event loop about 2 ms."""
+"""Members, objects, lists and values of a body that takes about 2 ms of the event loop."""
 
 BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
-"""Time of the event loop that a byte, and a member, object, list or value, of a body costs on the SDK path: 40 ms for the most of each."""
+"""Time on the event loop per byte, and per member, object, list or value, of a body on the SDK path."""
 
 PACE = 2
-"""The large bodies of one caller take one second in so many of the event loop."""
+"""The large bodies of one caller use at most one second of the event loop in this many."""
 
 MAX_WAIT_SECONDS = 10.0
-"""A caller whose large bodies wait longer gets 429 for further bodies over `SMALL_BYTES`. A client that left still takes its turn."""
+"""If large bodies of a caller wait longer, its further bodies over `SMALL_BYTES` are refused with 429."""
 
 MAX_KNOWN = 1_024
-"""Callers remembered; beyond this those that hold nothing are forgotten."""
+"""Maximum number of callers; beyond it, callers without anything in progress are forgotten."""
 
 
 class Totals:
-    """What all callers hold together."""
+    """What all callers have in progress together."""
 
     __slots__ = ("bytes", "sessions", "streams")
 
@@ -59,7 +59,7 @@ class Totals:
 
 
 class Usage:
-    """What one caller holds."""
+    """What one caller has in progress."""
 
     __slots__ = (
         "_all",
@@ -79,61 +79,61 @@ class Usage:
     )
 
     def __init__(self, name: str, quotas: CallerQuotas, totals: Totals, log: SparseLog, *, is_admin: bool, is_paced: bool) -> None:
-        """`name` is the id of the principal, for the log. The large bodies of a caller that `is_paced` are read one after the other."""
+        """`name` is the id of the principal, for logs. With `is_paced`, large bodies are parsed one after the other."""
         self.is_paced = is_paced
         self._next = 0.0
-        """When the next large body may be read, in seconds of the monotonic clock."""
+        """Time when the next large body may be parsed (monotonic)."""
         self.name = name
         self._quotas = quotas
         self._all = totals
         self._log = log
         self.is_admin = is_admin
         self.max_calls = quotas.calls.per_caller
-        """From so many calls on `refuse_call` decides; 0 while the caller has too many unread bytes."""
+        """Number of calls from which on `refuse_call` must be asked; 0 while the caller has too many unread bytes."""
         self.calls = self.requests = self.streams = self.sessions = self.bytes = self.unread = 0
 
     @property
     def is_empty(self) -> bool:
-        """Whether the caller holds nothing."""
+        """Whether the caller has nothing in progress."""
         return not (self.calls or self.requests or self.streams or self.sessions or self.bytes or self.unread)
 
     @property
     def unread_quota(self) -> Quota:
-        """The bounds on bytes of unread answers."""
+        """The quota of bytes of unread responses."""
         return self._quotas.unread
 
     def refuse_call(self, size: int = 0) -> Refusal | None:
-        """The refusal of one more call with a body of `size` bytes, if a quota is used up."""
+        """Return the refusal of one more call with a body of `size` bytes, if a quota is used up."""
         if self.calls < self.max_calls and (size <= SMALL_BYTES or self.refuse_bytes(size) is None):
             return None
         return self.refuse_unread() or self._judge(self._quotas.calls, self.calls, 0) or self.refuse_bytes(size)
 
     def refuse_request(self) -> Refusal | None:
-        """The refusal of one more HTTP request."""
+        """Return the refusal of one more HTTP request, if the quota is used up."""
         return self._judge(self._quotas.requests, self.requests, 0)
 
     def refuse_stream(self) -> Refusal | None:
-        """The refusal of one more stream."""
+        """Return the refusal of one more stream, if a quota is used up."""
         return self.refuse_unread() or self._judge(self._quotas.streams, self.streams, self._all.streams)
 
     def refuse_unread(self) -> Refusal | None:
-        """The refusal of a further answer, if the caller's clients have not read too much of earlier ones."""
+        """Return the refusal of a further response, if the caller has too many unread bytes."""
         return self._judge(self._quotas.unread, self.unread, 0)
 
     def refuse_bytes(self, size: int) -> Refusal | None:
-        """The refusal of a body of `size` bytes."""
+        """Return the refusal of a body of `size` bytes, if the quota is used up."""
         if size > SMALL_BYTES and self.wait_seconds() > MAX_WAIT_SECONDS:
             text = f"Large bodies of this caller wait for more than {MAX_WAIT_SECONDS:g} s. Send fewer of them at a time."
             return self.refuse(QuotaReached(self._quotas.request_bytes.caller_key, text, is_own_share=True))
         return self._judge(self._quotas.request_bytes, self.bytes, self._all.bytes, size)
 
     def judge_session(self) -> QuotaReached | None:
-        """Why there may not be one more session."""
+        """Return the quota that one more session would exceed, if any."""
         verdict = judge_quota(self._quotas.sessions, own=self.sessions, total=self._all.sessions, is_admin=self.is_admin)
         return verdict if isinstance(verdict, QuotaReached) else None
 
     def refuse(self, reached: QuotaReached) -> Refusal:
-        """The answer to a request that would go beyond a quota: 429 for the caller's own share, 503 for the whole."""
+        """Return the refusal for a quota: 429 for the caller's share, 503 for the total."""
         self._log.warning("request refused caller=%s setting=%s", self.name, reached.rule)
         return Refusal(429 if reached.is_own_share else 503, LIMIT_REACHED, reached.reason, RETRY_SECONDS)
 
@@ -142,21 +142,21 @@ class Usage:
         return self.refuse(verdict) if isinstance(verdict, Reject) else None
 
     def release_call(self) -> None:
-        """Count a call no longer."""
+        """Subtract a call."""
         self.calls -= 1
 
     def hold_bytes(self, size: int) -> None:
-        """Count `size` bytes more, or less."""
+        """Add `size` bytes, which may be negative."""
         self.bytes += size
         self._all.bytes += size
 
     def set_unread(self, size: int) -> None:
-        """Count `size` bytes of unread answers, instead of those so far."""
+        """Set the bytes of unread responses."""
         self.unread = size
         self.max_calls = self._quotas.calls.per_caller if self.unread < self._quotas.unread.per_caller else 0
 
     def seconds_of(self, body: bytes) -> float:
-        """What reading a body costs the event loop, if it has to wait for others of its caller; else 0."""
+        """Return the time that parsing a large body takes on the event loop; 0 for a small body."""
         if not self.is_paced or (len(body) <= PACED_BYTES and structure_of(body) + body.count(b",") <= PACED_PARTS):
             return 0.0
         counted = PartCounter()
@@ -164,30 +164,30 @@ class Usage:
         return _seconds(len(body), counted)
 
     def wait_seconds(self) -> float:
-        """How long the next large body has to wait."""
+        """Return how long the next large body must wait."""
         return max(0.0, self._next - time.monotonic())
 
     def read_large(self, seconds: float) -> None:
-        """Have the next large body wait for one that takes `seconds`."""
+        """Have the next large body wait for a body that takes `seconds`."""
         self._next = max(self._next, time.monotonic()) + seconds * PACE
 
     def hold_request(self, count: int) -> None:
-        """Count `count` HTTP requests more, or less."""
+        """Add `count` HTTP requests, which may be negative."""
         self.requests += count
 
     def hold_stream(self, count: int) -> None:
-        """Count `count` streams more, or less."""
+        """Add `count` streams, which may be negative."""
         self.streams += count
         self._all.streams += count
 
     def hold_session(self, count: int) -> None:
-        """Count `count` sessions more, or less."""
+        """Add `count` sessions, which may be negative."""
         self.sessions += count
         self._all.sessions += count
 
 
 class Usages:
-    """The usage of every caller. Unbounded until `bound_by`."""
+    """The usage of every caller. There are no limits before `bound_by`."""
 
     def __init__(self) -> None:
         self._totals = Totals()
@@ -196,17 +196,17 @@ class Usages:
         self.bound_by(CallerQuotas())
 
     def bound_by(self, quotas: CallerQuotas) -> None:
-        """Set the bounds; before the first request."""
+        """Set the quotas, before the first request."""
         self._quotas, self._unshared = quotas, quotas.unshared()
         self._by_id.clear()
 
     def of(self, principal: Principal) -> Usage:
-        """What a caller holds."""
+        """Return the usage of a caller."""
         usage = self._by_id.get(principal.id)
         return usage if usage is not None else self._new(principal)
 
     def known(self, principal_id: str) -> Usage:
-        """What the caller of this id holds."""
+        """Return the usage of the caller with this id."""
         return self._by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
 
     def _new(self, principal: Principal) -> Usage:
@@ -219,13 +219,13 @@ class Usages:
 
 
 class CountedBody:
-    """The ASGI `receive` of a request, what it holds of its caller's bytes, and the turn of a large body.
+    """The ASGI `receive` of a request, which counts its body for the caller and delays large bodies.
 
-    A body that does not tell its length counts as the longest that is taken until it has come.
+    A body of unknown length counts as the maximum until it arrived.
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
-        """`size` is that of the body, or the most that it may have; `scope` gets `COUNTED_SCOPE_KEY` once it was counted."""
+        """`size` is the length of the body, or the maximum unless `is_known`. A counted body sets `COUNTED_SCOPE_KEY` in `scope`."""
         self._receive = receive
         self._scope: Scope = scope
         self._usage = usage
@@ -236,7 +236,7 @@ class CountedBody:
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """As `receive`. The end of a large body is given when the caller's earlier ones have had their time."""
+        """Return the next message. The last part of a large body is delayed until earlier large bodies had their time."""
         message = await self._receive()
         if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
             body = message.get("body", b"")
@@ -262,7 +262,7 @@ class CountedBody:
                 await anyio.sleep(wait)
 
     def release(self) -> None:
-        """Count its bytes no longer, and let go of the request: an application may keep this object in a reference cycle."""
+        """Subtract the body, and drop the request, because the application may keep this object in a reference cycle."""
         self._usage.hold_bytes(-self._size)
         self._receive, self._scope = _disconnected, {}
 

@@ -1,1 +1,1 @@
-"""Conversation state: sessions, context providers, history."""
+"""State of conversations with agents: sessions, history, context providers and compaction."""

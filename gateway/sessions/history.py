@@ -1,6 +1,6 @@
-"""`HistoryProvider`: keeps conversations across runs; here in the session's own state.
+"""`HistoryProvider`: stores conversations across runs. `InMemoryHistoryProvider` stores them in the session's state.
 
-One class for several uses: as memory (loads and stores), or as an audit log (`load_messages=False`: stores only).
+A provider serves as memory (loads and stores) or, with `load_messages=False`, as a record that is only written.
 """
 
 from __future__ import annotations
@@ -10,21 +10,21 @@ from collections.abc import Collection, Sequence
 from typing import ClassVar
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.sessions.context import ContextProvider, SessionContext, call_hook, without_attribution
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext, call_hook, without_attribution
 from gateway.types.messages import Message
 
 EXCLUDED_KEY = "_excluded"
-"""In a message's `additional_properties`: compaction took it out of what the model sees. It stays stored."""
+"""Key in a message's `additional_properties`: compaction hides the message from the model. It stays stored."""
 
 STORED_KEY = "dev.moongate/stored"
-"""In a loaded message's `additional_properties`: how many stored messages it and those before it stand for."""
+"""Key in a loaded message's `additional_properties`: number of stored messages that it and the messages before it represent."""
 
 
 class HistoryProvider(ContextProvider):
-    """Loads earlier messages before a run and stores the new ones after it (requirements SE12-SE14).
+    """Loads earlier messages before a run and stores the new ones after it.
 
-    A subclass implements `get_messages` and `save_messages`; both may take more keyword arguments for uses of its own.
+    A subclass implements `get_messages` and `save_messages`; both may accept further keyword arguments.
     """
 
     def __init__(
@@ -38,8 +38,8 @@ class HistoryProvider(ContextProvider):
         store_outputs: bool = True,
         store_responses: bool | None = None,
     ) -> None:
-        """Without `load_messages` the agent leaves `before_run` out. `store_context_messages` also keeps what the other
-        providers added, or only those in `store_context_from`. `store_responses` is another name of `store_outputs`.
+        """Without `load_messages` the agent skips `before_run`. `store_context_messages` also stores messages added by other
+        providers, or only by those in `store_context_from`. `store_responses` is an alias of `store_outputs`.
         """
         super().__init__(source_id)
         self.load_messages = load_messages
@@ -50,41 +50,41 @@ class HistoryProvider(ContextProvider):
 
     @property
     def store_responses(self) -> bool:
-        """Another name of `store_outputs`."""
+        """Alias of `store_outputs`."""
         return self.store_outputs
 
     @property
     def loads_only(self) -> bool:
-        """Whether `before_run` is this class's, which adds what `get_messages` gives and does nothing else."""
+        """Whether `before_run` is not overridden, so that it only adds the messages of `get_messages`."""
         return type(self).before_run is HistoryProvider.before_run
 
     async def load(self, session_id: str | None, state: JsonObject) -> list[Message]:
-        """Return the stored messages, also of a subclass whose `get_messages` has no `state`."""
+        """Return the stored messages. Works with subclasses whose `get_messages` has no parameter `state`."""
         return list(await call_hook(self, "get_messages", session_id, state=state))
 
     @property
     def replays(self) -> bool:
-        """Whether the model sees the conversation by this provider."""
+        """Whether the model receives the conversation from this provider."""
         return self.load_messages
 
     @abstractmethod
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """The stored messages, oldest first. `state` is this provider's part of the session's state."""
+        """Return the stored messages, oldest first. `state` is this provider's part of the session's state."""
         raise NotImplementedError(f"{type(self).__name__} loads messages, so it must implement get_messages.")
 
     @abstractmethod
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages; the agent never calls it with none."""
+        """Append messages; the agent never passes an empty list."""
         raise NotImplementedError(f"{type(self).__name__} stores messages, so it must implement save_messages.")
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Put the stored messages before the input."""
+        """Add the stored messages before the input."""
         context.extend_messages(self, await self.load(context.session_id, state))
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store what is to be stored: context of other providers, the input, what the run added."""
+        """Store the selected messages: other providers' context, the input, and the messages that the run added."""
         new: list[Message] = []
         if self.store_context_messages:
             new += context.get_messages(sources=self.store_context_from, exclude_sources={self.source_id})
@@ -97,7 +97,7 @@ class HistoryProvider(ContextProvider):
 
 
 class InMemoryHistoryProvider(HistoryProvider):
-    """Keeps the conversation in the session's state, as `state["messages"]`; it has nothing of its own."""
+    """Stores the conversation in the session's state as `state["messages"]`; the provider itself has no state."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "in_memory"
 
@@ -113,7 +113,7 @@ class InMemoryHistoryProvider(HistoryProvider):
         store_responses: bool | None = None,
         skip_excluded: bool = False,
     ) -> None:
-        """With `skip_excluded` messages that compaction took out are not loaded."""
+        """With `skip_excluded`, messages hidden by compaction are not loaded."""
         super().__init__(
             source_id or self.DEFAULT_SOURCE_ID,
             load_messages=load_messages,
@@ -126,7 +126,7 @@ class InMemoryHistoryProvider(HistoryProvider):
         self.skip_excluded = skip_excluded
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """The stored messages, oldest first."""
+        """Return the stored messages, oldest first."""
         stored: list[Message] = (state or {}).get("messages") or []
         return included(stored) if self.skip_excluded else list(stored)
 
@@ -139,5 +139,5 @@ class InMemoryHistoryProvider(HistoryProvider):
 
 
 def included(messages: Sequence[Message]) -> list[Message]:
-    """Without those that compaction took out."""
+    """Return the messages that compaction did not exclude."""
     return [message for message in messages if not message.additional_properties.get(EXCLUDED_KEY)]

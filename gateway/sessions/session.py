@@ -1,7 +1,7 @@
-"""`AgentSession`: the state of one conversation with an agent, as plain data; `SupportsAgentRun`: who it is with.
+"""`AgentSession`: the state of one conversation as plain data; `SupportsAgentRun`: the interface of an agent.
 
-The agent owns behaviour, the session owns data (requirements SE2): nothing here calls anything. What is in `state` can be
-written as JSON, so a session can be stored and taken up elsewhere.
+A session contains data only; behaviour belongs to the agent. `state` can be written as JSON, so a session can be stored and continued
+in another process.
 """
 
 from __future__ import annotations
@@ -16,38 +16,37 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
 _STATE_TYPES: dict[str, type] = {"message": Message}
-"""How objects in a stored state are known again, by the `type` of their JSON form. Filled when modules that define such
-types are imported, like a codec table."""
+"""Classes of objects in a stored state by the `type` of their JSON form. Modules that define such classes register them on import."""
 
 Registered = TypeVar("Registered", bound=type)
 
 
 def register_state_type(cls: Registered) -> Registered:
-    """Let objects of this class be in a session's state: `to_dict` writes them, `from_dict` makes them again.
+    """Allow objects of this class in a session's state; `to_dict` writes them and `from_dict` restores them.
 
-    For classes with `to_dict`/`from_dict` and pydantic models. The `type` of their JSON form is the class's name in lower
-    case, or what its `_get_type_identifier` class method returns.
+    For classes with `to_dict`/`from_dict` and for pydantic models. The `type` of their JSON form is the class name in lower case, or
+    the result of the class method `_get_type_identifier`.
     """
     _STATE_TYPES[_identifier(cls)] = cls
     return cls
 
 
 class AgentSession:
-    """A conversation. `state` is shared by the context providers, each under its own `source_id`."""
+    """A conversation. Context providers share `state`; each uses its own `source_id` as key."""
 
     def __init__(self, *, session_id: str | None = None, service_session_id: str | None = None) -> None:
-        """A random id where none is given; `service_session_id` names a conversation kept by a model provider."""
+        """Without `session_id` a random id is used; `service_session_id` names a conversation stored by a model provider."""
         self._session_id = session_id or str(uuid.uuid4())
         self.service_session_id = service_session_id
         self.state: JsonObject = {}
 
     @property
     def session_id(self) -> str:
-        """The id; it never changes."""
+        """Id of the session, which never changes."""
         return self._session_id
 
     def to_dict(self) -> JsonObject:
-        """JSON form, `type: session`. Messages and registered objects in `state` are written as theirs."""
+        """Return the JSON form, `type: session`. Messages and registered objects in `state` are converted too."""
         return {
             "type": "session",
             "session_id": self.session_id,
@@ -57,7 +56,7 @@ class AgentSession:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> AgentSession:
-        """The inverse of `to_dict`."""
+        """Return the session whose `to_dict` is `data`."""
         session = cls(session_id=data.get("session_id"), service_session_id=data.get("service_session_id"))
         session.state = {key: _from_json(value) for key, value in cast("JsonMapping", data.get("state") or {}).items()}
         return session
@@ -65,7 +64,7 @@ class AgentSession:
 
 @runtime_checkable
 class SupportsAgentRun(Protocol):
-    """Anything that is an agent to others: it can be run, and makes sessions (requirements AG1)."""
+    """An agent: it can be run and creates sessions."""
 
     id: str
     name: str | None
@@ -82,15 +81,15 @@ class SupportsAgentRun(Protocol):
     def run(
         self, messages: str | Message | Sequence[str | Message], *, stream: bool = False, session: AgentSession | None = None
     ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Answer messages, whole or in parts."""
+        """Answer messages, as a whole or as a stream."""
         ...
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
-        """A new conversation."""
+        """Return a new conversation."""
         ...
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that a model provider keeps."""
+        """Return a conversation that a model provider stores."""
         ...
 
 
@@ -108,7 +107,7 @@ def _to_json(value: JsonValue) -> JsonValue:
         return value
     if callable(writer := getattr(value, "to_dict", None)):
         return writer()
-    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model, by its shape: importing pydantic takes long
+    if callable(dump := getattr(value, "model_dump", None)):  # a pydantic model; importing pydantic to check the class is slow
         kind: type = type(cast("object", value))
         _STATE_TYPES.setdefault(_identifier(kind), kind)
         return {**cast("JsonMapping", dump(mode="json")), "type": _identifier(kind)}
@@ -127,5 +126,5 @@ def _from_json(value: JsonValue) -> JsonValue:
     make: JsonValue = getattr(kind, "from_dict", None)
     if make is not None:
         return make(dict(found))
-    make = getattr(kind, "model_validate")  # noqa: B009  # pydantic's, of a class that is not named here
+    make = getattr(kind, "model_validate")  # noqa: B009  # of a pydantic model, whose class is unknown here
     return make({key: item for key, item in found.items() if key != "type"})

@@ -1,11 +1,10 @@
-"""SKILL.md folders: parsed, indexed and served as tools, resources, prompts and extension payloads.
+"""Skills: `SKILL.md` folders, skills in code and skills of servers, served as tools, resources, prompts and the skills extension.
 
-Order of the modules, each importing only those before it: `models`, `parser`, `files`, `mime`, `search`, `index`,
-`library`, `render`, `extension`, `tools`, `sandbox`, `scripts`, `run_tool`, `provider`, `source`; beside them `checking`
-for the command line and `objects` for programs. `app` uses `source`; the server binds what `SkillSource.extension`
-returns. Agents never import this room.
+`model` has the types. `parser` parses `SKILL.md`; `folders` and `reader` read the disk; `remote` and `code` convert skills of servers and
+of Python code. `index` names all skills, `library` keeps the index current and reads files, and `render` makes the texts for models.
+`tools`, `run_tool` and `extension` answer clients, and `source.SkillSource` puts them together for `app`. `objects` has agent-framework's
+classes. Agents do not import this package.
 
-Decided: one immutable index per state of the disk, swapped as a whole, and looked at again by `stat` instead of by
-file events. Because every surface must agree, and events are missing on network mounts and containers. Instead of a
-watcher. Revisit when a look at thousands of skills every few seconds costs too much.
+Decided: one immutable index, built again by `stat` and swapped as a whole, instead of a file watcher. Because all surfaces must agree, and
+network mounts and containers lose file events. Revisit when a pass over thousands of skills every few seconds costs too much.
 """

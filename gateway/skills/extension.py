@@ -1,7 +1,7 @@
-"""The payloads of `io.modelcontextprotocol/skills` (SEP-2640): `skills/list`, `skills/get`, `resources/directory/read`.
+"""`SkillsExtension`: answers the requests of the extension `io.modelcontextprotocol/skills` (SEP-2640).
 
-Results in wire form but for `resultType`, which `server` adds where it binds the methods. Everything comes from the
-library's index, so digests here and bytes in `resources/read` agree. No tools, no prompts, no rendering.
+`SkillSource` calls it; the catalog and the server complete and send the results. All answers come from the library's index, so the
+digests here match the bytes of `resources/read`.
 """
 
 from __future__ import annotations
@@ -9,22 +9,24 @@ from __future__ import annotations
 import base64
 import binascii
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from gateway.errors import NotFound
-from gateway.json_types import JsonObject
-from gateway.skills.index import SkillIndex, file_uri
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.skills.index import file_uri
 from gateway.skills.library import SkillLibrary
 from gateway.skills.mime import MARKDOWN
-from gateway.skills.models import MANIFEST, Skill, SkillFile
+from gateway.skills.model import MANIFEST, Skill, SkillFile
 from gateway.tools.context import CallContext
 
 PAGE_SIZE = 100
 """Entries per page: about 82 KB of real skills."""
 
 TTL_MS = 60_000
-"""How long a client may keep a result. Changes are announced; a stale digest is noticed by its reader anyway."""
+"""How long a client may keep a result. Changes are announced, and a client notices an outdated digest when it reads the file."""
 
 FOLDER = "inode/directory"
+"""MIME type of a folder (SEP-2640)."""
 
 
 class SkillsExtension:
@@ -34,66 +36,55 @@ class SkillsExtension:
         self._library = library
 
     async def list_page(self, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
-        """`skills/list`: entries sorted by URI, from after the one the cursor names.
+        """Answer `skills/list`: entries sorted by URI, from after the one that the cursor names.
 
         Raises:
-            NotFound: The cursor is not one of ours (kind `cursor`).
+            NotFound: The cursor was not made by this method (kind `cursor`).
         """
-        return list_page(await self._library.current(), cursor, limit)
+        index = await self._library.current()
+        return _page("skills", [(skill.root_uri, skill.entry) for skill in index.listed], cursor, limit)
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
-        """`skills/get`: the entry of a skill by the URI of its `SKILL.md`, as its folder is now.
+        """Answer `skills/get`: the entry of a skill by the URI of its `SKILL.md`, as the skill's folder is now.
 
         Raises:
             NotFound: No skill has this URI (kind `skill`).
         """
         await self._library.current()
-        owner = _skill_at(self._library.index, uri)
-        await self._library.recheck(owner, ctx)
-        return get(self._library.index, uri)
+        await self._library.recheck(self._skill_at(uri), ctx)
+        return {"skill": dict(self._skill_at(uri).entry), "ttlMs": TTL_MS, "cacheScope": "private"}
 
     async def directory(self, uri: str, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
-        """`resources/directory/read`: the direct children of a folder of a skill.
+        """Answer `resources/directory/read`: the direct children of a folder of a skill, sorted by URI.
 
         Raises:
-            NotFound: No folder has this URI (kind `directory`), or a foreign cursor (kind `cursor`).
+            NotFound: No folder has this URI (kind `directory`), or the cursor was not made by this method (kind `cursor`).
         """
-        return directory(await self._library.current(), uri, cursor, limit)
+        found = (await self._library.current()).directory(uri)
+        if found is None:
+            raise NotFound("directory", uri)
+        return _page("resources", sorted((child["uri"], child) for child in _children(*found)), cursor, limit)
+
+    def _skill_at(self, uri: str) -> Skill:
+        by_root = self._library.index.by_root
+        skill = by_root.get(uri.removesuffix(f"/{MANIFEST}")) if uri.endswith(f"/{MANIFEST}") else None
+        if skill is None:
+            raise NotFound("skill", uri)
+        return skill
 
 
-def list_page(index: SkillIndex, cursor: str | None, limit: int) -> JsonObject:
-    """One page of entries."""
-    uris = [skill.root_uri for skill in index.listed]
+def _page(key: str, items: Sequence[tuple[str, JsonMapping]], cursor: str | None, limit: int) -> JsonObject:
+    """Return one page of `items`, which are sorted pairs of URI and payload."""
+    uris = [uri for uri, _ in items]
     start = bisect_right(uris, _decode(cursor)) if cursor else 0
-    page = index.listed[start : start + limit]
-    result: JsonObject = {"skills": [dict(skill.entry) for skill in page], "ttlMs": TTL_MS, "cacheScope": "private"}
-    if start + limit < len(uris):
-        result["nextCursor"] = _encode(page[-1].root_uri)
-    return result
-
-
-def get(index: SkillIndex, uri: str) -> JsonObject:
-    """One entry."""
-    return {"skill": dict(_skill_at(index, uri).entry), "ttlMs": TTL_MS, "cacheScope": "private"}
-
-
-def directory(index: SkillIndex, uri: str, cursor: str | None, limit: int) -> JsonObject:
-    """The direct children of a folder as MCP resources, sorted by URI."""
-    found = index.directory(uri)
-    if found is None:
-        raise NotFound("directory", uri)
-    skill, folder = found
-    children = sorted(_children(skill, folder), key=lambda child: child["uri"])
-    start = bisect_right([child["uri"] for child in children], _decode(cursor)) if cursor else 0
-    page = children[start : start + limit]
-    result: JsonObject = {"resources": page, "ttlMs": TTL_MS, "cacheScope": "private"}
-    if start + limit < len(children):
-        result["nextCursor"] = _encode(page[-1]["uri"])
+    result: JsonObject = {key: [dict(item) for _, item in items[start : start + limit]], "ttlMs": TTL_MS, "cacheScope": "private"}
+    if start + limit < len(items):
+        result["nextCursor"] = base64.urlsafe_b64encode(uris[start + limit - 1].encode()).decode().rstrip("=")
     return result
 
 
 def resource_wire(skill: Skill, file: SkillFile) -> JsonObject:
-    """A file as an MCP `Resource`; `SKILL.md` carries the skill's own name and description."""
+    """Return a file as an MCP `Resource`. `SKILL.md` has the skill's own name and description."""
     wire: JsonObject = {"uri": file_uri(skill.root_uri, file.path), "name": file.path.rpartition("/")[2]}
     if file.path == MANIFEST:
         wire |= {"name": skill.document.name, "description": skill.document.description, "mimeType": MARKDOWN}
@@ -114,17 +105,6 @@ def _children(skill: Skill, folder: str) -> list[JsonObject]:
         else:
             children[name] = resource_wire(skill, file)
     return list(children.values())
-
-
-def _skill_at(index: SkillIndex, uri: str) -> Skill:
-    skill = index.by_root.get(uri.removesuffix(f"/{MANIFEST}")) if uri.endswith(f"/{MANIFEST}") else None
-    if skill is None:
-        raise NotFound("skill", uri)
-    return skill
-
-
-def _encode(uri: str) -> str:
-    return base64.urlsafe_b64encode(uri.encode()).decode().rstrip("=")
 
 
 def _decode(cursor: str) -> str:

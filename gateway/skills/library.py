@@ -1,12 +1,12 @@
-"""`SkillLibrary`: the live index over folders and other homes of skills: built once, refreshed when the disk changed, read with care.
+"""`SkillLibrary`: holds the current `SkillIndex` of folders and backends, refreshes it, and reads files with a check of their digest.
 
-The one holder of the current `SkillIndex`; tools, resources, prompts and the extension all ask it, so what they
-list and what they read agree. All disk work happens in worker threads. Knows nothing of MCP shapes.
+Tools, resources, prompts and the extension all use one library, so that listings and reads agree. Disk access happens in worker
+threads. The library knows no MCP messages.
 """
 
 from __future__ import annotations
 
-import hashlib
+import dataclasses
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -16,34 +16,35 @@ from pathlib import Path
 import anyio
 import anyio.to_thread
 
-from gateway.config.skills import SignatureRule
+from gateway.config.skill_settings import SignatureRule
 from gateway.errors import NotFound, SkillError
 from gateway.policy.decision import PASS, Reject, Verdict
 from gateway.policy.scopes import RULE, judge_scope
-from gateway.skills.files import Changed, read_file
-from gateway.skills.homes import SkillHome
-from gateway.skills.index import SOURCE_ID, Key, SkillIndex, build_index, is_current, own_uri, with_more
-from gateway.skills.models import Skill, SkillFile
-from gateway.skills.remembered import file_for, keep, recall, same_candidates
+from gateway.skills.backend import SkillBackend
+from gateway.skills.folders import Changed, read_file
+from gateway.skills.index import SOURCE_ID, SkillIndex, build_index, is_same, own_uri, with_more
+from gateway.skills.index_cache import cache_file, read_cache, write_cache
+from gateway.skills.model import MANIFEST, Key, Skill, SkillFile, digest_of
+from gateway.skills.parser import parse_skill
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-"""How often a read starts over when the file keeps changing under it."""
+"""Reads of a file whose bytes do not have the listed digest, before the read fails."""
 
 REST_FACTOR = 20
 """Looking for changes takes at most one part in this many of the time, however many skills there are."""
 
-_NONE = SkillIndex()
-"""Before the first look."""
+_EMPTY = SkillIndex()
+"""The index before the first look."""
 
 OnSwap = Callable[[SkillIndex, SkillIndex], None]
-"""Called with the old and the new index, synchronously, after each change; must not block or raise."""
+"""Called synchronously with the old and the new index after each change; must not block or raise."""
 
 
 class SkillLibrary:
-    """Skills below `paths`. Call `refresh` once before use; `watch` keeps it current without being asked."""
+    """The skills below `paths` and of backends. Call `refresh` once before use; `watch` keeps the index current."""
 
     def __init__(
         self,
@@ -52,114 +53,129 @@ class SkillLibrary:
         strict: bool = False,
         refresh_seconds: float = 5.0,
         state_folder: Path | None = None,
-        homes: Sequence[SkillHome] = (),
+        backends: Sequence[SkillBackend] = (),
         keeps: Callable[[str], bool] | None = None,
         signed: Mapping[str, SignatureRule] | None = None,
     ) -> None:
-        """No side effects. With `refresh_seconds` 0 every use looks at the disk. The index is kept in `state_folder`, but not where
-        any root is in `signed`, whose skills must be signed: signatures are checked at every start.
+        """Remember the settings; no side effects.
 
-        `homes` have skills that are in no folder; a skill of ours whose id `keeps` refuses is not served.
+        With `refresh_seconds` 0 every use looks at the disk. `keeps` decides by id which own skills are served. `signed` has a rule for
+        each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`: signatures are
+        checked at every start.
         """
         self._roots = tuple(str(path) for path in paths)
         self._strict = strict
         self._signed = {os.path.realpath(root): rule for root, rule in (signed or {}).items()}
         self._refresh_seconds = refresh_seconds
         self._folders: SkillIndex | None = None
-        self._index = _NONE
+        self._index = _EMPTY
         self._keeps = keeps
-        self._homes: dict[str, SkillHome] = {}
-        self._file = file_for(state_folder, self._roots) if state_folder is not None and not signed else None
-        self._is_kept = True
+        self._backends: dict[str, SkillBackend] = {}
+        self._cache = cache_file(state_folder, self._roots) if state_folder is not None and not signed else None
+        self._is_cached = True
         self._checked = float("-inf")
         self._lock = anyio.Lock()
         self._listeners: list[OnSwap] = []
-        for home in homes:
-            self._adopt(home)
+        for backend in backends:
+            self.add(backend)
 
     @property
     def index(self) -> SkillIndex:
-        """The table as last built; never touches the disk."""
+        """The index as last built; never touches the disk."""
         return self._index
 
-    def add(self, home: SkillHome) -> None:
-        """Serve the skills of another home too."""
-        self._adopt(home)
+    def add(self, backend: SkillBackend) -> None:
+        """Serve the skills of another backend too."""
+        self._backends[backend.id] = backend
+        backend.subscribe(self._combine)
         self._combine()
 
-    def has(self, home: SkillHome) -> bool:
-        """Whether it is one of ours."""
-        return self._homes.get(home.id) is home
+    def has(self, backend: SkillBackend) -> bool:
+        """Return whether this backend was added."""
+        return self._backends.get(backend.id) is backend
 
-    def _adopt(self, home: SkillHome) -> None:
-        self._homes[home.id] = home
-        home.subscribe(self._combine)
-
-    def home_of(self, skill: Skill) -> SkillHome | None:
-        """Where a skill is that is in no folder."""
-        return self._homes.get(skill.key[0])
+    def backend_of(self, skill: Skill) -> SkillBackend | None:
+        """Return the backend of a skill; `None` for a skill in a folder."""
+        return self._backends.get(skill.key[0])
 
     def subscribe(self, listener: OnSwap) -> None:
-        """Hear of every change."""
+        """Register a callback for changes of the index."""
         self._listeners.append(listener)
 
     async def current(self) -> SkillIndex:
-        """The table, looked over again if the last look is older than `refresh_seconds`."""
+        """Return the index, refreshed first if the last look is older than `refresh_seconds`."""
         if anyio.current_time() - self._checked >= self._refresh_seconds:
             await self.refresh()
-        for home in self._homes.values():
-            await home.ready()
+        for backend in self._backends.values():
+            await backend.ready()
         return self.index
 
     async def refresh(self) -> SkillIndex:
-        """Look at every folder now. A pass of `stat` calls when nothing changed."""
+        """Look at every folder and backend now. Costs one `stat` per file if nothing changed."""
         asked = anyio.current_time()
         async with self._lock:
             if self._checked < asked:
                 started = anyio.current_time()
                 await self._build(None)
-                for home in self._homes.values():
-                    await home.refresh()
+                for backend in self._backends.values():
+                    await backend.refresh()
                 self._checked = started
         return self.index
 
-    async def keep(self) -> None:
-        """Write the index down for the next start, if it changed since."""
-        if self._file is not None and not self._is_kept:
-            self._is_kept = True
-            await anyio.to_thread.run_sync(keep, self._file, self.index.candidates)
+    async def store(self) -> None:
+        """Write the index to the cache for the next start, if it changed since the last time."""
+        if self._cache is not None and not self._is_cached:
+            self._is_cached = True
+            await anyio.to_thread.run_sync(write_cache, self._cache, self.index.folders)
 
     async def watch(self) -> None:
-        """Refresh every `refresh_seconds`, or less often where a look takes long; until cancelled."""
+        """Refresh every `refresh_seconds`, or less often if a look takes long, until cancelled."""
         while True:
             started = anyio.current_time()
             await self.current()
-            await self.keep()
+            await self.store()
             took = anyio.current_time() - started
             await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
 
     def judge(self, skill: Skill, path: str, scopes: Sequence[str] | None) -> Verdict:
-        """Whether a caller with these scopes may read a file of a skill: as the resource that it is of the source that publishes it."""
+        """Decide whether a caller with these scopes may read a file, as the resource of the source that publishes it."""
         if scopes is None:
             return PASS
-        home = self.home_of(skill)
+        backend = self.backend_of(skill)
         try:
-            source, uri = (SOURCE_ID, own_uri(skill, path)) if home is None else home.place_of(skill, path)
+            source, uri = (SOURCE_ID, own_uri(skill, path)) if backend is None else backend.locate(skill, path)
         except NotFound as error:
             return Reject(RULE, str(error))
         return judge_scope(scopes, "resources", source, uri)
 
     async def recheck(self, skill: Skill, ctx: CallContext) -> Skill:
-        """The skill as its folder or home is now; every other one stays as it was.
+        """Return the skill as its folder or backend has it now, with its body. All other skills stay as they were.
 
         Raises:
-            NotFound: It is gone, or refused since.
-            GatewayError: Its home cannot be reached.
+            NotFound: The skill is gone, or is refused now.
+            SkillError: A server's `SKILL.md` differs from the entry that it lists (code `entry-differs`).
+            GatewayError: The backend cannot be reached.
         """
-        home = self.home_of(skill)
-        if home is not None:
-            return await home.renew(skill, ctx)
-        if not await anyio.to_thread.run_sync(is_current, self.index, skill.key):
+        backend = self.backend_of(skill)
+        if backend is None:
+            return await self._reread(skill)
+        if skill.is_remote:
+            skill = await backend.renew(skill, ctx)
+        skill, _, data = await self.read(skill, MANIFEST, ctx)
+        document = parse_skill(data, directory=skill.document.name)
+        known = dataclasses.replace(skill.document, text=document.text, body_start=document.body_start)
+        if skill.is_remote:
+            if known.conformant and document.frontmatter != known.frontmatter:
+                text = f"The frontmatter of skill {skill.id!r} differs from what {skill.origin!r} lists; the skill is not used."
+                raise SkillError(text, code="entry-differs")
+            if problem := next((d.message for d in document.diagnostics if d.level == "error"), None):
+                raise SkillError(f"Skill {skill.id!r} of {skill.origin!r} cannot be used: {problem}", code="entry-differs")
+            known = dataclasses.replace(known, frontmatter=document.frontmatter)
+        return dataclasses.replace(skill, document=known)
+
+    async def _reread(self, skill: Skill) -> Skill:
+        folder = self.index.folders.get(skill.key)
+        if folder is None or not await anyio.to_thread.run_sync(folder.is_current):
             async with self._lock:
                 await self._build(frozenset({skill.key}))
         now = self.index.by_key.get(skill.key)
@@ -168,62 +184,71 @@ class SkillLibrary:
         return now
 
     async def read(self, skill: Skill, path: str, ctx: CallContext) -> tuple[Skill, SkillFile, bytes]:
-        """The bytes of a file by its path in the index, with the skill and file they belong to.
+        """Return the bytes of a file, and the skill and file they belong to. The bytes always have the file's digest.
 
-        The bytes always have the file's digest: where the disk moved on, the skill is indexed again first.
+        If the file changed since it was indexed, the skill is indexed again first.
 
         Raises:
-            NotFound: There is no such file, or not any more.
-            SkillError: The file changes faster than it can be read.
-            GatewayError: Its home cannot be reached.
+            NotFound: The skill has no such file, or has it no more.
+            SkillError: The file changes faster than it can be read (code `unstable`), or a server keeps sending other bytes than it
+                lists (code `digest-differs`).
+            GatewayError: The backend cannot be reached.
         """
-        home = self.home_of(skill)
-        if home is not None:
-            return await home.read(skill, path, ctx)
+        backend = self.backend_of(skill)
         for _ in range(MAX_ATTEMPTS):
+            if backend is not None:
+                file, data = await backend.fetch(skill, path, ctx)
+                now = file.with_content(data)
+                if file.is_dynamic or (now.digest, now.size) == (file.digest, file.size):
+                    return skill, now, data
+                skill = await backend.renew(skill, ctx)
+                continue
             file = skill.files.get(path)
             if file is None:
                 raise NotFound("resource", path)
             data = await anyio.to_thread.run_sync(_read_verified, skill.key[0], file)
             if data is not None:
                 return skill, file, data
-            skill = await self.recheck(skill, ctx)
+            skill = await self._reread(skill)
+        if skill.is_remote:
+            text = f"{skill.origin!r} sends other bytes for {path!r} of skill {skill.id!r} than it lists; the file is not used."
+            raise SkillError(text, code="digest-differs")
         raise SkillError(f"{path!r} of skill {skill.id!r} keeps changing; try again.", code="unstable")
 
     async def _build(self, only: frozenset[Key] | None) -> None:
-        """Replace the index; the caller holds the lock. What the disk shows cannot fail it, a broken disk leaves it as it is."""
+        """Build the index of the folders again; the caller holds the lock. If the disk cannot be read, the last index stays."""
         old = self._folders
         try:
-            remembered = await anyio.to_thread.run_sync(recall, self._file) if old is None and self._file is not None else None
+            cached = await anyio.to_thread.run_sync(read_cache, self._cache) if old is None and self._cache is not None else None
             build = partial(build_index, self._roots, strict=self._strict, signed=self._signed)
-            new = await anyio.to_thread.run_sync(partial(build, previous=old, only=only, remembered=remembered))
+            new = await anyio.to_thread.run_sync(partial(build, previous=old, only=only, cached=cached))
         except OSError as error:
-            logger.warning("skills could not be looked at, keeping the last state error=%s", error)
+            logger.warning("skills not refreshed, keeping the last index error=%s", error)
             return
         if new is old:
             return
-        old = old if old is not None else _NONE
+        old = old if old is not None else _EMPTY
         self._folders = new
-        self._is_kept = remembered is not None and same_candidates(new.candidates, remembered)
+        self._is_cached = cached is not None and is_same(new.folders, cached)
         if new.reports != old.reports or new.trouble != old.trouble:
             refused = sum(r.verdict == "rejected" for r in (*new.reports, *new.trouble))
             logger.info("skills indexed served=%d listed=%d refused=%d", len(new.skills), len(new.listed), refused)
         self._combine()
 
     def _combine(self) -> None:
-        """Put the table together from what folders and homes have now, and tell who listens."""
+        """Put the skills of folders and backends into one index and call the listeners."""
         if self._folders is None:
             return
-        more = [skill for home in self._homes.values() for skill in home.skills]
+        more = [skill for backend in self._backends.values() for skill in backend.skills]
         old, self._index = self._index, with_more(self._folders, more, self._keeps)
         for listener in self._listeners:
             listener(old, self._index)
 
 
 def _read_verified(root: str, file: SkillFile) -> bytes | None:
-    """The bytes behind an indexed file, or `None` when they are not the indexed ones any more."""
+    """Return the bytes of an indexed file, or `None` if they changed."""
     try:
         data, _ = read_file(root, file.segments, file.size)
     except Changed:
         return None
-    return data if f"sha256:{hashlib.sha256(data).hexdigest()}" == file.digest else None
+    return data if digest_of(data) == file.digest else None

@@ -1,6 +1,6 @@
-"""MIME types of skill files by extension: a fixed table, so that every machine says the same.
+"""MIME types of skill files by extension, from a fixed table that is the same on every machine.
 
-Knows nothing of contents except whether they are text; that decides where the extension says nothing.
+A file with an unknown extension gets a type by whether it is text. `reader`, `remote` and `code` use this module.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 MARKDOWN = "text/markdown"
 
 SCRIPT_SUFFIXES = frozenset({"bash", "bat", "cjs", "js", "mjs", "php", "pl", "ps1", "py", "r", "rb", "sh", "ts", "zsh"})
-"""Files that count as scripts even without a `#!` line."""
+"""Extensions of files that count as scripts even without a `#!` line."""
 
 _TYPES = {
     "bash": "application/x-sh",
@@ -60,11 +60,11 @@ _TYPES = {
 
 
 def suffix_of(path: str) -> str:
-    """The last extension in lower case, without its dot; `""` where there is none."""
+    """Return the last extension in lower case without its dot; empty for a name without extension."""
     name = path.rsplit("/", 1)[-1]
     return name.rpartition(".")[2].lower() if "." in name.lstrip(".") else ""
 
 
 def mime_type_of(path: str, *, is_text: bool) -> str:
-    """The MIME type to publish a file under."""
+    """Return the MIME type of a file."""
     return _TYPES.get(suffix_of(path)) or ("text/plain" if is_text else "application/octet-stream")

@@ -1,9 +1,8 @@
-"""Parses `SKILL.md`: tolerant, with a coded diagnostic for everything that is not by the book.
+"""Parses `SKILL.md` tolerantly, with a coded diagnostic for every departure from the Agent Skills format.
 
-The table of behaviour: a finding of level `error` refuses the skill; a `warning` lets it through (in strict mode
-it refuses too); `info` is only said. What YAML 1.2 cannot read is tried once more line by line, and a skill
-rescued so is served by the tools only, because hosts compare the frontmatter they parse themselves. Nothing in
-a skill is ever run or expanded here.
+An `error` refuses the skill, a `warning` accepts it (in strict mode it refuses it, too), and `info` changes nothing. Frontmatter that is
+not YAML 1.2 is parsed again line by line. Such a skill is served by the tools only, because hosts compare the listed frontmatter with the
+one that they parse themselves. The parser runs and expands nothing in a skill.
 """
 
 from __future__ import annotations
@@ -15,54 +14,53 @@ from typing import cast
 from gateway.config.documents import DocumentError, Frontmatter, load_yaml, split_frontmatter
 from gateway.diagnostics import Diagnostic, Level
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.skills import MAX_NAME_CHARS, NAME
-from gateway.skills.models import MANIFEST, SkillDocument
+from gateway.policy.skill_policy import MAX_NAME_CHARS, NAME
+from gateway.skills.model import MANIFEST, SkillDocument
 
 MAX_FRONTMATTER_BYTES = 65_536
-"""Larger frontmatter is refused unread (the largest real one seen is 9.6 KB)."""
+"""Larger frontmatter is refused without parsing. The largest published one has 9.6 KB."""
 
 LARGE_MANIFEST_BYTES = 50_000
-"""A `SKILL.md` from here on costs a model more than 10,000 tokens: worth a warning."""
+"""A larger `SKILL.md` gets a warning, because it costs a model more than 10,000 tokens."""
 
 MAX_DESCRIPTION_CHARS = 1024
 MAX_COMPATIBILITY_CHARS = 500
 """Limits of the Agent Skills specification, in characters."""
 
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Characters with no business in a text for people: C0 and C1 controls (tab, line feed excepted) and surrogates.
-Carriage returns are dealt with before it is applied."""
+"""C0 and C1 controls except tab and line feed, and surrogates. Carriage returns are replaced before it is applied."""
 
 HIDDEN = re.compile("[\u200b\u2060\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]")
-"""Characters that hide or reorder text: zero-width, bidirectional overrides, tags."""
+"""Characters that hide or reorder text: zero-width characters, bidirectional overrides, tags."""
 
 KNOWN_KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
 """Fields of the Agent Skills specification."""
 
 EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "allowed-tools"})
-"""Fields by which some hosts run things or widen permissions; data only here."""
+"""Fields with which some hosts run commands or widen permissions. The gateway treats them as data."""
 
-_CONTROLS_TEXT = "There are control characters; remove them. Served by tools only."
+_CONTROLS_TEXT = "The text has control characters; remove them. Served by tools only."
 _COMMAND = re.compile(r"!`[^`\n]+`")
 _TOP_LEVEL = re.compile(r"(?P<key>[A-Za-z0-9_][A-Za-z0-9_ .-]*?)[ \t]*:(?:[ \t]+(?P<value>.*))?$")
 _LINE_PREFIX = re.compile(r"^Line \d+: ")
 
 _CAUSES = {
     "mapping values are not allowed in this context": "a `: ` inside a value that is not in quotes",
-    "did not find expected key": "a line that is no `key: value`, or text after a closing quote or bracket",
-    "could not find expected ':'": "a line that is no `key: value`",
+    "did not find expected key": "a line that is not `key: value`, or text after a closing quote or bracket",
+    "could not find expected ':'": "a line that is not `key: value`",
     "did not find expected ',' or ']'": "a `[` that is not closed, or a value that starts with one and needs quotes",
     "did not find expected ',' or '}'": "a `{` that is not closed, or a value that starts with one and needs quotes",
     "found character that cannot start any token": "a tab before a key, or a value that starts with `@` or a backtick and needs quotes",
     "found unexpected end of stream": "a quote that is not closed",
     "found unknown escape character": "a backslash inside double quotes; use single quotes",
 }
-"""What YAML's own messages come down to in frontmatter."""
+"""Message of the YAML parser → its usual cause in frontmatter."""
 
 
 def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> SkillDocument:
-    """Parse the bytes of a `SKILL.md`; never raises, the diagnostics say what is wrong.
+    """Parse the bytes of a `SKILL.md`. Never raises; the diagnostics have every problem.
 
-    `directory` is the folder's own name, `file_name` the spelling found on disk.
+    `directory` is the name of the folder, `file_name` the spelling of the file on disk.
     """
     try:
         text = data.decode("utf-8")
@@ -84,7 +82,7 @@ def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> Sk
     findings += _check_description(frontmatter, parts.header)
     findings += _check_optional(frontmatter, parts)
     if not _is_json(frontmatter):
-        reason = "A value has no form in JSON (infinite, not a number, half a character); served by tools only."
+        reason = "A value cannot be written as JSON (infinity, not a number, a lone surrogate). Served by tools only."
         findings.append(_warning("not-json", reason))
     name, description = frontmatter.get("name"), frontmatter.get("description")
     codes = {d.code for d in findings}
@@ -100,10 +98,10 @@ def parse_skill(data: bytes, *, directory: str, file_name: str = MANIFEST) -> Sk
 
 
 def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
-    """The mapping, read by YAML's rules or else rescued line by line.
+    """Parse the frontmatter as YAML, or else line by line.
 
     Raises:
-        DocumentError: Neither works, or it uses what is refused (aliases, anchors, tags, repeated keys, depth).
+        DocumentError: Neither works, or the frontmatter uses a refused feature (aliases, anchors, tags, repeated keys, depth).
     """
     try:
         value = load_yaml(header)
@@ -123,10 +121,10 @@ def _read_frontmatter(header: str) -> tuple[JsonObject, list[Diagnostic]]:
 
 
 def _rescue(header: str) -> JsonObject:
-    """Read top-level `key: value` blocks one at a time; a block that is no YAML counts as plain text.
+    """Parse top-level `key: value` blocks one at a time. A block that is not YAML counts as plain text.
 
     Raises:
-        DocumentError: A block uses what is refused.
+        DocumentError: A block uses a refused feature.
     """
     blocks: list[tuple[str, list[str]]] = []
     for line in header.splitlines():
@@ -172,14 +170,14 @@ def _check_file(text: str, size: int, file_name: str, parts: Frontmatter) -> lis
         found.append(_warning("hidden-characters", f"U+{ord(hidden[0]):04X} hides or reorders text; remove it.", line))
     if command := _COMMAND.search(parts.body):
         line = parts.body_line + parts.body.count("\n", 0, command.start())
-        found.append(_info("executable-frontmatter", f"{command[0]} is text here: nothing is run when a skill is loaded.", line))
+        found.append(_info("executable-frontmatter", f"{command[0]} is text: loading a skill runs nothing.", line))
     return found
 
 
 def _check_name(frontmatter: JsonMapping, directory: str, header: str) -> list[Diagnostic]:
     name, line = frontmatter.get("name"), _key_line(header, "name")
     if name is None or name == "":
-        return [_warning("name-missing", "There is no `name`; add one. Served by tools only, under the folder's name.", line)]
+        return [_warning("name-missing", "`name` is missing; add it. Served by tools only, under the folder's name.", line)]
     if not isinstance(name, str) or len(name) > MAX_NAME_CHARS or not NAME.fullmatch(name):
         rule = f"1 to {MAX_NAME_CHARS} lower-case letters, digits and single hyphens"
         return [_warning("name-illegal", f"`name` {str(name)[:80]!r} must be {rule}. Served by tools only.", line)]
@@ -191,7 +189,7 @@ def _check_name(frontmatter: JsonMapping, directory: str, header: str) -> list[D
 def _check_description(frontmatter: JsonMapping, header: str) -> list[Diagnostic]:
     description, line = frontmatter.get("description"), _key_line(header, "description")
     if not isinstance(description, str) or not description.strip():
-        return [_error("description-missing", "There is no `description` text; say what the skill does and when to use it.", line)]
+        return [_error("description-missing", "`description` is missing or empty; say what the skill does and when to use it.", line)]
     if CONTROLS.search(description.replace("\r", "\n")):
         return [_warning("control-characters", _CONTROLS_TEXT, line)]
     if len(description) > MAX_DESCRIPTION_CHARS:
@@ -205,27 +203,28 @@ def _check_optional(frontmatter: JsonMapping, parts: Frontmatter) -> list[Diagno
     for key in frontmatter:
         line = _key_line(parts.header, key)
         if key in EXECUTABLE_KEYS:
-            found.append(_info("executable-frontmatter", f"`{key}` is data only: it grants and runs nothing.", line))
+            found.append(_info("executable-frontmatter", f"`{key}` is data only; it grants and runs nothing.", line))
         elif key not in KNOWN_KEYS:
             found.append(_info("unknown-key", f"`{key}` is not a field of the Agent Skills format; kept as it is.", line))
     line = _key_line(parts.header, "metadata")
     metadata = frontmatter.get("metadata", {})
     if not isinstance(metadata, dict):
-        found.append(_warning("metadata-type", "`metadata` must map names to texts.", line))
+        found.append(_warning("metadata-type", "`metadata` must map names to strings.", line))
     else:
         odd = [key for key, value in cast("JsonObject", metadata).items() if not isinstance(value, str)]
         if odd:
             names = ", ".join(f"{key[:40]!r}" for key in odd[:3]) + (", …" if len(odd) > 3 else "")
-            found.append(_warning("metadata-type", f"`metadata` may hold texts only: put {names} in quotes or elsewhere.", line))
+            found.append(_warning("metadata-type", f"`metadata` may contain only strings: put {names} in quotes or elsewhere.", line))
     found += [
-        _warning(f"{key}-type", f"`{key}` must be one text.", _key_line(parts.header, key))
+        _warning(f"{key}-type", f"`{key}` must be one string.", _key_line(parts.header, key))
         for key in ("allowed-tools", "license")
         if not isinstance(frontmatter.get(key, ""), str)
     ]
     compatibility = frontmatter.get("compatibility", "any")
     if not isinstance(compatibility, str) or not 1 <= len(compatibility) <= MAX_COMPATIBILITY_CHARS:
         line = _key_line(parts.header, "compatibility")
-        found.append(_warning("compatibility-type", f"`compatibility` must be a text of 1 to {MAX_COMPATIBILITY_CHARS} characters.", line))
+        text = f"`compatibility` must be a string of 1 to {MAX_COMPATIBILITY_CHARS} characters."
+        found.append(_warning("compatibility-type", text, line))
     return found
 
 
@@ -255,13 +254,13 @@ def _line_of(text: str, position: int) -> int:
 
 
 def _from_document(error: DocumentError, code: str = "", level: Level = "error") -> Diagnostic:
-    """A diagnostic whose line counts from the top of the file, not of the frontmatter."""
+    """Convert the error to a diagnostic whose line counts from the top of the file instead of the frontmatter."""
     message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
     message = _CAUSES.get(message, message)
     if code == "yaml-repaired":
-        message = f"Not valid YAML ({message}); read line by line, served by tools only. Quote the value."
+        message = f"Not valid YAML ({message}); parsed line by line, served by tools only. Quote the value."
     elif error.code == "yaml-syntax":
-        message = f"Not valid YAML ({message}) and not to be saved line by line; correct it."
+        message = f"Not valid YAML ({message}), and line by line it has no description either; correct it."
     return Diagnostic(code or error.code, level, message, error.line + 1 if error.line else None)
 
 

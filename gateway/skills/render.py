@@ -1,87 +1,173 @@
-"""The texts a model reads about skills: one loaded skill, the catalogue, one-line descriptions.
+"""Renders skills as text for models: one loaded skill, lists of skills, one-line descriptions.
 
-Skill texts are written by others and land in prompts, so here they are made harmless as text: one line where one
-line is meant, no control characters, no forged end of the wrapper. Resources serve raw bytes instead and do not
-come through here. Pure functions; `tools`, prompts and `provider` call them.
+The tools, prompts, agents' instructions and `objects` use it. Authors of skills are not trusted, so their text is made harmless here:
+descriptions become one line, control characters are removed, and the tag that ends a skill cannot be forged. `resources/read` returns
+raw bytes instead. The tags that list resources and scripts are agent-framework's since core 1.13, because models and prompts written for
+it read them. Pure functions.
 """
 
 from __future__ import annotations
 
 import html
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
+from gateway.config.instruction_template import fill_template
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.skills.index import SkillIndex
-from gateway.skills.models import MANIFEST, Skill, SkillFile, SkillFunction
-from gateway.skills.objects.content import code_text, member_blocks
-from gateway.skills.objects.files import is_manifest
+from gateway.skills.model import MANIFEST, Skill, SkillFile, SkillFunction, is_manifest
 from gateway.skills.parser import CONTROLS, HIDDEN
 
 MAX_BODY_CHARS = 50_000
-"""Characters of a skill that one `load_skill` returns; the result says how to go on."""
+"""Characters of a skill in one result of `load_skill`; the result says how to read the rest."""
 
 MAX_LISTED_FILES = 100
-"""Files named when a skill is loaded; the folder itself can be listed for the rest."""
+"""Files named by `load_skill`; a listing of the folder names the rest."""
 
 MAX_DESCRIPTION_CHARS = 1024
 """Characters of a description in any list."""
 
 CATALOGUE_MAX_SKILLS = 30
-"""Up to this many skills `load_skill` names them all; above, search is the way in."""
+"""With more skills, `load_skill` does not name them and refers to `search_skills`."""
 
 CATALOGUE_MAX_BYTES = 8_000
-"""What the catalogue may cost in a tool description: about 2,000 tokens in every prompt."""
+"""Size of the catalogue in the description of `load_skill`: about 2,000 tokens in every prompt."""
 
 _CATALOGUE_CUTS = (MAX_DESCRIPTION_CHARS, 500, 240, 120, 0)
+"""Characters of each description, tried in this order until the catalogue fits."""
 
 _WRAPPER = "skill_content"
 _FORGED_END = re.compile(rf"<(?=\s*/\s*{_WRAPPER})", re.IGNORECASE)
 
+COMMAND_LINE: JsonObject = {"type": "array", "items": {"type": "string"}}
+"""JSON Schema of the arguments of a script file."""
+
+_TEMPLATE = """\
+You have skills: tested instructions for particular kinds of work. When a task matches one, call `load_skill` with \
+its name before you act, follow what it says, and read the files it refers to with `read_skill_resource`. Load a \
+skill once.
+<available_skills>
+{skills}
+</available_skills>"""
+
+
+PROVIDER_TEMPLATE = """\
+You have skills: tested instructions for particular kinds of work.
+
+<available_skills>
+{skills}
+</available_skills>
+
+When a task matches a skill:
+- Load it with `load_skill` before you act, and follow what it says.
+{resource_instructions}
+{runner_instructions}
+Load only what you need, and each skill once."""
+"""Default template of `SkillsProvider`."""
+
+RESOURCE_INSTRUCTIONS = "- Read what the skill refers to with `read_skill_resource`, by the names it lists."
+RUNNER_INSTRUCTIONS = (
+    "- Run its scripts with `run_skill_script`, by the names it lists; what a script takes goes into `args`, not beside it."
+)
+
 
 def one_line(text: str, max_chars: int = MAX_DESCRIPTION_CHARS) -> str:
-    """`text` on one line, without control or hidden characters, cut with an ellipsis."""
+    """Return `text` on one line, without control or hidden characters, cut with an ellipsis."""
     plain = " ".join(HIDDEN.sub("", CONTROLS.sub(" ", text)).split())
     return plain if len(plain) <= max_chars else plain[: max_chars - 1].rstrip() + "…"
 
 
 def escape(text: str) -> str:
-    """For use in XML text and attributes."""
+    """Escape `text` for XML text and attributes."""
     return html.escape(text, quote=True)
 
 
 def visible(text: str) -> str:
-    """`text` with control and hidden characters replaced one for one, so that positions stay valid."""
+    """Replace each control and hidden character by one other character, so that offsets stay valid."""
     return HIDDEN.sub("\ufffd", CONTROLS.sub(lambda m: m[0] if m[0] == "\r" else "\ufffd", text))
 
 
-COMMAND_LINE: JsonObject = {"type": "array", "items": {"type": "string"}}
-"""The arguments of a script that is a file, as JSON Schema."""
+class Offered(Protocol):
+    """A resource of a skill."""
+
+    @property
+    def name(self) -> str:
+        """Name to read it by."""
+        ...
+
+    @property
+    def description(self) -> str | None:
+        """A few words."""
+        ...
+
+
+class OfferedScript(Offered, Protocol):
+    """A script of a skill."""
+
+    @property
+    def parameters_schema(self) -> Mapping[str, Any] | None:
+        """JSON Schema of its arguments; `None` if it takes no arguments."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class _Member:
-    """A file or function of a skill, as `load_skill` shows it."""
+    """A file or function of a skill as `load_skill` lists it."""
 
     name: str
     description: str
     parameters_schema: JsonMapping | None = None
 
 
+def code_text(name: str, description: str, instructions: str) -> str:
+    """Return the text of a skill in code, without its resources and scripts. The instructions are not escaped."""
+    head = f"<name>{html.escape(name)}</name>\n<description>{html.escape(description)}</description>"
+    return f"{head}\n\n<instructions>\n{instructions}\n</instructions>"
+
+
+def member_blocks(resources: Sequence[Offered], scripts: Sequence[OfferedScript]) -> str:
+    """Return the lists of resources and scripts that end every skill's text. Both are there even if empty, so a model need not guess."""
+    return _block("available_resources", [_opening("resource", r) + "/>" for r in resources]) + _block(
+        "available_scripts", [_script(script) for script in scripts]
+    )
+
+
+def _block(tag: str, entries: Sequence[str]) -> str:
+    if not entries:
+        return f"\n\n<{tag} />"
+    lines = "\n".join(f"  {entry}" for entry in entries)
+    return f"\n\n<{tag}>\n{lines}\n</{tag}>"
+
+
+def _script(script: OfferedScript) -> str:
+    opening, schema = _opening("script", script), script.parameters_schema
+    if not schema:
+        return f"{opening}/>"
+    text = html.escape(json.dumps(schema), quote=False)
+    return f"{opening}>\n    <parameters_schema>{text}</parameters_schema>\n  </script>"
+
+
+def _opening(tag: str, member: Offered) -> str:
+    described = f' description="{html.escape(member.description)}"' if member.description else ""
+    return f'<{tag} name="{html.escape(member.name)}"{described}'
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedSkill:
-    """What `load_skill` and the skill's prompt say."""
+    """The text of `load_skill` and of the skill's prompt, and the structured content."""
 
     text: str
     structured: JsonObject
 
 
 def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
-    """The wrapped text of a skill, then what it offers to read and to run, as agent-framework's `load_skill` gives it.
+    """Render a skill inside a tag that names its origin, then its resources and scripts.
 
-    A skill in a file is the whole file, a skill in code its fields and instructions. The body is cut at `MAX_BODY_CHARS`;
-    `nextOffset` then continues it with `read_skill_resource` of `SKILL.md`.
+    A skill in a file is shown as the whole file, a skill in code as its fields and instructions. The body is cut at `MAX_BODY_CHARS`;
+    `read_skill_resource` of `SKILL.md` continues at `nextOffset`.
     """
     handle = index.handle(skill)
     whole = visible(skill.document.body)
@@ -111,29 +197,22 @@ def load(index: SkillIndex, skill: Skill) -> LoadedSkill:
         offset = skill.document.body_start + len(body)
         structured["nextOffset"] = offset
         lines.append(
-            f"Only {len(body)} of {len(whole)} characters are shown. Go on with "
+            f"Only {len(body)} of {len(whole)} characters are shown. Continue with "
             f'read_skill_resource(skill_name="{handle}", resource_name="{MANIFEST}", offset={offset}).'
         )
-    lines += _file_lines(handle, others)
+    if others:
+        lines.append(
+            "Relative paths in these instructions are relative to the skill's folder. Read a file with "
+            f'read_skill_resource(skill_name="{handle}", resource_name="<path>") when the instructions call for it.'
+        )
+    if len(others) > MAX_LISTED_FILES:
+        lines.append(f'{len(others) - MAX_LISTED_FILES} more files: read_skill_resource with resource_name "." or a folder lists them.')
     if skill.functions:
         structured["scripts"] = [_function_wire(function) for function in skill.functions]
     return LoadedSkill("\n".join(lines) + _offered(others[:MAX_LISTED_FILES], skill.functions), structured)
 
 
-def _file_lines(handle: str, files: Sequence[SkillFile]) -> list[str]:
-    if not files:
-        return []
-    lines = [
-        "Relative paths in these instructions are relative to the skill's folder. Read a file with "
-        f'read_skill_resource(skill_name="{handle}", resource_name="<path>") when the instructions call for it.'
-    ]
-    if len(files) > MAX_LISTED_FILES:
-        lines.append(f'{len(files) - MAX_LISTED_FILES} more files: read_skill_resource with resource_name "." or a folder lists them.')
-    return lines
-
-
 def _offered(files: Sequence[SkillFile], functions: Sequence[SkillFunction]) -> str:
-    """The blocks at the end: what is there to read, and what to run."""
     resources = [_Member(f.path, describe_file(f)) for f in files if not f.is_script and not is_manifest(f.path)]
     scripts = [_Member(f.path, describe_file(f), COMMAND_LINE) for f in files if f.is_script]
     scripts += [_Member(f.name, one_line(f.description), f.parameters) for f in functions]
@@ -146,30 +225,55 @@ def _function_wire(function: SkillFunction) -> JsonObject:
 
 
 def describe_file(file: SkillFile) -> str:
-    """Size and kind in a few words."""
+    """Return size and kind of a file in a few words."""
     if file.is_dynamic:
         return "made when it is read"
     return f"{file.size} bytes" + (", script" if file.is_script else "") + ("" if file.is_text else f", {file.mime_type}")
 
 
 def file_wire(file: SkillFile) -> JsonObject:
-    """A file in a structured list."""
+    """Return a file as an item of structured content."""
     wire: JsonObject = {"path": file.path, "mimeType": file.mime_type, "script": file.is_script}
     return wire if file.is_dynamic else {**wire, "size": file.size, "digest": file.digest}
 
 
 def catalogue(index: SkillIndex, skills: Sequence[Skill]) -> str:
-    """Skills of the index, one line each, within `CATALOGUE_MAX_BYTES`; above `CATALOGUE_MAX_SKILLS` only how many there are."""
+    """Return one line per skill, at most `CATALOGUE_MAX_BYTES`; with more than `CATALOGUE_MAX_SKILLS` skills only their number."""
     if len(skills) > CATALOGUE_MAX_SKILLS:
         return f"There are {len(skills)} skills here: find the right one with search_skills first."
     text = ""
     for cut in _CATALOGUE_CUTS:
-        lines = [_catalogue_line(index.handle(s), one_line(s.document.description, cut) if cut else "") for s in skills]
-        text = "\n".join(["Available skills:", *lines])
+        described = [(index.handle(s), one_line(s.document.description, cut) if cut else "") for s in skills]
+        text = "\n".join(["Available skills:", *(f"- {name}: {said}" if said else f"- {name}" for name, said in described)])
         if len(text.encode()) <= CATALOGUE_MAX_BYTES:
             break
     return text
 
 
-def _catalogue_line(name: str, description: str) -> str:
-    return f"- {name}: {description}" if description else f"- {name}"
+def skill_instructions(index: SkillIndex, skills: Sequence[Skill], template: str | None = None) -> str:
+    """Return the part of an agent's instructions that names its skills, sorted and XML-escaped; empty without skills.
+
+    `template` has the placeholder `{skills}` (`config.instruction_template` checks it).
+    """
+    if not skills:
+        return ""
+    lines: list[str] = []
+    for handle, skill in sorted({index.handle(skill): skill for skill in skills}.items()):
+        description = escape(one_line(skill.document.description))
+        lines.append(f"<skill><name>{escape(handle)}</name><description>{description}</description></skill>")
+    return fill_template(template or _TEMPLATE, "\n".join(lines))
+
+
+def provider_instructions(skills: Sequence[tuple[str, str]], template: str | None = None) -> str:
+    """Return the instructions of `SkillsProvider`, which name the skills (name, description), sorted and XML-escaped.
+
+    Raises:
+        ValueError: `template` lacks `{skills}`, or has braces that are neither a known placeholder nor doubled.
+    """
+    lines: list[str] = []
+    for name, description in sorted(skills):
+        lines += ["  <skill>", f"    <name>{html.escape(name)}</name>"]
+        lines += [f"    <description>{html.escape(description)}</description>", "  </skill>"]
+    named = "\n".join(lines)
+    template = template or PROVIDER_TEMPLATE
+    return fill_template(template, named, resource_instructions=RESOURCE_INSTRUCTIONS, runner_instructions=RUNNER_INSTRUCTIONS)

@@ -1,7 +1,7 @@
-"""`run_skill_script`: running a granted script, for clients and agents. Offered only where one can run.
+"""The tool `run_skill_script`: runs a granted script file in the sandbox, or a function of a skill in code.
 
-The name and arguments are those of Microsoft's agent framework. What is wrong with a call is an error result that says
-what to write instead; a script that fails is one too, with the end of what it said.
+The name and arguments are those of Microsoft's agent framework. A wrong argument and a failed script are error results; the result of a
+failed script ends with its standard error. `SkillSource` offers the tool if any script can run.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.library import SkillLibrary
-from gateway.skills.models import MANIFEST, Skill
-from gateway.skills.scripts import Finished, ScriptRunner, set_digest, to_structured
-from gateway.skills.tools import judge_file, named_skill, similar
-from gateway.telemetry.events import EventStream
+from gateway.skills.lookup import check_file, named_skill, similar
+from gateway.skills.model import MANIFEST, Skill
+from gateway.skills.sandbox.sandbox import FinishedJob
+from gateway.skills.scripts import ScriptRunner, set_digest
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
 STDERR_TAIL_CHARS = 4_000
-"""Characters of standard error in the text of a failed run."""
+"""Characters of standard error in the result of a failed script."""
 
 _STRING: JsonObject = {"type": "string"}
 
@@ -26,7 +27,7 @@ class RunSkillScript:
     """`run_skill_script(skill_name, script_name, args?)`."""
 
     def __init__(self, library: SkillLibrary, runner: ScriptRunner | None, events: EventStream | None) -> None:
-        """Without `runner` only functions of skills in code can run. Every run and refusal is told to `events`."""
+        """Without `runner` only functions of skills in code can run. Every run and refusal is emitted to `events`."""
         self._library = library
         self._runner = runner
         self._events = events
@@ -34,8 +35,8 @@ class RunSkillScript:
             name="run_skill_script",
             title="Run a script of a skill",
             description=(
-                "Run a script that a loaded skill tells you to run. A script that is a file works on a copy of the skill's folder, "
-                "and what it writes is gone afterwards: what matters must be in its output."
+                "Run a script that a loaded skill tells you to run. A script file works on a copy of the skill's folder, which is "
+                "deleted afterwards, so results must be in its output."
             ),
             input_schema={
                 "type": "object",
@@ -44,8 +45,8 @@ class RunSkillScript:
                     "script_name": {**_STRING, "minLength": 1, "description": "Path of the script in the skill, as load_skill lists it."},
                     "args": {
                         "anyOf": [
-                            {"type": "object", "description": 'Named: {"length": 24} is `--length 24`, true is the bare option.'},
-                            {"type": "array", "items": _STRING, "description": "Words of a command line."},
+                            {"type": "object", "description": 'By name: {"length": 24} is `--length 24`; true is an option alone.'},
+                            {"type": "array", "items": _STRING, "description": "The words of a command line."},
                             {"type": "null"},
                         ],
                         "default": None,
@@ -64,10 +65,10 @@ class RunSkillScript:
                     "stdout": _STRING,
                     "stderr": _STRING,
                     "timedOut": {"type": "boolean"},
-                    "diskExceeded": {"type": "boolean", "description": "Whether it was stopped because it wrote too much."},
+                    "diskExceeded": {"type": "boolean", "description": "Whether the script was stopped because it wrote too much."},
                     "truncated": {"type": "boolean", "description": "Whether output was dropped."},
                     "milliseconds": {"type": "integer"},
-                    "result": {**_STRING, "description": "Of a script that is a function: what it returned; other fields are of files."},
+                    "result": {**_STRING, "description": "Return value of a function. All other fields belong to script files."},
                 },
                 "required": ["skill", "script"],
             },
@@ -75,49 +76,46 @@ class RunSkillScript:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the script as its skill is at this moment."""
+        """Run the script as its skill is now."""
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         path, is_function = _script_path(skill, str(arguments.get("script_name") or ""))
-        judge_file(self._library, skill, MANIFEST if is_function else path, ctx)
-        run = self._call if is_function else self._start
+        check_file(self._library, skill, MANIFEST if is_function else path, ctx)
+        run = self._run_function if is_function else self._run_file
         try:
             return await run(skill, path, arguments.get("args"), ctx)
         except SkillError as error:
-            self._tell("script.refused", skill, path, ctx, {"reason": error.code})
+            self._emit("script.refused", skill, path, ctx, {"reason": error.code})
             raise ToolFailed(str(error)) from None
         except ToolFailed:
-            self._tell("script.finished", skill, path, ctx, {"outcome": "failed"})
+            self._emit("script.finished", skill, path, ctx, {"outcome": "failed"})
             raise
 
-    async def _start(self, skill: Skill, path: str, args: JsonValue, ctx: CallContext) -> Complete:
-        """A script that is a file, in the sandbox."""
+    async def _run_file(self, skill: Skill, path: str, args: JsonValue, ctx: CallContext) -> Complete:
         if self._runner is None or skill.is_remote:
             raise SkillError(f"Script {path!r} of skill {skill.name!r} may not run: {_why_not(skill)}.", code="scripts-off")
         self._runner.judge(skill, path)
-        finished = await self._runner.run(skill, path, args, await self._files(skill, ctx), caller=ctx.principal.id)
-        ran = finished.ran
-        outcome = "timeout" if ran.timed_out else "complete" if ran.exit_code == 0 else "failed"
-        facts: JsonObject = {"outcome": outcome, "exitCode": ran.exit_code, "milliseconds": ran.milliseconds}
-        self._tell("script.finished", skill, path, ctx, {**facts, "digest": finished.digest, "set": set_digest(skill)})
-        return _to_complete(skill, path, finished)
+        done = await self._runner.run(skill, path, args, await self._files(skill, ctx), caller=ctx.principal.id)
+        outcome = "timeout" if done.timed_out else "complete" if done.exit_code == 0 else "failed"
+        facts: JsonObject = {"outcome": outcome, "exitCode": done.exit_code, "milliseconds": done.milliseconds}
+        self._emit("script.finished", skill, path, ctx, {**facts, "digest": skill.files[path].digest, "set": set_digest(skill)})
+        return _to_complete(skill, path, done)
 
-    async def _call(self, skill: Skill, name: str, args: JsonValue, ctx: CallContext) -> Complete:
-        """A function of a skill in code."""
-        home = self._library.home_of(skill)
-        assert home is not None, "only skills of a home have functions"
-        text = await home.run(skill, name, args, ctx)
-        self._tell("script.finished", skill, name, ctx, {"outcome": "complete"})
+    async def _run_function(self, skill: Skill, name: str, args: JsonValue, ctx: CallContext) -> Complete:
+        backend = self._library.backend_of(skill)
+        assert backend is not None, "skills in folders have no functions"
+        text = await backend.run(skill, name, args, ctx)
+        self._emit("script.finished", skill, name, ctx, {"outcome": "complete"})
         structured: JsonObject = {"skill": skill.name, "script": name, "result": text}
-        return Complete.text(text or "The script ended without any output.", structured=structured)
+        return Complete.text(text or "The script ended without output.", structured=structured)
 
-    def _tell(self, kind: str, skill: Skill, script: str, ctx: CallContext, fields: JsonObject) -> None:
+    def _emit(self, kind: str, skill: Skill, script: str, ctx: CallContext, fields: JsonObject) -> None:
         if self._events is not None:
             named: JsonObject = {"script": script, **fields}
             self._events.emit(kind, source="skill", name=skill.id, principal=ctx.principal.id, fields=named)
 
     async def _files(self, skill: Skill, ctx: CallContext) -> dict[str, bytes]:
-        """Every file with the bytes that the grant is for."""
+        """Read every file; together they have the digest that the grant is for."""
         files: dict[str, bytes] = {}
         for path in skill.files:
             try:
@@ -125,16 +123,16 @@ class RunSkillScript:
             except NotFound:
                 now = None
             if now is None or set_digest(now) != set_digest(skill):
-                raise SkillError(f"Skill {skill.name!r} changes at this moment; try again.", code="unstable")
+                raise SkillError(f"Skill {skill.name!r} changed while it was read; try again.", code="unstable")
         return files
 
 
 def _why_not(skill: Skill) -> str:
-    return "it is a server's, not ours" if skill.is_remote else "scripts in files are not enabled (`skills.scripts.enabled`)"
+    return "a server publishes the skill" if skill.is_remote else "scripts in files are not enabled (`skills.scripts.enabled`)"
 
 
 def _script_path(skill: Skill, wanted: str) -> tuple[str, bool]:
-    """The script that is meant, and whether it is a function."""
+    """Return the name of the script that `wanted` means, and whether it is a function."""
     functions = [function.name for function in skill.functions]
     scripts = [*functions, *(path for path, file in skill.files.items() if file.is_script)]
     plain = wanted.strip().removeprefix("./")
@@ -142,28 +140,38 @@ def _script_path(skill: Skill, wanted: str) -> tuple[str, bool]:
         if path in scripts and path.casefold() == plain.casefold():
             return path, path in functions
     hint = similar(wanted, scripts)
-    known = f"Did you mean {hint}?" if hint else f"It has {', '.join(scripts[:10]) or 'none'}."
+    known = f"Did you mean {hint}?" if hint else f"Its scripts: {', '.join(scripts[:10]) or 'none'}."
     raise ToolFailed(f"Skill {skill.name!r} has no script {wanted[:200]!r}. {known}")
 
 
-def _to_complete(skill: Skill, path: str, finished: Finished) -> Complete:
-    ran = finished.ran
-    failed = ran.timed_out or ran.exit_code != 0
-    text = ran.stdout
+def _to_complete(skill: Skill, path: str, done: FinishedJob) -> Complete:
+    failed = done.timed_out or done.exit_code != 0
+    text = done.stdout
     if failed:
-        how = f"failed with exit code {ran.exit_code}"
-        if ran.timed_out:
+        how = f"failed with exit code {done.exit_code}"
+        if done.timed_out:
             how = "was stopped: it took too long"
-        elif ran.is_over_disk:
+        elif done.is_over_disk:
             how = "was stopped: it wrote more than `skills.scripts.diskMb` and `diskFiles` allow"
-        elif ran.stopped:
-            how = "was stopped: it had more processes and threads at once than a script may have"
-        parts = [f"Script {path!r} {how}.", ran.stderr[-STDERR_TAIL_CHARS:].strip(), ran.stdout.strip() and f"It printed:\n{ran.stdout}"]
+        elif done.stopped:
+            how = "was stopped: it had more processes and threads at once than are allowed"
+        parts = [f"Script {path!r} {how}.", done.stderr[-STDERR_TAIL_CHARS:].strip(), done.stdout.strip() and f"It printed:\n{done.stdout}"]
         text = "\n".join(part for part in parts if part)
-    elif ran.stderr.strip():
-        text = f"{text}\n[standard error]\n{ran.stderr}" if text else f"[standard error]\n{ran.stderr}"
+    elif done.stderr.strip():
+        text = f"{text}\n[standard error]\n{done.stderr}" if text else f"[standard error]\n{done.stderr}"
     result: JsonObject = {
-        "content": [{"type": "text", "text": text or "The script ended without any output."}],
-        "structuredContent": dict(to_structured(skill.name, path, finished)),
+        "content": [{"type": "text", "text": text or "The script ended without output."}],
+        "structuredContent": {
+            "skill": skill.name,
+            "script": path,
+            "digest": skill.files[path].digest,
+            "exitCode": done.exit_code,
+            "stdout": done.stdout,
+            "stderr": done.stderr,
+            "timedOut": done.timed_out,
+            "diskExceeded": done.is_over_disk,
+            "truncated": done.is_cut,
+            "milliseconds": done.milliseconds,
+        },
     }
     return Complete({**result, "isError": True} if failed else result)

@@ -1,8 +1,7 @@
-"""`ScriptRunner`: which scripts of skills may run, how they are started, and what comes back.
+"""`ScriptRunner`: decides which script files may run, chooses the interpreter, and runs them in the sandbox.
 
-A script runs only when the configuration grants it by name and by the digest of its whole skill, and what runs is a
-copy of exactly those bytes, in `sandbox`. Approval by a person is the gate's. Nothing here builds a shell line:
-arguments are passed as they are.
+A script runs only if the configuration grants it by name and by the digest of its whole skill. The sandbox runs a copy of exactly those
+bytes. Arguments are passed as they are; no shell is involved. The gate asks for approval. `run_tool` uses this module.
 """
 
 from __future__ import annotations
@@ -14,20 +13,19 @@ import os
 import re
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import NoReturn, cast
 
-from gateway.config.skills import ScriptGrant, ScriptSettings
+from gateway.config.skill_settings import ScriptGrant, ScriptSettings
 from gateway.errors import SkillError
 from gateway.json_types import JsonMapping, JsonValue
 from gateway.skills.mime import suffix_of
-from gateway.skills.models import Skill
-from gateway.skills.sandbox.run import Job, Limits, Ran, Sandbox, prefixes_of, python_path
+from gateway.skills.model import Skill
+from gateway.skills.sandbox.sandbox import FinishedJob, Job, Limits, Sandbox, prefixes_of, python_path
 
 logger = logging.getLogger(__name__)
 
 MAX_ARGUMENT_BYTES = 100_000
-"""Of all arguments together; the system's own limit is a little above."""
+"""Length of all arguments together, a little below the limit of the system."""
 
 INTERPRETERS = ("python", "bash", "sh", "node", "ruby", "perl", "php", "Rscript")
 
@@ -50,25 +48,16 @@ _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 def set_digest(skill: Skill) -> str:
-    """One digest of all files of a skill by path: what a grant pins."""
+    """Return one digest of all files of a skill and their paths; grants pin it."""
     listed = [[path, file.digest] for path, file in sorted(skill.files.items())]
     return "sha256:" + hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A script's run."""
-
-    ran: Ran
-    digest: str
-    """Of the script itself."""
-
-
 class ScriptRunner:
-    """Judges and runs scripts by one configuration. `start` before use."""
+    """Judges and runs scripts by one configuration. Call `start` before use."""
 
     def __init__(self, settings: ScriptSettings, environ: Mapping[str, str]) -> None:
-        """`environ` is where granted variables come from. No side effects."""
+        """Granted variables are taken from `environ`. No side effects."""
         self.settings = settings
         self._environ = environ
         limits = Limits(
@@ -81,23 +70,23 @@ class ScriptRunner:
         python = settings.interpreters.get("python", "")
         self._sandbox = Sandbox(limits, concurrency=settings.concurrency, python=python if os.access(python, os.X_OK) else "")
         self.problem = "scripts are not enabled"
-        """Why no script can run; empty when they can."""
+        """Why scripts cannot run; empty if they can."""
         self.network_problem = ""
-        """Why no script can run with a network; empty when they can, and if no grant gives one."""
+        """Why scripts with a network cannot run; empty if they can, and if no grant gives a network."""
 
     async def start(self) -> None:
-        """Find out whether this machine can run scripts safely."""
+        """Test whether this machine can run scripts safely."""
         if self.settings.enabled:
             self.problem = await self._sandbox.probe()
             if self.problem:
-                logger.warning("scripts of skills cannot run here: %s", self.problem)
+                logger.warning("skill scripts unavailable reason=%r", self.problem)
                 return
             if self.gap:
-                logger.warning("scripts of skills can see names and attributes of files outside their copy: %s", self.gap)
+                logger.warning("skill scripts can see names and attributes of files outside their copy reason=%r", self.gap)
             if any(grant.network for grant in self.settings.allow):
                 self.network_problem = await self._sandbox.probe_network()
             if self.network_problem:
-                logger.warning("scripts of skills that need the network cannot run here: %s", self.network_problem)
+                logger.warning("skill scripts with a network unavailable reason=%r", self.network_problem)
 
     @property
     def gap(self) -> str:
@@ -106,14 +95,14 @@ class ScriptRunner:
 
     @property
     def is_offered(self) -> bool:
-        """Whether there is anything to run and a place to run it."""
+        """Whether any script is granted and scripts can run."""
         return not self.problem and bool(self.settings.allow)
 
     def judge(self, skill: Skill, path: str) -> ScriptGrant:
-        """The grant of a script, as the skill is now.
+        """Return the grant of a script for the skill as it is now.
 
         Raises:
-            SkillError: It is not granted, or its skill changed since (code `script-not-granted`).
+            SkillError: The script is not granted, or the skill changed since (code `script-not-granted`).
         """
         granted = [g for g in self.settings.allow if g.script == path and _names(g.skill, skill)]
         now = set_digest(skill)
@@ -125,18 +114,18 @@ class ScriptRunner:
         text = f"Script {path!r} of skill {skill.name!r} may not run: {reason}. The operator grants it with {command}."
         raise SkillError(text, code="script-not-granted")
 
-    async def run(self, skill: Skill, path: str, args: JsonValue, files: Mapping[str, bytes], *, caller: str) -> Finished:
-        """Run a script over `files`, which are the skill's with the digests of its table, for the principal with the id `caller`.
+    async def run(self, skill: Skill, path: str, args: JsonValue, files: Mapping[str, bytes], *, caller: str) -> FinishedJob:
+        """Run a script in a copy of `files`, the skill's files with the listed digests. `caller` is the id of the principal.
 
         Raises:
-            SkillError: Not granted, wrong arguments, no interpreter, or no sandbox.
+            SkillError: The script is not granted, its arguments are wrong, or the interpreter or the sandbox is missing.
         """
         if self.problem:
             raise SkillError(f"Scripts cannot run: {self.problem}.", code="sandbox")
         grant = self.judge(skill, path)
         words = command_line(args)
         if grant.network and self.network_problem:
-            raise SkillError(f"Script {path!r} needs the network, which cannot be given: {self.network_problem}.", code="sandbox")
+            raise SkillError(f"Script {path!r} needs the network, which is unavailable: {self.network_problem}.", code="sandbox")
         name = interpreter_of(path, files[path])
         program = self._program(name)
         flags = ("-B",) if name == "python" else ()
@@ -150,28 +139,27 @@ class ScriptRunner:
             caller=caller,
             needs_address_space=name == "node",
         )
-        ran = await self._sandbox.run(job)
-        digest = skill.files[path].digest
+        done = await self._sandbox.run(job)
         logger.info(
             "script run skill=%s script=%s digest=%s set=%s exit=%d timed_out=%s ms=%d",
-            *(skill.id, path, digest, grant.digest, ran.exit_code, ran.timed_out, ran.milliseconds),
+            *(skill.id, path, skill.files[path].digest, grant.digest, done.exit_code, done.timed_out, done.milliseconds),
         )
-        return Finished(ran, digest)
+        return done
 
     def _program(self, name: str) -> str:
         found = self.settings.interpreters.get(name) or (python_path() if name == "python" else shutil.which(name))
         if name == "sh" and not found:
             found = "/bin/sh"
         if not found or not os.path.isabs(found) or not os.access(found, os.X_OK):
-            raise SkillError(f"There is no {name!r} here to run it with; set `skills.scripts.interpreters`.", code="no-interpreter")
+            raise SkillError(f"Interpreter {name!r} is missing; install it or set `skills.scripts.interpreters`.", code="no-interpreter")
         return os.path.realpath(found)
 
 
 def interpreter_of(path: str, data: bytes) -> str:
-    """What runs a script: its `#!` line says, else its extension. Options on the `#!` line do not count.
+    """Return the interpreter of a script, by its `#!` line or else by its extension. Options on the `#!` line are ignored.
 
     Raises:
-        SkillError: Neither names a known interpreter.
+        SkillError: Neither names a known interpreter (code `no-interpreter`).
     """
     shebang = _SHEBANG.match(data[:256])
     if shebang:
@@ -182,29 +170,32 @@ def interpreter_of(path: str, data: bytes) -> str:
         plain = re.sub(r"[0-9.]+$", "", named)
         if plain in INTERPRETERS:
             return plain
-        raise SkillError(f"{path!r} is run by {named!r}, which is not one of {', '.join(INTERPRETERS)}.", code="no-interpreter")
+        raise SkillError(f"{path!r} needs {named!r}, which is not one of {', '.join(INTERPRETERS)}.", code="no-interpreter")
     name = _BY_SUFFIX.get(suffix_of(path))
     if name is None:
-        raise SkillError(f"{path!r} has no `#!` line and no known extension, so nothing says what runs it.", code="no-interpreter")
+        text = f"{path!r} has neither a `#!` line nor a known extension, so its interpreter is unknown. Add a `#!` line."
+        raise SkillError(text, code="no-interpreter")
     return name
 
 
 def command_line(args: JsonValue) -> list[str]:
-    """The words of a call: an array as it is, an object as `--key value` (`true` is `--key`; `false` and `null` nothing).
+    """Convert arguments to the words of a command line.
+
+    An array is taken as it is. An object becomes `--key value`; `true` becomes `--key`, `false` and `null` are left out.
 
     Raises:
-        SkillError: Something else, a NUL, a key that is no option name, or too much (code `script-arguments`).
+        SkillError: The value has another type, a NUL, a key that cannot be an option, or too many bytes (code `script-arguments`).
     """
     words: list[str] = []
     if isinstance(args, list):
-        words += [word if isinstance(word, str) else _refuse("an array may hold texts only") for word in cast("list[JsonValue]", args)]
+        words += [word if isinstance(word, str) else _refuse("an array may contain only strings") for word in cast("list[JsonValue]", args)]
     elif isinstance(args, dict):
         for key, value in cast("JsonMapping", args).items():
             words += _option(str(key), value)
     elif args is not None:
-        _refuse("they must be an object, an array of texts, or null")
+        _refuse("they must be an object, an array of strings, or null")
     if any("\x00" in word or any("\ud800" <= c <= "\udfff" for c in word) for word in words):
-        _refuse("a text has characters that no program can be given")
+        _refuse("a string has characters that cannot be passed to a program")
     if sum(len(word.encode()) + 1 for word in words) > MAX_ARGUMENT_BYTES:
         _refuse(f"they are longer than {MAX_ARGUMENT_BYTES} bytes; write large input to a file instead")
     return words
@@ -212,7 +203,7 @@ def command_line(args: JsonValue) -> list[str]:
 
 def _option(key: str, value: JsonValue) -> Sequence[str]:
     if not _OPTION.fullmatch(key):
-        _refuse(f"{key[:80]!r} is no option name")
+        _refuse(f"{key[:80]!r} cannot be the name of an option")
     option = f"--{key}"
     if value is None or value is False:
         return ()
@@ -234,20 +225,3 @@ def _refuse(reason: str) -> NoReturn:
 def _names(named: str, skill: Skill) -> bool:
     plain = named.removeprefix("skill://").removesuffix("/SKILL.md").rstrip("/")
     return plain == skill.id
-
-
-def to_structured(skill: str, path: str, finished: Finished) -> JsonMapping:
-    """A run as structured content."""
-    ran = finished.ran
-    return {
-        "skill": skill,
-        "script": path,
-        "digest": finished.digest,
-        "exitCode": ran.exit_code,
-        "stdout": ran.stdout,
-        "stderr": ran.stderr,
-        "timedOut": ran.timed_out,
-        "diskExceeded": ran.is_over_disk,
-        "truncated": ran.is_cut,
-        "milliseconds": ran.milliseconds,
-    }

@@ -1,6 +1,6 @@
-"""`SearchIndex`: ranks skills for a query by what describes them; the scoring is `tools.search`'s.
+"""`SearchIndex`: ranks skills for a query by name, description, headings and tags. `WordIndex` computes the scores.
 
-Reads names, descriptions, headings and tags, never bodies. `index` makes it with the table; `tools` asks it.
+Text of bodies other than headings is not searched. `index` makes one per table; the tool `search_skills` uses it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.json_types import JsonMapping
-from gateway.skills.models import Skill
+from gateway.skills.model import Skill
 from gateway.tools.search import Row, WordIndex
 
 _HEADING = re.compile(r"^#{1,3}[ \t]+(.+)$", re.MULTILINE)
@@ -20,18 +20,18 @@ class SearchIndex:
     """A `WordIndex` over a fixed set of skills."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
-        """No work yet."""
+        """Remember the skills; the first query builds the index."""
         self._skills = skills
         self._words = WordIndex(_Rows(skills))
 
     def rank(self, query: str) -> list[Skill]:
-        """Skills that share a word with `query`, best first; equal scores by id. Blocking, the first time longer."""
+        """Return the skills that share a word with `query`, best first, equal scores by id. Blocking; the first call builds the index."""
         ranked = [(score, self._skills[position]) for position, score in self._words.scores(query).items()]
         return [skill for _, skill in sorted(ranked, key=lambda item: (-item[0], item[1].id))]
 
 
 class _Rows(Sequence[Row]):
-    """What is searched of each skill, made when it is."""
+    """The searched text of each skill, made on access."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
         self._skills = skills

@@ -1,7 +1,6 @@
-"""`SkillSource`: folders of skills as a `Source`: three tools, resources, prompts, completion.
+"""`SkillSource`: the tool source that serves skills to MCP clients as tools, resources, prompts and completions.
 
-Shapes what the library's index says for MCP and tells the catalog when a list changed. Parsing, disk access and
-texts live in the modules beside it. `app` makes one, enters it, and hands `extension` to the server and
+It converts the library's index to MCP listings and calls the catalog back when a listing changes. `app` creates and enters it, and gives
 `instructions` to the agents.
 """
 
@@ -18,28 +17,28 @@ from typing import TYPE_CHECKING
 import anyio
 from anyio.abc import TaskGroup
 
-from gateway.config.skills import SignatureRule
+from gateway.config.skill_settings import SignatureRule
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.skills.extension import SkillsExtension, resource_wire
 from gateway.skills.index import SCHEME, SOURCE_ID, SkillIndex
 from gateway.skills.library import SkillLibrary
+from gateway.skills.lookup import skills_of_file
 from gateway.skills.mime import MARKDOWN
-from gateway.skills.models import Skill, SkillReport
-from gateway.skills.provider import find_named, skill_instructions
-from gateway.skills.render import load, one_line
+from gateway.skills.model import Skill, SkillReport
+from gateway.skills.render import load, one_line, skill_instructions
 from gateway.skills.tools import LoadSkill, ReadSkillResource, SearchSkills
-from gateway.telemetry.events import EventStream
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, SkillMethod, Tool
 from gateway.tools.context import CallContext
 
-if TYPE_CHECKING:  # imported when a script can run
+if TYPE_CHECKING:  # imported only if a script can run
     from gateway.skills.code import CodeSkills
     from gateway.skills.run_tool import RunSkillScript
     from gateway.skills.scripts import ScriptRunner
 
 INDEX_URI = "skill://index.json"
-"""The listing of the draft of SEP-2640; still the only one that Microsoft's agent framework reads."""
+"""The listing of the draft of SEP-2640. Microsoft's agent framework reads no other one."""
 
 TEMPLATE = "skill://{+path}"
 
@@ -49,18 +48,18 @@ MAX_COMPLETIONS = 100
 
 @dataclass(frozen=True, slots=True)
 class SkillRules:
-    """The operator's rules for which skills are served and how agents are told of them."""
+    """The operator's rules for which skills are served, and how agents' instructions name them."""
 
     keeps: Callable[[str], bool] | None = None
-    """A skill whose id it refuses is not served."""
+    """Decides by id whether a skill is served; `None` serves all."""
     signed: Mapping[str, SignatureRule] | None = None
-    """Roots whose skills must be signed."""
+    """A rule for each root folder whose skills must be signed."""
     instruction_template: str | None = None
-    """A usable one (`config.templates`)."""
+    """Template with `{skills}` (`config.instruction_template` checks it)."""
 
 
 class SkillSource:
-    """Serves the skills below `paths`. Entering reads them; leaving stops watching."""
+    """Serves the skills below `paths`. Entering reads the skills; leaving stops watching and writes the cache."""
 
     def __init__(
         self,
@@ -74,12 +73,11 @@ class SkillSource:
         events: EventStream | None = None,
         rules: SkillRules | None = None,
     ) -> None:
-        """No side effects.
+        """Remember the settings; no side effects.
 
-        `strict` refuses what is otherwise served with a warning. Changes on disk are looked for every
-        `refresh_seconds`; with 0, on every use and not in between. Without `scripts` no file can run. What was read is kept
-        in `state_folder` for the next start. `code` are skills that are Python objects. Runs of scripts are told to
-        `events`.
+        `strict` refuses skills that are otherwise served with a warning. The source looks for changes on disk every `refresh_seconds`;
+        with 0 only at every use. Without `scripts` no script file can run. The index is cached in `state_folder` for the next start.
+        `code` has the skills that are Python objects. Runs of scripts are emitted to `events`.
         """
         rules = rules or SkillRules()
         self.library = SkillLibrary(
@@ -87,7 +85,7 @@ class SkillSource:
             strict=strict,
             refresh_seconds=refresh_seconds,
             state_folder=state_folder,
-            homes=[code] if code is not None else (),
+            backends=[code] if code is not None else (),
             keeps=rules.keeps,
             signed=rules.signed,
         )
@@ -114,7 +112,7 @@ class SkillSource:
         return SOURCE_ID
 
     async def __aenter__(self) -> SkillSource:
-        """Read every skill, see whether scripts can run, and start watching."""
+        """Test whether scripts can run, read every skill, and start watching."""
         if self._scripts is not None:
             await self._scripts.start()
         if self._code is not None:
@@ -132,59 +130,55 @@ class SkillSource:
             tasks.cancel_scope.cancel()
             await tasks.__aexit__(None, None, None)
         with anyio.CancelScope(shield=True):
-            await self.library.keep()
-
-    # -- what is here ------------------------------------------------------------------------------------------
+            await self.library.store()
 
     @property
     def index(self) -> SkillIndex:
-        """The skills as last read."""
+        """The index as last built."""
         return self.library.index
 
     @property
     def problems(self) -> list[SkillReport]:
-        """Every folder that is refused, or served with a warning, with its diagnostics."""
+        """One report per skill or root folder that is refused or served with a warning."""
         index = self.index
         in_code = self._code.problems if self._code is not None else []
         return [*index.trouble, *(r for r in index.reports if r.verdict != "accepted"), *in_code]
 
     @property
     def entries(self) -> list[JsonMapping]:
-        """`{uri, frontmatter, resources}` of every listed skill (SEP-2640), sorted by URI. Shared: do not change them."""
+        """`{uri, frontmatter, resources}` of every listed skill (SEP-2640), sorted by URI. Callers must not change them."""
         return [skill.entry for skill in self.index.listed]
 
     async def refresh(self) -> None:
-        """Look for changes on disk now."""
+        """Look at every folder and backend now."""
         await self.library.refresh()
 
     def instructions(self, names: Sequence[str]) -> str:
-        """What to tell an agent that has the skills `names`; see `skill_instructions`."""
-        return skill_instructions(self.index, names, self._template)
+        """Return the part of an agent's instructions that names its skills. Raises `SkillError` for a name without one skill."""
+        return skill_instructions(self.index, skills_of_file(self.index, names), self._template)
 
     def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """The `allowed-tools` of skills as written, `None` where it is not; see `find_named` for what it raises."""
-        return [skill.document.frontmatter.get("allowed-tools") for skill in find_named(self.index, names)]
-
-    # -- Source ------------------------------------------------------------------------------------------------
+        """Return the `allowed-tools` of skills as written, `None` for a skill without. Raises `SkillError` for a name without one skill."""
+        return [skill.document.frontmatter.get("allowed-tools") for skill in skills_of_file(self.index, names)]
 
     async def tools(self) -> Sequence[Tool]:
-        """The three tools, and the fourth where scripts can run; none while there is no skill for models."""
+        """Return the three tools, and `run_skill_script` if scripts can run; no tools while no skill is for models."""
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the catalog."""
+        """Register the catalog's callback for changed listings."""
         self._on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Register who hears that a watched file changed."""
+        """Register the callback for changes of watched files."""
         self._on_update = on_update
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """`SKILL.md` of every listed skill (other files are readable, not listed), one template, one prompt per skill."""
+        """Return the `SKILL.md` of every listed skill (other files can be read, too), one template, or one prompt per skill."""
         return list(self._lists[kind])
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
-        """The raw bytes of a file: text exactly as stored where it is UTF-8, else base64. Raises `NotFound`."""
+        """Return the raw bytes of a file: as text if they are UTF-8, else as base64. Raises `NotFound`."""
         index = await self.library.current()
         if uri == INDEX_URI and index.has_uris:
             text = json.dumps(_legacy_index(index), ensure_ascii=False)
@@ -207,16 +201,16 @@ class SkillSource:
 
     @property
     def serves_skills(self) -> bool:
-        """Always: a folder without skills is an empty list (`SkillServing`)."""
+        """Always true: a folder without skills has an empty list."""
         return True
 
     @property
     def reads_directories(self) -> bool:
-        """Always."""
+        """Always true."""
         return True
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """One request of the skills extension."""
+        """Answer a request of the skills extension."""
         uri, cursor = str(params.get("uri") or ""), params.get("cursor")
         cursor = cursor if isinstance(cursor, str) else None
         match method:
@@ -228,7 +222,7 @@ class SkillSource:
                 return await self.extension.directory(uri, cursor)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
-        """The text of `load_skill` as a user message. Raises `NotFound`."""
+        """Return the text of `load_skill` as a user message. Raises `NotFound`."""
         index = await self.library.current()
         skill = next((s for s in index.skills if prompt_name(s) == name), None)
         if skill is None:
@@ -242,7 +236,7 @@ class SkillSource:
         return Finished({"description": one_line(skill.document.description), "messages": [message]})
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Paths for the template: skills first, the files of one once its name is typed. Prompts have no arguments."""
+        """Complete paths of the template: skills first, the files of a skill once its name is typed. Prompts have no arguments."""
         values: list[str] = []
         if ref.get("type") == "ref/resource" and ref.get("uri") == TEMPLATE and argument.get("name") == "path":
             typed = str(argument.get("value") or "")
@@ -254,20 +248,18 @@ class SkillSource:
         return {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
 
     async def watch(self, uri: str) -> None:
-        """Follow a file. Raises `NotFound`."""
+        """Watch a file for changes. Raises `NotFound`."""
         if uri not in self.index.by_file and uri != INDEX_URI:
             raise NotFound("resource", uri)
         self._watched[uri] += 1
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one `watch`."""
+        """End one `watch`."""
         self._watched[uri] -= 1
         self._watched += Counter()
 
-    # -- changes -----------------------------------------------------------------------------------------------
-
     def _swapped(self, old: SkillIndex, new: SkillIndex) -> None:
-        """Rebuild the lists and tell who listens about those that differ."""
+        """Rebuild the listings and call back for each that differs."""
         changed: list[ChangeKind] = []
         if self._renew_tools(new):
             changed.append("tools")
@@ -286,7 +278,7 @@ class SkillSource:
                     self._on_update(uri)
 
     def _renew_tools(self, index: SkillIndex) -> bool:
-        """Make `load_skill` anew where its catalogue differs; whether the list of tools changed."""
+        """Make `load_skill` again if its catalogue changed; return whether the list of tools changed."""
         if not index.for_models:
             had, self._tools = bool(self._tools), []
             return had
@@ -310,7 +302,7 @@ def _lists(index: SkillIndex) -> dict[Kind, list[JsonObject]]:
     resources = [resource_wire(skill, skill.manifest) for skill in index.listed]
     templates: list[JsonObject] = []
     if index.has_uris:
-        note = "Every skill, in the form of the draft of SEP-2640."
+        note = "All skills, in the format of the draft of SEP-2640."
         resources.append({"uri": INDEX_URI, "name": "index.json", "description": note, "mimeType": "application/json"})
     if index.listed:
         note = "Any file of a skill: <skill>/<path>."
@@ -320,12 +312,12 @@ def _lists(index: SkillIndex) -> dict[Kind, list[JsonObject]]:
 
 
 def prompt_name(skill: Skill) -> str:
-    """The id; its slashes as prompts of a source with a prefix have them, since a name of MCP may not have any."""
+    """Return the name of a skill's prompt: its id with `__` for each slash, which names in MCP may not have."""
     return skill.id.replace("/", "__")
 
 
 def _legacy_index(index: SkillIndex) -> JsonObject:
-    """Without skills kept from models: a reader of this form offers all of them to its model."""
+    """List the skills for models in the draft's format; its readers offer every entry to their model."""
     return {"skills": [_legacy_entry(skill) for skill in index.for_models if skill.is_listed]}
 
 
@@ -335,7 +327,7 @@ def _legacy_entry(skill: Skill) -> JsonObject:
 
 
 def _version(index: SkillIndex, uri: str) -> object:
-    """Something that differs when the content behind `uri` does."""
+    """Return a value that changes with the content of `uri`."""
     if uri == INDEX_URI:
         return _legacy_index(index)
     found = index.by_file.get(uri)

@@ -1,32 +1,32 @@
-"""`search_skills`, `load_skill`, `read_skill_resource`: skills for clients that have tools only.
+"""The tools `search_skills`, `load_skill` and `read_skill_resource`: skills for clients that support tools only.
 
-Names and arguments are those of Microsoft's agent framework, so prompts written for it carry over. What a caller
-gets wrong is an error result that says what to write instead. Nothing here runs a script or follows a command in
-a skill. `source` makes the three and renews `load_skill` when its catalogue changes.
+Names and arguments are those of Microsoft's agent framework, so prompts written for it work unchanged. A wrong argument is answered by an
+error result that says what to write instead. No tool here runs a script or a command in a skill. `SkillSource` makes the three tools, and
+makes `load_skill` again when its catalogue changes.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import difflib
 import hashlib
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from typing import Literal, cast
 
 import anyio.to_thread
 
-from gateway.errors import NotFound, PolicyDenied, SkillError, ToolFailed
+from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject
-from gateway.policy.decision import PASS, Reject, Verdict
-from gateway.skills.index import SCHEME, Key, SkillIndex, file_uri
+from gateway.policy.decision import PASS
+from gateway.skills.index import SkillIndex, file_uri
 from gateway.skills.library import SkillLibrary
-from gateway.skills.models import MANIFEST, Skill, SkillFile
+from gateway.skills.lookup import SkillRights, check_file, named_skill, similar, skills_named
+from gateway.skills.model import MANIFEST, Skill, SkillFile
 from gateway.skills.render import catalogue, describe_file, escape, file_wire, load, one_line
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
-from gateway.tools.context import SKILL_ARGUMENT, CallContext
+from gateway.tools.context import CallContext
 
 MAX_RESULTS = 50
 DEFAULT_RESULTS = 10
@@ -37,10 +37,10 @@ RESULT_DESCRIPTION_CHARS = 400
 
 MAX_READ = 200_000
 DEFAULT_READ = 50_000
-"""Characters (of text) or bytes (of anything else) of one read."""
+"""Length of one read: characters of text, bytes of any other file."""
 
 MAX_LISTED = 1_000
-"""Entries of one folder listing."""
+"""Entries in one listing of a folder."""
 
 _ANNOTATIONS: JsonObject = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _STRING: JsonObject = {"type": "string"}
@@ -73,9 +73,9 @@ class SearchSkills:
             input_schema={
                 "type": "object",
                 "properties": {
-                    "query": {**_STRING, "description": "What the task is about, in a few words."},
+                    "query": {**_STRING, "description": "The subject of the task, in a few words."},
                     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS, "default": DEFAULT_RESULTS},
-                    "cursor": {**_STRING, "description": "`nextCursor` of the page before, with the same query."},
+                    "cursor": {**_STRING, "description": "`nextCursor` of the previous page of the same query."},
                 },
                 "additionalProperties": False,
             },
@@ -105,12 +105,12 @@ class SearchSkills:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """One page of matches, best first; all skills by name without a query."""
+        """Return one page of matches, best first; without a query all skills by name."""
         index = await self._library.current()
         query = str(arguments.get("query") or "").strip()
         limit = min(MAX_RESULTS, max(1, int(arguments.get("limit") or DEFAULT_RESULTS)))
         found = await anyio.to_thread.run_sync(index.search.rank, query) if query else index.for_models
-        rights = Rights(self._library, index, ctx.for_argument("query", query))
+        rights = SkillRights(self._library, index, ctx.for_argument("query", query))
         found, known = rights.readable(found), rights.readable(index.for_models)
         start = _position(str(arguments.get("cursor") or ""), query, [skill.id for skill in found])
         page = found[start : start + limit]
@@ -132,7 +132,7 @@ _LOAD = (
 
 
 class LoadSkill:
-    """`load_skill(skill_name)`. Its description carries the catalogue of the index it was made for."""
+    """`load_skill(skill_name)`. Its description has the catalogue of one index."""
 
     def __init__(self, library: SkillLibrary, index: SkillIndex) -> None:
         self._library = library
@@ -159,8 +159,8 @@ class LoadSkill:
                     "body": {**_STRING, "description": "The instructions, Markdown."},
                     "files": {"type": "array", "items": _FILE},
                     "filesOmitted": _COUNT,
-                    "scripts": {"type": "array", "items": _FUNCTION, "description": "What run_skill_script runs besides files."},
-                    "nextOffset": {**_COUNT, "description": "Where read_skill_resource of SKILL.md goes on; absent when complete."},
+                    "scripts": {"type": "array", "items": _FUNCTION, "description": "Functions that run_skill_script runs, besides files."},
+                    "nextOffset": {**_COUNT, "description": "Offset for the next read_skill_resource of SKILL.md; absent at the end."},
                 },
                 "required": ["name", "skill", "description", "origin", "body", "files", "filesOmitted"],
             },
@@ -168,7 +168,7 @@ class LoadSkill:
         )
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """The description with the skills `named`; if `named` is empty, with the skills that a caller with these scopes may read."""
+        """Return the description with the skills `named`, or if `named` is empty, with those that a caller with these scopes may read."""
         if named:
             skills = skills_named(self._index, named)
             return f"{_LOAD}\n{catalogue(self._index, [skill for skill in self._index.for_models if skill.key in skills])}"
@@ -178,7 +178,7 @@ class LoadSkill:
         return f"{_LOAD}\n{catalogue(self._index, shown)}"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """The skill as its folder is at this moment."""
+        """Return the skill as its folder is now."""
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         loaded = load(self._library.index, skill)
@@ -194,15 +194,15 @@ class ReadSkillResource:
             name="read_skill_resource",
             title="Read a file of a skill",
             description=(
-                "Read a file that a loaded skill refers to, or list a folder of it. Text comes as it is; anything else as "
-                "base64. Scripts are given as text: this does not run them."
+                "Read a file that a loaded skill refers to, or list one of its folders. Text is returned as it is, any other file as "
+                "base64. A script is returned as text; this tool does not run it."
             ),
             input_schema={
                 "type": "object",
                 "properties": {
                     "skill_name": _SKILL_NAME,
                     "resource_name": {**_STRING, "description": 'Path of the file or folder in the skill; "." is the skill itself.'},
-                    "offset": {**_COUNT, "default": 0, "description": "Where to start: characters of text, else bytes."},
+                    "offset": {**_COUNT, "default": 0, "description": "Start of the read: in characters of text, in bytes of other files."},
                     "length": {"type": "integer", "minimum": 1, "maximum": MAX_READ, "default": DEFAULT_READ},
                 },
                 "required": ["skill_name", "resource_name"],
@@ -221,8 +221,8 @@ class ReadSkillResource:
                     "text": _STRING,
                     "blob": {**_STRING, "description": "base64"},
                     "offset": _COUNT,
-                    "nextOffset": {**_COUNT, "description": "Where the next read goes on; absent at the end."},
-                    "entries": {"type": "array", "items": _FILE, "description": "Of a folder; folders end in `/`."},
+                    "nextOffset": {**_COUNT, "description": "Offset of the next read; absent at the end."},
+                    "entries": {"type": "array", "items": _FILE, "description": "The entries of a folder; names of folders end in `/`."},
                     "entriesOmitted": _COUNT,
                 },
                 "required": ["skill", "path", "kind"],
@@ -231,20 +231,20 @@ class ReadSkillResource:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """One piece of a file, or a folder listing."""
+        """Return a piece of a file, or the listing of a folder."""
         index = await self._library.current()
         skill = named_skill(self._library, index, arguments, ctx)
         wanted = str(arguments.get("resource_name") or ".")
         path = _resource_path(skill, wanted)
         if path is None:
-            skill = await self._library.recheck(skill, ctx)  # it may have been added just now
+            skill = await self._library.recheck(skill, ctx)  # the file may have been added since
             path = _resource_path(skill, wanted)
         if path is None:
             raise ToolFailed(_unknown_file(skill, wanted))
         handle = self._library.index.handle(skill)
         if path not in skill.files:
             return _list_folder(skill, handle, path)
-        judge_file(self._library, skill, path, ctx)
+        check_file(self._library, skill, path, ctx)
         try:
             skill, file, data = await self._library.read(skill, path, ctx)
         except (NotFound, SkillError) as error:
@@ -254,81 +254,8 @@ class ReadSkillResource:
         return _piece(skill, handle, file, data, offset, length)
 
 
-# -- finding what was asked for ------------------------------------------------------------------------------------
-
-
-def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject, ctx: CallContext) -> Skill:
-    """The skill that a call names in `skill_name`.
-
-    Raises:
-        ToolFailed: None or several; the text names the candidates.
-        PolicyDenied: Whoever named the skill may not read it.
-    """
-    name = str(arguments.get(SKILL_ARGUMENT) or "")
-    rights = Rights(library, index, ctx.as_caller())
-    if (found := index.named(name)) and not rights.readable(found):
-        judge_file(library, found[0], MANIFEST, ctx)
-    return find_skill(index, name, rights.readable)
-
-
-def judge_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext) -> None:
-    """Let a file of the named skill be read.
-
-    Raises:
-        PolicyDenied: Whoever named the skill may not read the file.
-    """
-    if isinstance(verdict := Rights(library, library.index, ctx.as_caller()).judge(skill, path), Reject):
-        raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=skill.id)
-
-
-class Rights:
-    """Which skills one call may read: those that the agent's or workflow's file around it names, and those of its scopes."""
-
-    def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
-        self._library = library
-        self._scopes = ctx.principal.scopes
-        self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.skills_in_files)
-
-    def judge(self, skill: Skill, path: str) -> Verdict:
-        """Whether the call may read a file of a skill."""
-        return PASS if skill.key in self._named else self._library.judge(skill, path, self._scopes)
-
-    def readable(self, skills: Sequence[Skill]) -> Sequence[Skill]:
-        """The skills whose `SKILL.md` the call may read."""
-        return skills if self._scopes is None else [skill for skill in skills if self.judge(skill, MANIFEST) is PASS]
-
-
-def skills_named(index: SkillIndex, names: Iterable[str]) -> frozenset[Key]:
-    """The skills that names in a file mean; a name that several skills share means none."""
-    found = [index.named(name) for name in names]
-    return frozenset(skills[0].key for skills in found if len(skills) == 1)
-
-
-def _all(skills: Sequence[Skill]) -> Sequence[Skill]:
-    return skills
-
-
-def find_skill(index: SkillIndex, name: str, among: Callable[[Sequence[Skill]], Sequence[Skill]] = _all) -> Skill:
-    """The one skill that `name` means, of those that `among` keeps.
-
-    Raises:
-        ToolFailed: None or several; the text names the candidates.
-    """
-    found = among(index.named(name))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        candidates = ", ".join(f"{SCHEME}{skill.id} (from {skill.origin})" for skill in found)
-        raise ToolFailed(f"{len(found)} skills are called {name!r}; pass one of these as skill_name: {candidates}.")
-    if not name.strip():
-        raise ToolFailed("skill_name is empty; pass the name of a skill. search_skills finds it.")
-    near = similar(name, [index.handle(s) for s in among(index.for_models)])
-    hint = f"Did you mean {near}?" if near else "Find its name with search_skills."
-    raise ToolFailed(f"There is no skill {one_line(name, 100)!r}. {hint}")
-
-
 def _resource_path(skill: Skill, wanted: str) -> str | None:
-    """The path of a file or folder in the skill's own table, or `None`. Never touches the disk."""
+    """Return the path of a file or folder of the skill, or `None`. Looks it up in the index, never on the disk."""
     if skill.root_uri and wanted.startswith(f"{skill.root_uri}/"):
         for path in skill.files:
             if file_uri(skill.root_uri, path) == wanted:
@@ -346,19 +273,6 @@ def _unknown_file(skill: Skill, wanted: str) -> str:
     near = similar(wanted, skill.files)
     hint = f"Did you mean {near}?" if near else 'List its files with resource_name ".".'
     return f"Skill {skill.name!r} has no file {one_line(wanted, 200)!r}. {hint}"
-
-
-def similar(name: str, known: Iterable[str]) -> str:
-    """Up to three known names like `name`, for an error text."""
-    folded = {k.casefold(): k for k in known}
-    wanted = name.strip().casefold()[:200]
-    matches = difflib.get_close_matches(wanted, folded, n=3, cutoff=0.6)
-    if wanted:
-        matches += [k for k in folded if k not in matches and (wanted in k or k.rsplit("/", 1)[-1] == wanted.rsplit("/", 1)[-1])]
-    return " or ".join(repr(folded[m]) for m in matches[:3])
-
-
-# -- results -------------------------------------------------------------------------------------------------------
 
 
 def _result(index: SkillIndex, skill: Skill) -> JsonObject:
@@ -407,7 +321,7 @@ def _piece(skill: Skill, handle: str, file: SkillFile, data: bytes, offset: int,
     if end < len(whole):
         structured["nextOffset"] = end
         unit = "characters" if file.is_text else "bytes"
-        note = f"{offset} to {end} of {len(whole)} {unit}. Go on with offset={end}."
+        note = f"{offset} to {end} of {len(whole)} {unit}. Continue with offset={end}."
         content.append({"type": "text", "text": note})
     return Complete({"content": content, "structuredContent": structured})
 
@@ -417,7 +331,7 @@ def _list_folder(skill: Skill, handle: str, path: str) -> Complete:
     below = [p for p in skill.files if p.startswith(prefix)]
     names = sorted({p[len(prefix) :].partition("/")[0] + ("/" if "/" in p[len(prefix) :] else "") for p in below})
     entries: list[JsonObject] = []
-    lines = [f"{escape(path) or 'The skill'} holds {len(names)} entries:"]
+    lines = [f"{escape(path) or 'The skill'} has {len(names)} entries:"]
     for name in names[:MAX_LISTED]:
         file = skill.files.get(prefix + name)
         entries.append({"path": prefix + name} if file is None else file_wire(file))
@@ -429,17 +343,14 @@ def _list_folder(skill: Skill, handle: str, path: str) -> Complete:
     return Complete.text("\n".join(lines), structured=structured)
 
 
-# -- cursors -------------------------------------------------------------------------------------------------------
-
-
 def _cursor(query: str, position: int, last_id: str) -> str:
-    """Continue after skill `last_id`. Scores shift when skills come and go, so pages go by who was last."""
+    """Make the cursor that continues after skill `last_id`. Scores change when skills come and go, so a position alone is not enough."""
     token = json.dumps([_query_mark(query), position, last_id])
     return base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
 
 def _position(cursor: str, query: str, ids: list[str]) -> int:
-    """Where the page starts; by number only when the last skill of the page before is gone from a ranking."""
+    """Return where the page starts: after the last skill of the page before, or at its position if that skill is gone from a ranking."""
     if not cursor:
         return 0
     try:
@@ -451,7 +362,7 @@ def _position(cursor: str, query: str, ids: list[str]) -> int:
             return ids.index(last_id) + 1 if last_id in ids else max(0, int(position))
     except (binascii.Error, UnicodeError, ValueError, TypeError):
         pass
-    raise ToolFailed("This cursor is not from a search with this query; leave it out to start again.")
+    raise ToolFailed("This cursor is not from a search with this query. Leave it out to start again.")
 
 
 def _query_mark(query: str) -> str:

@@ -1,8 +1,8 @@
-"""The audit log in the database: rows that are only appended, chained so that a changed or missing one shows.
+"""The audit log in the database: append-only rows, chained by digests so that changed or missing rows are detected.
 
-Each row's digest covers the row and the digest before it; one sealed row remembers where the chain begins (retention cuts
-its start) and ends. Digests are keyed, so whoever can write the file but has not the installation's key cannot forge them.
-What this does not show: the loss of the whole file, or a copy of an older state with its key put back.
+Each digest covers its row and the previous digest. One sealed row stores both ends of the chain, because retention deletes the oldest
+rows. Digests are keyed: without the installation's key nobody can forge them, even with write access to the file. Not detected: the
+loss of the whole file, and its replacement by an older copy together with the key.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ import sqlalchemy as sa
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.json_types import JsonObject
-from gateway.storage.engine import Database
-from gateway.storage.entries import AuditEntry, ChainReport
+from gateway.storage.engine import Database, storable
+from gateway.storage.record_types import AuditEntry, ChainReport
 from gateway.storage.tables import audit, audit_chain, locks
 
 _START = "0" * 64
 _PAGE = 1000
-"""Rows read at a time."""
+"""Rows per read."""
 
 
 class AuditLog:
-    """The repository. `key` is the installation's key for this purpose."""
+    """Stores audit entries. `key` is the installation's key for the audit log."""
 
     def __init__(self, database: Database, key: bytes) -> None:
         self._database = database
         self._key = key
 
     async def append(self, entries: Sequence[AuditEntry]) -> None:
-        """Add entries in order, all or none; committed when this returns. Raises `StorageError`."""
+        """Append entries in order, all or none. Committed on return. Raises `StorageError`."""
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             digest, rows = chain["head"], list[dict[str, Any]]()
@@ -46,7 +46,7 @@ class AuditLog:
             await self._seal(connection, {**chain, "last": last, "head": digest})
 
     async def prune(self, before: float) -> int:
-        """Forget entries older than `before`; returns how many. Raises `StorageError`."""
+        """Delete entries older than `before` (seconds since the epoch); return how many. Raises `StorageError`."""
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             cut = (await connection.execute(sa.select(sa.func.max(audit.c.id)).where(audit.c.at < before))).scalar_one()
@@ -58,20 +58,19 @@ class AuditLog:
             return gone.rowcount
 
     async def read(self, *, since: float = 0, source: str | None = None, limit: int = 1000) -> list[AuditEntry]:
-        """The newest entries that fit, oldest first. Raises `StorageError`."""
+        """Return the newest matching entries, oldest first. Raises `StorageError`."""
         query = sa.select(audit).where(audit.c.at >= since)
         if source is not None:
             query = query.where(audit.c.source == source)
-        async with self._database.begin() as connection:
-            rows = (await connection.execute(query.order_by(audit.c.id.desc()).limit(limit))).mappings().all()
+        rows = await self._database.rows(query.order_by(audit.c.id.desc()).limit(limit))
         return [_to_entry(row) for row in reversed(rows)]
 
     async def verify(self) -> ChainReport:
-        """Recompute the chain. Raises `StorageError`."""
+        """Recompute the chain and report the first problem. Raises `StorageError`."""
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             if chain["seal"] != self._seal_of(chain):
-                return ChainReport(0, "the end of the log was changed: its seal does not fit")
+                return ChainReport(0, "the end of the log was changed: its seal does not match")
             digest, after, count = chain["base"], chain["first"] - 1, 0
             while True:
                 page = sa.select(audit).where(audit.c.id > after).order_by(audit.c.id).limit(_PAGE)
@@ -85,7 +84,7 @@ class AuditLog:
             if digest != chain["head"]:
                 return ChainReport(count, f"entries after {after} were removed")
             older = (await connection.execute(sa.select(sa.func.count()).where(audit.c.id < chain["first"]))).scalar_one()
-            return ChainReport(count, f"{older} entries were put before the first" if older else "")
+            return ChainReport(count, f"{older} entries were inserted before the first" if older else "")
 
     async def _chain(self, connection: AsyncConnection) -> dict[str, Any]:
         await connection.execute(sa.select(locks).where(locks.c.name == "audit").with_for_update())
@@ -113,12 +112,8 @@ class AuditLog:
 def _to_row(entry: AuditEntry) -> dict[str, Any]:
     fields = json.dumps(entry.fields, ensure_ascii=False, sort_keys=True)
     row = {"at": entry.at, "kind": entry.kind, "source": entry.source, "name": entry.name, "principal": entry.principal}
-    # A lone surrogate, which JSON may carry, is no text for a database.
-    return {key: _storable(value) if isinstance(value, str) else value for key, value in {**row, "fields": fields}.items()}
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode().replace("\x00", "\\x00")
+    # JSON may contain a lone surrogate, which databases reject.
+    return {key: storable(value) if isinstance(value, str) else value for key, value in {**row, "fields": fields}.items()}
 
 
 def _to_entry(row: Mapping[Any, Any]) -> AuditEntry:

@@ -1,10 +1,9 @@
-"""`Database`: the gateway's own database, opened once and brought to the newest schema.
+"""`Database`: the gateway's database, opened once and migrated to the newest schema.
 
-SQLite in the state folder (`gateway.db`), in WAL mode, so that several processes of one user share it; or a PostgreSQL server by
-URL. Importing this module imports SQLAlchemy (Core, async; MIT, the most used SQL layer of Python; with aiosqlite as the driver,
-and psycopg, LGPL, the reference driver, as the extra `postgres`), which takes a third of a second: only `records` and the SQL
-providers of `sessions` import it, on first use and in a thread. Statements here and in the repositories are portable Core, so
-that PostgreSQL is another URL and not another store.
+SQLite in the state folder (`gateway.db`, WAL mode), shared by several processes of a user; or a PostgreSQL server by URL. This module
+imports SQLAlchemy (Core, async; MIT; drivers aiosqlite, and psycopg with the extra `postgres`), which takes a third of a second, so
+only `records` and the SQL providers of `sessions` import it, on first use and in a thread. All statements are portable Core, so
+PostgreSQL needs only another URL.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import logging
 import os
 import sqlite3
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
@@ -27,46 +26,46 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from sqlalchemy.pool import NullPool
 
 from gateway.errors import StorageError, StorageUnusable
-from gateway.storage.files import locked
+from gateway.storage.atomic_files import locked
+from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.migrations import migrate
-from gateway.storage.names import DATABASE_FILE
 
 logger = logging.getLogger(__name__)
 
 BUSY_SECONDS = 5.0
-"""How long a statement waits for another process's writing; writers here are done in milliseconds."""
+"""Seconds for which a statement waits for another process's write; Moongate's writes take milliseconds."""
 
 MAX_KEPT_WAL_BYTES = 4 << 20
-"""Size to which the write-ahead log shrinks after a checkpoint; SQLite checkpoints at about this size. A long reader makes it grow."""
+"""Size to which the write-ahead log is truncated after a checkpoint; SQLite checkpoints at about this size. Long reads make it grow."""
 
 SHORT_WAL_PAGES = 64
-"""Pages of the write-ahead log (of 4 KiB) after which a connection checkpoints once the disk was full; 1,000 before."""
+"""Pages (of 4 KiB) of the write-ahead log after which a connection checkpoints once the disk was full; normally 1,000."""
 
 WORK_SECONDS = 15.0
-"""Longest time for one transaction, waiting included; after it the caller gets an error instead of a hang."""
+"""Deadline of one transaction in seconds, waiting included; then the caller gets an error instead of a hang."""
 
 POOL_SIZE = 4
 """Connections of one process to a server."""
 
 FILE_POOL_SIZE = 1
-"""Connections of one process to a file: SQLite has one writer at a time, and those that wait for it poll. So a process's own
-transactions queue in their order, and its newest never overtakes one that renews a lease."""
+"""Connections of one process to a file. SQLite has one writer at a time and waiting writers poll, so the transactions of a process
+queue here in order, and its newest never overtakes one that renews a lease."""
 
 CONNECT_SECONDS = 5
-"""How long a PostgreSQL server may take to accept a connection."""
+"""Connect timeout of a PostgreSQL server, in seconds."""
 
 LOG_SECONDS = 2.0
-"""Between two lines of the log that say that the database does not work."""
+"""Minimum seconds between two log lines about an unusable database."""
 
 MIGRATION_LOCK = 0x6D6F6F6E67617465
-"""Advisory lock on a PostgreSQL server under which the schema is changed: eight letters of our name."""
+"""Advisory lock of a PostgreSQL server during migration: the ASCII letters `moongate`."""
 
 
 class Database:
-    """An open database. Made by `open_database` or `open_url`; whoever opened it calls `aclose`."""
+    """An open database. Created by `open_database` or `open_url`; the creator calls `aclose`."""
 
     def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
-        """`urgent` is for what must not queue; `shown` names it in errors, without a password; `hint` is what to check."""
+        """`urgent` serves urgent transactions; `shown` names the database in errors, without a password; `hint` says what to check."""
         self._engine = engine
         self._urgent = urgent
         self._shown = shown
@@ -75,15 +74,15 @@ class Database:
 
     @asynccontextmanager
     async def begin(self, *, urgent: bool = False) -> AsyncGenerator[AsyncConnection, None]:
-        """A transaction that already holds the write lock: what it reads stays true until it commits.
+        """Open a transaction that holds the write lock from its start, so that data it reads stays valid until it commits.
 
-        One that is `urgent` (it renews a lease) waits for other processes, but not behind this one's own.
+        An `urgent` transaction (renewal of a lease) waits for other processes but not for this process's own transactions.
 
-        It is finished even when the caller is cancelled meanwhile, within `WORK_SECONDS`, because a half-cancelled driver
-        call would leave its connection in doubt.
+        A cancelled caller's transaction is completed within `WORK_SECONDS`, because a cancelled driver call would leave its connection
+        in an unknown state.
 
         Raises:
-            StorageUnusable: Away, locked by somebody else for too long, full, read-only, or damaged.
+            StorageUnusable: The database is unavailable, locked for too long, full, read-only, or damaged.
         """
         try:
             with anyio.fail_after(WORK_SECONDS, shield=True):
@@ -95,26 +94,36 @@ class Database:
             passes = not isinstance(error, (DataError, IntegrityError, ProgrammingError))
             raise self._failed(StorageUnusable(f"{self._shown} cannot be used: {_reason(error)}. {self._hint}", passes=passes)) from None
 
+    async def change(self, statement: sa.Executable) -> int:
+        """Run one statement in its own transaction; return the number of affected rows. Raises `StorageUnusable`."""
+        async with self.begin() as connection:
+            return (await connection.execute(statement)).rowcount
+
+    async def rows(self, query: sa.Executable) -> Sequence[sa.RowMapping]:
+        """Return all rows of a query, run in its own transaction. Raises `StorageUnusable`."""
+        async with self.begin() as connection:
+            return (await connection.execute(query)).mappings().all()
+
     def _failed(self, error: StorageUnusable) -> StorageUnusable:
-        """Log it, at most once in `LOG_SECONDS`: callers do not hear the text, and while a server is away everything fails."""
+        """Log the error at most once in `LOG_SECONDS`: callers do not receive its text, and every call fails while a server is away."""
         now = time.monotonic()
         if now - self._logged_at >= LOG_SECONDS:
             self._logged_at = now
-            logger.warning("%s", error)
+            logger.warning("database unusable reason=%r", str(error))
         return error
 
     async def aclose(self) -> None:
-        """Close every connection."""
+        """Close all connections."""
         with anyio.move_on_after(WORK_SECONDS, shield=True):
             await self._engine.dispose()
             await self._urgent.dispose()
 
 
 def open_database(folder: Path) -> Database:
-    """Open the database of a state folder, creating it and bringing its schema up to date. Blocks: call it in a thread.
+    """Open the database of a state folder; create or migrate it if necessary. Blocks: call it in a thread.
 
     Raises:
-        StorageError: It cannot be used, or a newer Moongate made it.
+        StorageError: The database cannot be used, or a newer Moongate wrote it.
     """
     return _open_file(folder / DATABASE_FILE, _pool(FILE_POOL_SIZE))
 
@@ -122,11 +131,11 @@ def open_database(folder: Path) -> Database:
 def open_url(url: str, *, pooled: bool = True) -> Database:
     """Open a database by URL: `postgresql://…`, or `sqlite:///path` for a file. Blocks: call it in a thread.
 
-    Without `pooled` each transaction has a connection of its own, so that nothing is left to close, and several event loops may
-    use it one after the other.
+    Without `pooled` each transaction opens its own connection: nothing stays open, and different event loops may use the database in
+    turn.
 
     Raises:
-        StorageError: The URL means nothing, the database cannot be used, or a newer Moongate made it.
+        StorageError: The URL is invalid, the database cannot be used, or a newer Moongate wrote it.
     """
     try:
         made = make_url(url)
@@ -134,7 +143,7 @@ def open_url(url: str, *, pooled: bool = True) -> Database:
         made = None
     kind = made.get_backend_name() if made is not None else ""
     if made is None or kind not in ("sqlite", "postgresql", "postgres"):
-        raise StorageError("A database URL begins with `postgresql://` or `sqlite:///`; this one does not.")
+        raise StorageError("The database URL does not begin with `postgresql://` or `sqlite:///`.")
     if kind == "sqlite":
         if made.database in (None, "", ":memory:"):
             raise StorageError("`sqlite://` needs a file: write `sqlite:///relative/path.db` or `sqlite:////absolute/path.db`.")
@@ -147,14 +156,14 @@ def _pool(size: int) -> dict[str, Any]:
 
 
 def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
-    """One connection where there is a pool; it is made when it is first needed."""
+    """Return settings for one connection if `pool` keeps connections; the connection opens on first use."""
     return _pool(1) if "pool_size" in pool else pool
 
 
 def _open_file(path: Path, pool: dict[str, Any]) -> Database:
     shown, hint = f"The database {str(path)!r}", "Check the state folder's permissions and space."
     try:
-        # One process at a time: changing the journal mode and the schema do not wait for each other by themselves.
+        # One process at a time: changes of the journal mode and of the schema do not wait for each other.
         with locked(path):
             os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
             with closing(sqlite3.connect(path, timeout=BUSY_SECONDS)) as raw:
@@ -171,10 +180,10 @@ def _open_file(path: Path, pool: dict[str, Any]) -> Database:
 
 
 def _open_server(url: URL, pool: dict[str, Any]) -> Database:
-    """A PostgreSQL server. Connections that it closed meanwhile are noticed before they are used."""
+    """Open a PostgreSQL server. A connection that the server closed is detected before use."""
     shown = f"The database {url.set(drivername='postgresql', query={}).render_as_string(hide_password=True)}"
     hint = "Check that the server runs and that the account may use the database and create tables in it."
-    # Not what the server's administrator set as the default: statements here lock what they count, and lock rows in one order.
+        # Explicit, because the administrator may have set another default; statements here lock what they count, in one row order.
     options: dict[str, Any] = {"isolation_level": "READ COMMITTED"}
     options["connect_args"] = {"connect_timeout": CONNECT_SECONDS, "application_name": "moongate"}
     try:
@@ -199,15 +208,15 @@ def _migrate(engine: sa.Engine) -> None:
 
 
 def _own_transactions(engine: sa.Engine) -> None:
-    """Begin every transaction as a writer's: SQLite cannot make a reader a writer without the risk of refusing it.
+    """Begin every transaction as a writer: SQLite may refuse to upgrade a reader to a writer.
 
-    After a write that the disk did not take, the next transaction empties the write-ahead log first. A long reader can make that log
-    fill the disk, and SQLite itself empties it only after a write that succeeds.
+    After a write failed for lack of disk space, the next transaction first empties the write-ahead log. A long read can make the log
+    fill the disk, and SQLite itself empties it only after a successful write.
     """
     is_short = False
 
     def prepare(connection: Any, record: object) -> None:
-        connection.isolation_level = None  # the driver would begin transactions on its own otherwise
+        connection.isolation_level = None  # otherwise the driver begins transactions itself
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
         cursor.execute("PRAGMA synchronous=FULL")
@@ -232,7 +241,7 @@ def _own_transactions(engine: sa.Engine) -> None:
 
 
 def _empty_log(connection: sa.Connection) -> None:
-    """Move the write-ahead log into the database and truncate it, as far as readers and space permit; readers are not waited for.
+    """Copy the write-ahead log into the database and truncate it, as far as readers and disk space permit, without waiting for readers.
 
     From then on this connection checkpoints more often, so that the log does not fill a small disk again.
     """
@@ -241,12 +250,17 @@ def _empty_log(connection: sa.Connection) -> None:
     try:
         connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)")
     except SQLAlchemyError as error:
-        logger.debug("the write-ahead log could not be emptied: %s", _reason(error))
+        logger.debug("write-ahead log not emptied reason=%r", _reason(error))
     finally:
         connection.exec_driver_sql(f"PRAGMA busy_timeout={int(BUSY_SECONDS * 1000)}")
 
 
 def _reason(error: Exception) -> str:
-    """What the driver said, without the statement and its values."""
+    """Return the driver's message without the statement and its values."""
     cause = getattr(error, "orig", None) or error
     return (cause.strerror or str(cause)) if isinstance(cause, OSError) else str(cause).partition("\n")[0]
+
+
+def storable(text: str) -> str:
+    """Escape NUL and lone surrogates, which databases reject in text."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

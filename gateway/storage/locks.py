@@ -1,6 +1,7 @@
-"""A lock between processes that can be waited for without blocking the event loop.
+"""`locked_soon`: a lock between processes that an async caller can wait for.
 
-The same lock file as `files.locked`, so the two exclude each other. The operating system frees it if the holder dies.
+It uses the same lock file as `atomic_files.locked`, so both exclude each other. The operating system releases the lock if its
+process dies.
 """
 
 from __future__ import annotations
@@ -13,26 +14,26 @@ from pathlib import Path
 import anyio
 
 from gateway.errors import StorageUnusable
-from gateway.storage.files import lock_file_of, try_lock
+from gateway.storage.atomic_files import lock_file_of, try_lock
 
 POLL_SECONDS = 0.02
-"""How often a lock held elsewhere is tried again; a waiting thread could not be cancelled."""
+"""Seconds between two attempts to take a lock. Polling, because a thread that waits for a lock cannot be cancelled."""
 
 
 @asynccontextmanager
 async def locked_soon(path: Path, *, timeout_seconds: float) -> AsyncGenerator[None]:
-    """Hold the lock of `path` against other processes; the folder must exist. Not re-entrant.
+    """Hold the lock of `path` against other processes. The folder must exist. Not re-entrant.
 
     Raises:
-        StorageError: The lock file cannot be made, or somebody holds the lock for longer than `timeout_seconds`.
+        StorageError: The lock file cannot be created, or another process holds the lock for longer than `timeout_seconds`.
     """
     descriptor = await anyio.to_thread.run_sync(lock_file_of, path)
     try:
         with anyio.move_on_after(timeout_seconds) as waiting:
-            while not try_lock(descriptor):  # noqa: ASYNC110  # another process holds it; there is no event for that
+            while not try_lock(descriptor):  # noqa: ASYNC110  # held by another process, which sends no event
                 await anyio.sleep(POLL_SECONDS)
         if waiting.cancelled_caught:
-            raise StorageUnusable(f"{str(path)!r} is in use by another gateway for more than {timeout_seconds:g} s.")
+            raise StorageUnusable(f"Another gateway has used {str(path)!r} for more than {timeout_seconds:g} s. Stop it, or try again.")
         yield
     finally:
-        os.close(descriptor)  # which also lets go of the lock
+        os.close(descriptor)  # also releases the lock

@@ -1,7 +1,6 @@
-"""Texts with their embeddings in the database, searched by meaning; by owner and collection.
+"""Texts with embeddings in the database, by owner and collection, searched by similarity.
 
-Vectors are compared one by one, which is quick enough for what a person or an agent remembers: `MAX_MEMORIES` of a collection. The
-database needs no extension for it.
+A search compares the query with every vector, which is fast enough for `MAX_MEMORIES` per collection and needs no database extension.
 """
 
 from __future__ import annotations
@@ -21,36 +20,36 @@ import anyio.to_thread
 import sqlalchemy as sa
 
 from gateway.json_types import JsonObject
-from gateway.storage.engine import Database
-from gateway.storage.history import to_text
+from gateway.storage.conversations import to_text
+from gateway.storage.engine import Database, storable
 from gateway.storage.tables import memories
 
 MAX_MEMORIES = 5_000
-"""Texts of one owner in one collection; the oldest make room."""
+"""Maximum texts per owner and collection; the oldest are deleted."""
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """A text that was found."""
+    """A text found by a search."""
 
     text: str
     similarity: float
-    """Cosine, from -1 to 1."""
+    """Cosine similarity, from -1 to 1."""
     fields: JsonObject
 
 
 class Memories:
-    """The repository."""
+    """Stores texts with their embeddings."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
 
     async def add(self, owner: str, collection: str, items: Sequence[tuple[str, Sequence[float], JsonObject]]) -> None:
-        """Keep texts with their vectors; a text that is there already is kept once, as the newest. Raises `StorageError`."""
+        """Store texts with their vectors; a text that exists already becomes the newest. Raises `StorageError`."""
         here = (memories.c.owner == owner) & (memories.c.collection == collection)
         rows = [
             {
-                "owner": owner, "collection": collection, "text": _storable(text), "vector": _to_bytes(vector),
+                "owner": owner, "collection": collection, "text": storable(text), "vector": _to_bytes(vector),
                 "fields": to_text(fields, "a memory"), "at": time.time(),
             }
             for text, vector, fields in {item[0]: item for item in items}.values()
@@ -66,10 +65,9 @@ class Memories:
                 await connection.execute(sa.delete(memories).where(here & (memories.c.id <= last)))
 
     async def search(self, owner: str, collection: str, vector: Sequence[float], *, top: int, at_least: float) -> list[Memory]:
-        """The texts nearest in meaning, the nearest first. Vectors of another length, of another model, are not compared.
+        """Return the `top` most similar texts, best first. Vectors of another length (from another model) are skipped.
 
-        Raises:
-            StorageError: See `Database.begin`.
+        Raises `StorageError`.
         """
         here = (memories.c.owner == owner) & (memories.c.collection == collection)
         async with self._database.begin() as connection:
@@ -82,14 +80,13 @@ class Memories:
         return [Memory(found[row_id][1], score, cast("JsonObject", json.loads(found[row_id][2]))) for score, row_id in best]
 
     async def delete(self, owner: str, collection: str) -> int:
-        """Forget a collection of an owner; how many texts it had. Raises `StorageError`."""
+        """Delete an owner's collection; return the number of deleted texts. Raises `StorageError`."""
         here = (memories.c.owner == owner) & (memories.c.collection == collection)
-        async with self._database.begin() as connection:
-            return (await connection.execute(sa.delete(memories).where(here))).rowcount
+        return await self._database.change(sa.delete(memories).where(here))
 
 
 def _normal(vector: Sequence[float]) -> array[float]:
-    """The vector with length 1, so that comparing is a product; a vector of nothing stays one."""
+    """Scale a vector to length 1, so that a dot product is the cosine. A zero vector stays zero."""
     length = math.sqrt(math.fsum(value * value for value in vector)) or 1.0
     return array("f", (value / length for value in vector))
 
@@ -112,7 +109,3 @@ def _score(rows: Sequence[tuple[int, bytes]], wanted: array[float]) -> list[tupl
             values.byteswap()
         scored.append((sum(map(operator.mul, values, wanted)), row_id))
     return scored
-
-
-def _storable(text: str) -> str:
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")

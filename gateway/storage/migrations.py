@@ -1,7 +1,7 @@
-"""Brings a database from whatever schema it has to the newest one. Forward only; called by `engine` under a lock.
+"""Migrates a database from any earlier schema to the newest. Forward only; `engine` calls it under a lock.
 
-A step that was released never changes: it is text, so that a later change of `tables` cannot change what it did. Alembic is
-not used: three tables and a version number need no second tool that imports the configuration of a project.
+A released step never changes. Steps are SQL text, so that changes of `tables` cannot alter them. Alembic is not used: a version
+number and a list of steps need no second tool that imports a project's configuration.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ STEPS: tuple[str, ...] = (
     _FIRST, _SESSIONS, _TASKS, _RULES, _CHECKPOINTS, _QUEUES, _QUESTIONS, _OWNERS, _KEYS, _APPROVERS, _DEATHS, _GATEWAYS,
     _RULES_OF_GATEWAYS, _STATE_OF_GATEWAYS,
 )  # fmt: skip
-"""Step n takes a database from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are the dialect's words."""
+"""Step n migrates from version n - 1 to n. `{serial}`, `{float}` and `{bytes}` are replaced by the dialect's types."""
 
 _WORDS = {
     "sqlite": {"serial": "INTEGER PRIMARY KEY AUTOINCREMENT", "float": "FLOAT", "bytes": "BLOB"},
@@ -127,17 +127,17 @@ _WORDS = {
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Run the steps that are missing, in the caller's transaction: all of them or none.
+    """Run all missing steps in the caller's transaction.
 
     Raises:
-        StorageError: The database is of a newer version than this program.
+        StorageError: A newer version of Moongate wrote the database.
     """
     connection.exec_driver_sql("CREATE TABLE IF NOT EXISTS schema_version (version INTEGER PRIMARY KEY, at FLOAT NOT NULL)")
     version = connection.exec_driver_sql("SELECT COALESCE(MAX(version), 0) FROM schema_version").scalar_one()
     if version > len(STEPS):
         raise StorageError(
-            f"The gateway's database has schema version {version}, this Moongate knows {len(STEPS)}: "
-            "a newer one wrote it. Update Moongate, or set `storage.dir` to another folder."
+            f"The gateway's database has schema version {version}, but this Moongate supports only {len(STEPS)}: "
+            "a newer Moongate wrote it. Update Moongate, or set `storage.dir` to another folder."
         )
     for number, step in enumerate(STEPS[version:], version + 1):
         for statement in step.format_map(_WORDS[connection.dialect.name]).split(";\n"):

@@ -1,8 +1,7 @@
-"""`Records`: the database behind a door that opens on first use.
+"""`Records`: the gateway's database, opened on first use, and the queue of audit entries.
 
-Importing this costs nothing; the database and its driver are imported and opened, in a thread, when something is first
-recorded, counted or asked for. Made by `app` and by the commands that read the records. The audit log is written off the
-call path: `note` puts a line into a bounded queue, `run` writes batches.
+Importing this module is cheap: the database and its driver are imported and opened in a thread on first use. `app` and the commands
+that read the records create it. Audit entries are written off the call path: `note` queues an entry, `run` writes batches.
 """
 
 from __future__ import annotations
@@ -18,32 +17,32 @@ import anyio
 import anyio.to_thread
 
 from gateway.errors import StorageError
-from gateway.storage.entries import AuditEntry
-from gateway.storage.names import DATABASE_FILE
-from gateway.storage.state import StateFolder
+from gateway.storage.file_names import DATABASE_FILE
+from gateway.storage.record_types import AuditEntry
+from gateway.storage.state_folder import StateFolder
 
 if TYPE_CHECKING:
-    from gateway.storage.asks import Asks
+    from gateway.storage.agent_sessions import Sessions
+    from gateway.storage.approval_rules import ApprovalRules
     from gateway.storage.audit import AuditLog
-    from gateway.storage.budget import SamplingUse
     from gateway.storage.engine import Database
-    from gateway.storage.rules import ApprovalRules
-    from gateway.storage.sessions import Sessions
-    from gateway.storage.tasks import TaskRows
+    from gateway.storage.pending_questions import PendingQuestions
+    from gateway.storage.sampling_use import SamplingUse
+    from gateway.storage.task_rows import TaskRows
 
 logger = logging.getLogger(__name__)
 
 MAX_QUEUED = 10_000
-"""Audit lines that wait to be written; more are dropped and counted, because a full disk must not fill the memory."""
+"""Maximum queued audit entries. Further entries are dropped and counted, because a full disk must not fill the memory."""
 
 BATCH_SECONDS = 0.05
-"""Lines that come within this time are written together."""
+"""Seconds during which entries are collected into one batch."""
 
 RETRY_SECONDS = 2.0
-"""Pause after the database refused a batch."""
+"""Pause after a failed batch, in seconds."""
 
 PRUNE_SECONDS = 3600.0
-"""How often lines past their time are removed."""
+"""Seconds between two removals of expired entries."""
 
 _DAY_SECONDS = 86_400.0
 
@@ -55,7 +54,7 @@ _OWN_ORPHANS = f"{_ORPHANS} AND gateway IN ('', ?) LIMIT 1"
 class _Opened:
     database: Database
     audit: AuditLog
-    asks: Asks
+    questions: PendingQuestions
     budget: SamplingUse
     sessions: Sessions
     tasks: TaskRows
@@ -63,13 +62,13 @@ class _Opened:
 
 
 class Records:
-    """The gateway's records. `run` it in a task group of the owner; `aclose` it at the end."""
+    """The gateway's records. The owner runs `run` in a task group and calls `aclose` at the end."""
 
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
-        """No side effects. With a `url` the database is on a server instead of in the state folder.
+        """Store the settings; nothing is opened. With a `url` the database is on a server instead of in the state folder.
 
-        `gateway` says whose tasks, sessions, budgets and standing approvals these are, for gateways of different configurations that
-        share a state folder. Gateways that share a server are equals.
+        `gateway` separates the tasks, sessions, budgets and standing approvals of configurations that share a state folder. It is
+        ignored with a `url`: gateways that share a server share everything.
         """
         self._gateway = gateway if url is None else ""
         self._state = state
@@ -86,42 +85,42 @@ class Records:
 
     @property
     def is_open(self) -> bool:
-        """Whether the database is in use yet."""
+        """Whether the database is open."""
         return self._opened is not None
 
     async def audit(self) -> AuditLog:
-        """The audit log, for reading. Raises `StorageError`."""
+        """Return the audit log. Raises `StorageError`."""
         return (await self._open()).audit
 
-    async def asks(self) -> Asks:
-        """The pending questions. Raises `StorageError`."""
-        return (await self._open()).asks
+    async def questions(self) -> PendingQuestions:
+        """Return the pending questions. Raises `StorageError`."""
+        return (await self._open()).questions
 
     async def rules(self) -> ApprovalRules:
-        """The standing approvals. Raises `StorageError`."""
+        """Return the standing approvals. Raises `StorageError`."""
         return (await self._open()).rules
 
     async def budget(self) -> SamplingUse:
-        """The sampling requests counted. Raises `StorageError`."""
+        """Return the counted sampling requests. Raises `StorageError`."""
         return (await self._open()).budget
 
     async def sessions(self) -> Sessions:
-        """The conversations of callers with agents. Raises `StorageError`."""
+        """Return the conversations of callers with agents. Raises `StorageError`."""
         return (await self._open()).sessions
 
     async def database(self) -> Database:
-        """The database itself, for repositories of rooms above. Raises `StorageError`."""
+        """Return the database itself, for repositories in other packages. Raises `StorageError`."""
         return (await self._open()).database
 
     async def tasks(self) -> TaskRows:
-        """The long-running work. Raises `StorageError`."""
+        """Return the tasks. Raises `StorageError`."""
         return (await self._open()).tasks
 
     def has_orphans(self, now: float) -> bool:
-        """Whether unfinished work of a process that died is there, without opening the database. Blocking.
+        """Return whether an unfinished task has no living process, without opening the database. Blocks.
 
-        A look at the file with the standard library, because a start must not pay for the database driver. On a server
-        it cannot be told so cheaply: always true there.
+        Reads the file with the standard library, because a start must not wait for the database driver. Always true for a server,
+        which cannot be queried without the driver.
         """
         if self._url is not None:
             return True
@@ -133,14 +132,14 @@ class Records:
         try:
             with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=1.0)) as raw:
                 has_gateway = any(column[1] == "gateway" for column in raw.execute("PRAGMA table_info(tasks)"))
-                is_own = has_gateway and bool(self._gateway)  # the database may be of an earlier version
+                is_own = has_gateway and bool(self._gateway)  # an earlier schema has no gateway column
                 found = raw.execute(_OWN_ORPHANS, (now, self._gateway)).fetchone() if is_own else raw.execute(_ORPHANS, (now,)).fetchone()
         except sqlite3.Error:
-            return False  # an older schema without tasks, or busy: looked at again soon
+            return False  # a schema without tasks, or a busy file: the caller checks again soon
         return found is not None
 
     async def key(self, purpose: str) -> bytes:
-        """The installation's key for `purpose` (`StateFolder.key`). Raises `StorageError`."""
+        """Return the installation's key for `purpose` (`StateFolder.key`). Raises `StorageError`."""
         known = self._keys.get(purpose)
         if known is None:
             known = self._keys[purpose] = await anyio.to_thread.run_sync(self._state.key, purpose)
@@ -150,35 +149,32 @@ class Records:
         if self._opened is not None:
             return self._opened
         async with self._opening:
-            return self._opened or await self._open_first()
-
-    async def _open_first(self) -> _Opened:
-        # A cancelled opening is finished all the same: threads are not abandoned by default.
-        opened = await anyio.to_thread.run_sync(self._open_now)
-        self._opened = opened
-        return opened
+            if self._opened is None:
+                # A cancelled caller still waits for the thread (anyio's default), so the database is never opened twice.
+                self._opened = await anyio.to_thread.run_sync(self._open_now)
+            return self._opened
 
     def _open_now(self) -> _Opened:
-        from gateway.storage.asks import Asks
+        from gateway.storage.agent_sessions import Sessions
+        from gateway.storage.approval_rules import ApprovalRules
         from gateway.storage.audit import AuditLog
-        from gateway.storage.budget import SamplingUse
         from gateway.storage.engine import open_database, open_url
-        from gateway.storage.rules import ApprovalRules
-        from gateway.storage.sessions import Sessions
-        from gateway.storage.tasks import TaskRows
+        from gateway.storage.pending_questions import PendingQuestions
+        from gateway.storage.sampling_use import SamplingUse
+        from gateway.storage.task_rows import TaskRows
 
         folder = self._state.ensure()
         database = open_url(self._url) if self._url is not None else open_database(folder)
         audit = AuditLog(database, self._state.key("audit"))
         rules = ApprovalRules(database, self._gateway)
         own = self._gateway
-        rows = Asks(database), SamplingUse(database, own), Sessions(database, own), TaskRows(database, own), rules
+        rows = PendingQuestions(database), SamplingUse(database, own), Sessions(database, own), TaskRows(database, own), rules
         return _Opened(database, audit, *rows)
 
-    # -- the audit log's writing side --------------------------------------------------------------------------
+    # -- writing the audit log ---------------------------------------------------------------------------------
 
     def note(self, entry: AuditEntry) -> None:
-        """Put one line into the queue; never waits, never raises."""
+        """Queue one entry; never wait, never raise."""
         if len(self._queue) >= MAX_QUEUED:
             self._dropped += 1
             return
@@ -186,10 +182,10 @@ class Records:
         self._wake.set()
 
     async def flush(self) -> None:
-        """Return when every line noted so far is committed.
+        """Write all queued entries; return when they are committed.
 
         Raises:
-            StorageError: It cannot be written; the lines stay in the queue.
+            StorageError: They cannot be written; they stay in the queue.
         """
         async with self._writing:
             if not self._queue:
@@ -199,7 +195,7 @@ class Records:
                 batch.append(AuditEntry(time.time(), "audit.dropped", fields={"lines": self._dropped}))
             dropped = self._dropped
             log = (await self._open()).audit
-            with anyio.CancelScope(shield=True):  # what is committed must leave the queue
+            with anyio.CancelScope(shield=True):  # committed entries must leave the queue
                 await log.append(batch)
                 self._dropped -= dropped
                 for _ in range(len(batch) - bool(dropped)):
@@ -209,7 +205,7 @@ class Records:
                 await log.prune(time.time() - self._audit_days * _DAY_SECONDS)
 
     async def run(self) -> None:
-        """Write what is noted, until cancelled."""
+        """Write queued entries until cancelled."""
         while True:
             await self._wake.wait()
             await anyio.sleep(BATCH_SECONDS)
@@ -217,17 +213,17 @@ class Records:
             try:
                 await self.flush()
             except StorageError as error:
-                logger.warning("The audit log cannot be written (%d lines wait): %s", len(self._queue), error)
+                logger.warning("audit log not written queued=%d reason=%r", len(self._queue), str(error))
                 await anyio.sleep(RETRY_SECONDS)
                 self._wake.set()
 
     async def aclose(self) -> None:
-        """Write what is left and close the database, if it was opened."""
+        """Write the remaining entries and close the database if it is open."""
         with anyio.CancelScope(shield=True):
             try:
                 await self.flush()
             except StorageError as error:
-                logger.warning("%d lines of the audit log were lost: %s", len(self._queue), error)
+                logger.warning("audit entries lost entries=%d reason=%r", len(self._queue), str(error))
             if self._opened is not None:
                 opened, self._opened = self._opened, None
                 await opened.database.aclose()

@@ -1,16 +1,16 @@
-"""Long-running work: it goes on behind its request, is asked about later, and survives the process that runs it.
+"""Tasks: calls that run in the background, can be queried later, and survive the process that runs them.
 
-Decided: a task is replayed. Its call runs again from the start in whichever process takes the task up, and what it did is
-recorded step by step: every tool call, model call, function and round inside it, by a name that is the same at every
-attempt. A finished step gives its recorded result; one that was in flight runs again if that is harmless, and otherwise a
-person is asked. Because: agents, workflows and remote calls then need no state machine of their own.
+Decided: a task is replayed. When a process takes a task over, it runs the call again from the start, and each finished step (a tool
+call, a model call, a function, a workflow round) returns its recorded result. A step has the same name at every attempt. A step that
+was in flight runs again if that is harmless; otherwise the gateway asks a person. Because: agents, workflows and remote calls then need
+no state machine of their own.
 
-Decided: our own few tables (`storage.tasks`), and leases that the database judges, instead of DBOS (house.md, decision 4).
-Because: DBOS 3.4 costs 1.5 s of import and 76 MB in every process that once had a task, its SQLite store needs SQLite 3.42
-or a shim, peers do not take over from a dead process without code of ours, retention and large values would be ours too,
-and cancelling bites at step boundaries only. What is needed of it are two tables and six statements. Revisit when: steps
-need queues across machines, or replay needs versions of the work.
+Decided: a few own tables (`storage.task_rows`) with leases that the database judges, instead of DBOS. Because: DBOS 3.4 costs 1.5 s
+of import and 76 MB in every process that once had a task, its SQLite store needs SQLite 3.42 or a shim, peers do not take over from a
+dead process without additional code, and it cancels only at step boundaries. Revisit when: steps need queues across machines, or replay
+needs versions of the work.
 
-`runner` runs tasks and takes over orphaned ones, `port` records steps, `caller` is the way back to the client. Both wire
-dialects are `server.tasks`'; `tools.context.DurablePort` is what work inside a task sees.
+`runner` is the interface for the server, `task_executor` runs tasks, `upkeep` takes orphaned tasks over, `step_log` records steps, and
+`caller` carries progress and requests for input to the client. Both wire forms of tasks are in `server`. Code inside a task uses
+`tools.context.DurablePort`.
 """

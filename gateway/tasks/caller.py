@@ -1,8 +1,8 @@
-"""`TaskCaller`: the caller of a call in the background: progress becomes the status message, a question waits for its answer.
+"""`TaskCaller`: the `Caller` of a background call. Progress becomes the status message; a request for input waits for its answer.
 
-Questions and answers are stored with the task (`TaskRow.asked`). After a restart the work asks again. A question that has the same
-durable key (`CallContext.question`) as before keeps the key that clients know it by and gets its recorded answer; a question without
-a durable key is asked again. While a client still waits for the call (`attending`), questions and progress go to the client.
+Questions and answers are stored with the task (`TaskRow.asked`). After a restart the work asks again. A question with the same durable
+key (`CallContext.question`) keeps the name that clients know it by and gets its recorded answer. A question without a durable key is
+asked again. While a client still waits for the call (`inline_call`), questions and progress go to that client.
 """
 
 from __future__ import annotations
@@ -14,37 +14,36 @@ from contextlib import contextmanager
 import anyio
 
 from gateway.errors import AskExpired
+from gateway.gate.approvals import INPUT_REQUIRED
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.answers import again
 from gateway.policy.framing import quote
-from gateway.storage.entries import forget, is_open
-from gateway.tasks.asks import KEY, shown_ask
+from gateway.policy.input_answers import again
+from gateway.storage.record_types import forget, is_open
+from gateway.tasks.open_input_requests import KEY, shown_request
 from gateway.tasks.task import Task
-from gateway.tools.approvals import INPUT_REQUIRED
 from gateway.tools.context import Caller, ClientProfile, LogLevel, capability_of, undeclared
 from gateway.tools.told_lines import NewLines
 
 MESSAGE_SECONDS = 0.5
-"""A task's status message changes at most this often (requirements 3.C2/95)."""
+"""Minimum seconds between two changes of a task's status message."""
 
 BEAT_STEP = 0.001
-"""How far a heartbeat moves the progress: it must grow, and what the work itself reports must stay ahead."""
+"""How much a heartbeat raises the progress. MCP demands growing values, and the next value that the work reports must still be higher."""
 
-LOOK_SECONDS = 60.0
-"""How often a question that waits looks at the clock: a machine that slept must not grant it more time."""
-
+CLOCK_CHECK_SECONDS = 60.0
+"""How often a waiting question reads the clock, because a timer does not run while the machine is suspended."""
 
 MAX_MESSAGE = 2_000
-"""Characters of a status message that are kept."""
+"""Characters of a status message; the rest is cut off."""
 
 
 def fit_message(message: str) -> str:
-    """A status message as every database takes it: a server may say anything."""
+    """Return a status message that every database accepts, whatever text a server sent."""
     return message[:MAX_MESSAGE].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 class TaskCaller:
-    """Stands where the client was."""
+    """Implements `Caller` for the work of one task."""
 
     def __init__(
         self,
@@ -56,7 +55,7 @@ class TaskCaller:
         live: Caller | None = None,
         live_timeout_seconds: float = 3600.0,
     ) -> None:
-        """`live` is the client while it waits for the call; it has `live_timeout_seconds` to answer."""
+        """`live` is the client while it waits for the call. It has `live_timeout_seconds` for each answer."""
         self._task = task
         self._client = client
         self._save = save
@@ -65,38 +64,41 @@ class TaskCaller:
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
         self._shown: list[str] = []
-        """Messages that stand whatever progress is reported (`shows`)."""
+        """Messages that are shown instead of progress (`shows`)."""
         self._judges: set[str] = set()
         """Durable keys of the questions whose answers the work judges."""
         self._unclaimed: set[str] = set()
         """Names of the open questions that version 1 left."""
-        self._told_at = float("-inf")
+        self._saved_at = float("-inf")
         self._progress = 0.0
         self._total: float | None = None
         self._lines = NewLines()
         self.asking = 0
-        """Questions that the live client has before it."""
+        """How many questions the live client has not answered."""
         self.answered_at = float("-inf")
         """When the live client answered last."""
 
-    def leave(self) -> Caller | None:
-        """The live client waits no longer; returns it."""
+    def detach(self) -> Caller | None:
+        """Send nothing to the live client any more, and return it."""
         live, self._live = self._live, None
         return live
 
-    def come_back(self, live: Caller | None) -> None:
-        """It does after all."""
+    def attach(self, live: Caller | None) -> None:
+        """Send questions and progress to the live client again."""
         self._live = live
-        self._task.touch()
+        self._task.notify()
 
     async def beat(self, message: str) -> None:
-        """Tell the live client that the work goes on."""
+        """Send a progress notification to the live client, which shows that the work continues."""
         if self._live is not None:
             self._progress += BEAT_STEP
             await self._live.progress(self._progress, self._total, self._lines.take(message))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Text becomes the status message, at most twice a second; what the task waits for does at once."""
+        """Send progress to the live client, or store it as the status message at most every `MESSAGE_SECONDS`.
+
+        A message that says what the task waits for is stored at once.
+        """
         if self._live is not None:
             self._progress, self._total = max(progress, self._progress + BEAT_STEP), total
             self._task.row.message = fit_message(message or self._task.message)
@@ -106,13 +108,13 @@ class TaskCaller:
         now = anyio.current_time()
         message = fit_message("; ".join(self._shown) or message or "")
         is_urgent = INPUT_REQUIRED in (self._task.message[: len(INPUT_REQUIRED)], message[: len(INPUT_REQUIRED)])
-        if message and message != self._task.message and (is_urgent or now - self._told_at >= MESSAGE_SECONDS):
-            self._told_at = now
+        if message and message != self._task.message and (is_urgent or now - self._saved_at >= MESSAGE_SECONDS):
+            self._saved_at = now
             self._task.row.message = message
             await self._save(self._task)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """For the live client; a task has no channel for logs."""
+        """Send a log message to the live client; otherwise drop it, because tasks have no channel for logs."""
         if self._live is not None:
             await self._live.log(level, data, logger)
 
@@ -130,7 +132,7 @@ class TaskCaller:
         self._judges.add(key)
 
     async def judged(self, key: str, problem: str) -> bool:
-        """See `DurablePort.judged`. The question is shown again when the work asks it again, which stores the refusal too."""
+        """See `DurablePort.judged`. The refusal is stored when the work asks the question again."""
         found = ((name, item) for name, item in self._task.row.asked.items() if item.get("step") == key and "answer" in item)
         if (asked := next(found, None)) is None:
             return False
@@ -140,16 +142,16 @@ class TaskCaller:
             item |= {"refusals": item.get("refusals", 0) + 1, "problem": problem}
             self._task.unsaved.add(name)
             for other in [other for other in self._task.row.asked.values() if str(other.get("step")).startswith(f"{key}~")]:
-                forget(other)  # versions that asked again under another key left it
+                forget(other)  # from versions that repeated a question under another key
         elif not item.get("used"):
             item["used"] = True
             await self._save(self._task)
         return True
 
     def resume(self, version: int) -> bool:
-        """Withdraw the questions of earlier attempts that nobody waits for any more; whether there were any.
+        """Withdraw open questions of earlier attempts that nothing waits for. Return whether there were any.
 
-        A question without a durable key ended with its attempt. Version 1 stored no durable keys, so its open questions stay for the
+        A question without a durable key ends with its attempt. Version 1 stored no durable keys, so its open questions stay for the
         work to claim (`_claim`).
         """
         self._unclaimed = {name for name, item in self._task.row.asked.items() if is_open(item) and "step" not in item}
@@ -160,15 +162,16 @@ class TaskCaller:
         return bool(ended)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Show the request with the task until it is answered.
+        """Show the request with the task until it is answered, and return the answer.
 
         Raises:
-            AskExpired: Nobody answered in time, counted from when it was asked first.
+            AskUnavailable: The client did not declare the capability for this request.
+            AskExpired: The answer did not arrive in time. The time counts from the first attempt that asked.
         """
         if self._live is None and not self._client.can(capability_of(request)):
             raise undeclared(request)
         task = self._task
-        name = self._place(request, key)
+        name = self._store(request, key)
         item = task.row.asked[name]
         if "answer" in item:
             return item["answer"]
@@ -180,13 +183,13 @@ class TaskCaller:
             while "answer" not in item:
                 left = item.get("at", time.time()) + self._ask_timeout - time.time()
                 if left <= 0:
-                    raise AskExpired(f"Nobody answered within {self._ask_timeout:g} s, so this did not go on.")
-                with anyio.move_on_after(min(left, LOOK_SECONDS)):
-                    await task.moved.wait()
+                    raise _expired(self._ask_timeout)
+                with anyio.move_on_after(min(left, CLOCK_CHECK_SECONDS)):
+                    await task.changed.wait()
                 if self._live is not None and "answer" not in item:
                     return await self._ask_live(self._live, item, request)
         except (anyio.get_cancelled_exc_class(), AskExpired):
-            item["withdrawn"] = True  # nobody waits for the answer any more, so the question is not shown
+            item["withdrawn"] = True  # nothing waits for the answer any more, so the question is not shown
             task.settle()
             raise
         return item["answer"]
@@ -203,16 +206,16 @@ class TaskCaller:
             if answer is None:
                 item["withdrawn"] = True
         if answer is None:
-            raise AskExpired(f"Nobody answered within {self._live_timeout:g} s, so this did not go on.")
+            raise _expired(self._live_timeout)
         item["answer"] = answer
         return answer
 
-    def _place(self, request: JsonObject, key: str) -> str:
-        """Return the name in `TaskRow.asked` of the question with this durable key, or store the question under a new name.
+    def _store(self, request: JsonObject, key: str) -> str:
+        """Return the name in `TaskRow.asked` of the question with this durable key, or add the question under a new name.
 
-        A question that differs from what was recorded under its key is another question: the code that asks has changed since.
+        If the request differs from the one recorded under its key, the code that asks has changed, so it is a new question.
         """
-        wanted, shown = shown_ask(request)
+        wanted, shown = shown_request(request)
         asked = self._task.row.asked
         if (known := self._known(key, shown) or self._claim(shown)) is not None:
             asked[known] |= {"step": key, "judged": key in self._judges}
@@ -235,18 +238,21 @@ class TaskCaller:
         return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
 
     def _claim(self, shown: JsonObject) -> str | None:
-        """Return the name of the same question as version 1 stored it, without a durable key, if there is only one such question.
+        """Return the name of the same question as version 1 stored it, without a durable key, if there is exactly one.
 
-        An answered one may have been the answer to an earlier question of the same words, so the question must have been open when
-        the task was taken up.
+        The question must have been open when the task was taken over. An answered question may be an earlier one with the same text.
         """
         asked = self._task.row.asked
         same = [name for name, item in asked.items() if "step" not in item and "request" in item and _is_same(item["request"], shown)]
         return same[0] if len(same) == 1 and same[0] in self._unclaimed else None
 
 
+def _expired(seconds: float) -> AskExpired:
+    return AskExpired(f"Nobody answered within {seconds:g} s, so this did not go on.")
+
+
 def _is_same(stored: JsonObject, shown: JsonObject) -> bool:
-    """Whether a question is the one that version 1 stored. Version 1 did not mark the lines of a workflow's text (`policy.framing`)."""
+    """Whether version 1 stored this question. It did not prefix the lines of a workflow's text (`policy.framing`)."""
     if stored == shown:
         return True
     before: JsonObject = stored.get("params") or {}

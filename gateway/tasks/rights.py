@@ -1,4 +1,4 @@
-"""The rights of a task's caller as they are while the task runs. Used by `runner`; `server` judges them."""
+"""Checks that the caller of a running task still has the right to it. Used by `task_executor`; `server` makes the decision."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import anyio
 
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound, PolicyDenied, StorageError
-from gateway.storage.retry import RETRY_SECONDS
-from gateway.tasks.stored import from_stored
+from gateway.storage.database_retry import RETRY_SECONDS
+from gateway.tasks.stored_call import from_stored
 from gateway.tasks.task import Task
 
 logger = logging.getLogger(__name__)
@@ -22,40 +22,45 @@ CallerNow = Callable[[str, Principal], Awaitable[Principal]]
 
 Raises:
     PolicyDenied: The key is revoked or expired, or its scopes no longer admit the tool.
-    NotFound: The scopes have changed, and the tool is not there to be judged.
+    NotFound: The scopes have changed, and the tool is not available, so the new scopes cannot be checked.
     StorageError: The keys cannot be read.
 """
 
 
-async def unjudged(tool: str, principal: Principal) -> Principal:
-    """The `CallerNow` of a runner without API keys."""
+async def unchanged_caller(tool: str, principal: Principal) -> Principal:
+    """Return the caller as it was: the `CallerNow` of a runner without API keys."""
     return principal
 
 
-async def known_caller(judge: CallerNow, tool: str, principal: Principal) -> Principal:
-    """Return what `judge` returns, and wait as long as the keys cannot be read: without them nobody has rights."""
+async def current_caller(caller_now: CallerNow, tool: str, principal: Principal) -> Principal:
+    """Return what `caller_now` returns, and retry while the keys cannot be read."""
     is_logged = False
     while True:
         try:
-            return await judge(tool, principal)
+            return await caller_now(tool, principal)
         except StorageError as error:
             if not is_logged:
                 is_logged = True
-                logger.warning("a task of %s waits, because the API keys cannot be read: %s", tool, error)
+                logger.warning("task waits: API keys cannot be read tool=%s error=%s", tool, error)
         await anyio.sleep(RETRY_SECONDS)
 
 
-async def refuse_unadmitted(tasks: Iterable[Task], judge: CallerNow) -> None:
-    """End those of `tasks` whose caller has lost the right to them. Tasks that cannot be judged now are judged at their next step.
+async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> None:
+    """End the tasks whose caller lost the right to them. A task that cannot be checked now is checked before its next step.
 
     Raises:
         StorageError: The keys cannot be read.
     """
     for task in [task for task in tasks if not task.refusal]:
         try:
-            await judge(task.tool, from_stored(task.row).principal)
+            await caller_now(task.tool, from_stored(task.row).principal)
         except NotFound:
             continue
         except PolicyDenied as error:
-            logger.warning("task %s of %s is ended: %s", task.id[:6], task.tool, error)
-            task.refuse(str(error))
+            refuse(task, error)
+
+
+def refuse(task: Task, error: Exception) -> None:
+    """End a task whose caller lost the right to it, and log why."""
+    logger.warning("task ended: caller lost its rights task=%s tool=%s reason=%s", task.id[:6], task.tool, error)
+    task.refuse(str(error))

@@ -1,4 +1,4 @@
-"""`Task`: one call in the background, as it stands. Made and changed by `runner`; read by `server.tasks` and the CLI."""
+"""`Task`: the current state of one background call. `task_executor` creates and changes it; the server and the CLI read it."""
 
 from __future__ import annotations
 
@@ -10,115 +10,115 @@ from typing import Literal, cast
 import anyio
 
 from gateway.json_types import JsonObject
-from gateway.storage.entries import TaskRow, is_open
+from gateway.storage.record_types import TaskRow, is_open
 
 Status = Literal["working", "input_required", "completed", "failed", "cancelled"]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskKind:
-    """What a tool's rules say of its tasks."""
+    """How the configuration treats the tasks of one tool."""
 
     limits: Sequence[JsonObject] = ()
-    """What they wait for their turn by, beside their caller's limits (`policy.turns`)."""
+    """Limits that a task waits for before it starts, in addition to the limits of its caller (`policy.task_scheduling`)."""
     resumes: bool = True
-    """Whether another process goes on with one whose process died."""
+    """Whether another process continues a task whose process died."""
 
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A view of a stored task; with `is_here`, the one that this process runs."""
+    """A stored task, and its live state if this process runs it (`is_here`)."""
 
     row: TaskRow
     is_here: bool = False
-    moved: anyio.Event = field(default_factory=anyio.Event)
-    """Set, and replaced, at every change here."""
+    changed: anyio.Event = field(default_factory=anyio.Event)
+    """Set and replaced at every change in this process."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_lost: bool = False
-    """Whether another process took it over."""
+    """Whether another process took the task over."""
     refusal: str = ""
-    """Why the task was ended, if its caller lost the right to it."""
+    """Why the gateway ended the task, if the caller lost the right to it."""
     unsaved: set[str] = field(default_factory=lambda: set[str]())
-    """Names of questions that are not on disk yet. Nobody is shown them: after a crash the same name may be given to another question."""
+    """Names of questions that are not on disk yet. They are not shown, because after a crash another question may get the same name."""
 
     @property
     def id(self) -> str:
-        """Unguessable."""
+        """A random id that cannot be guessed."""
         return self.row.id
 
     @property
     def tool(self) -> str:
-        """The tool that was called, by its exposed name."""
+        """The exposed name of the called tool."""
         return self.row.tool
 
     @property
     def principal(self) -> str:
-        """Whose it is."""
+        """The id of the principal that owns the task."""
         return self.row.principal
 
     @property
     def status(self) -> Status:
-        """The task's state. It is `input_required` only once the question can be read."""
-        if self.row.status == "input_required" and not self.asks:
+        """The task's state. It becomes `input_required` only when the question can be read."""
+        if self.row.status == "input_required" and not self.open_requests:
             return "working"
         return cast("Status", self.row.status)
 
     @property
     def message(self) -> str:
-        """What it says about that."""
+        """The status message."""
         return self.row.message
 
     @property
     def result(self) -> JsonObject | None:
-        """What it gave, when it is over."""
+        """The `CallToolResult` of a finished task; `None` if it is unfinished or ended with an error."""
         return self.row.outcome.get("result")
 
     @property
     def error(self) -> JsonObject | None:
-        """A JSON-RPC error (`code`, `message`), where there is no result."""
+        """The JSON-RPC error (`code`, `message`) that ended the task."""
         return self.row.outcome.get("error")
 
     @property
-    def asks(self) -> dict[str, JsonObject]:
-        """Open questions by key, as far as they are on disk."""
+    def open_requests(self) -> dict[str, JsonObject]:
+        """Requests for input without an answer, by key. Requests that are not on disk yet are left out."""
         return {key: item["request"] for key, item in self.row.asked.items() if is_open(item) and key not in self.unsaved}
 
     @property
     def is_asking(self) -> bool:
-        """Whether a question is open, on disk or not."""
+        """Whether a request for input has no answer, on disk or not."""
         return any(map(is_open, self.row.asked.values()))
 
     @property
     def ttl_seconds(self) -> float:
-        """How long it is readable when it is over."""
+        """Seconds that the finished task can be read."""
         return self.row.ttl_seconds
 
     @property
     def created(self) -> datetime:
-        """When it began."""
+        """When the task was created (UTC)."""
         return datetime.fromtimestamp(self.row.created_at, UTC)
 
     @property
     def updated(self) -> datetime:
-        """When it changed last."""
+        """When the task last changed (UTC)."""
         return datetime.fromtimestamp(self.row.updated_at, UTC)
 
     @property
     def is_over(self) -> bool:
-        """Whether it will not change any more."""
+        """Whether the task has ended."""
         return self.row.gone_at > 0
 
     def refuse(self, reason: str) -> None:
-        """End the work of a task whose caller lost the right to it; the task fails with this reason."""
+        """Cancel the work because the caller lost the right to it. The task fails with `reason`."""
         self.refusal = reason
         self.scope.cancel()
 
     def settle(self) -> None:
-        """Set the status back to `working` if the task waited for answers, and no question is open any more."""
+        """Set the status back to `working` if the last open question is gone."""
         if self.row.status == "input_required" and not self.is_asking:
             self.row.status = "working"
 
-    def touch(self) -> None:
-        """Wake whoever waits for a change."""
-        moved, self.moved = self.moved, anyio.Event()
-        moved.set()
+    def notify(self) -> None:
+        """Wake the coroutines that wait for a change of this task."""
+        changed, self.changed = self.changed, anyio.Event()
+        changed.set()

@@ -1,4 +1,4 @@
-"""What the gateway says about itself: the bounded event stream and the log on stderr.
+"""Observability of the gateway: log on stderr, event stream, traces and metrics.
 
-Not a metrics or tracing client. Rooms are handed an `EventStream`; `app` sets up the log.
+`app` creates the `EventStream`, passes it to other packages, and configures the log.
 """

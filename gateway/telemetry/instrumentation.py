@@ -1,9 +1,8 @@
-"""Whether traces and metrics are made, and one timed operation of them. OpenTelemetry's API only, loaded when turned on.
+"""The switch for traces and metrics, and `Operation`, a timed span. Uses only OpenTelemetry's API, imported when switched on.
 
-OpenTelemetry's providers are the process's, so the switch is too: `OBSERVABILITY_SETTINGS` is the one object of the
-package that a process shares (house rules except tracing). Off is the default, and then a call costs one attribute read.
-Names and attributes follow the GenAI conventions (https://opentelemetry.io/docs/specs/semconv/gen-ai/); what people and
-models said is left out unless it is asked for.
+OpenTelemetry's providers belong to the process, so the switch does too: `OBSERVABILITY_SETTINGS` is one of two objects that the package
+keeps at module level. Off is the default; a call then costs one attribute read. Names and attributes follow the GenAI conventions
+(https://opentelemetry.io/docs/specs/semconv/gen-ai/). Content of messages is recorded only on request.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span, SpanContext, Tracer
 
 SCOPE = "moongate"
-"""Name of the instrumentation in what is exported."""
+"""Instrumentation scope of exported data."""
 
 Attributes = Mapping[str, str | int | float | bool | Sequence[str]]
 Kind = Literal["internal", "client", "server", "producer"]
@@ -28,58 +27,58 @@ PartT = TypeVar("PartT")
 InstrumentT = TypeVar("InstrumentT")
 
 DURATION_BUCKETS = (0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92)
-"""Seconds, as the conventions advise."""
+"""Seconds, as the conventions recommend."""
 
 TOKEN_BUCKETS = (1, 4, 16, 64, 256, 1024, 4096, 16384, 65536, 262144, 1048576, 4194304, 16777216, 67108864)
-"""Tokens, as the conventions advise."""
+"""Tokens, as the conventions recommend."""
 
 _TRUE = frozenset({"true", "1", "yes", "on"})
 
 
 class ObservabilitySettings:
-    """The switch. Read `enable_instrumentation` on the path; turn it with the functions below."""
+    """The switch. Code on the call path reads `enable_instrumentation`; the functions below set it."""
 
     __slots__ = ("_instruments", "_is_refused", "enable_instrumentation", "enable_sensitive_data")
 
     def __init__(self) -> None:
-        """Off, and not refused."""
+        """Start switched off and not refused."""
         self.enable_instrumentation = False
         self.enable_sensitive_data = False
-        """Whether what was said, tool arguments and results are recorded as well."""
+        """Whether messages, tool arguments and results are recorded too."""
         self._is_refused = False
         self._instruments: dict[str, tuple[object, Any]] = {}
 
     @property
     def ENABLED(self) -> bool:  # agent-framework's name
-        """Whether traces and metrics are made."""
+        """Whether traces and metrics are recorded."""
         return self.enable_instrumentation
 
     @property
     def SENSITIVE_DATA_ENABLED(self) -> bool:  # agent-framework's name
-        """Whether they hold what was said."""
+        """Whether traces contain the content of messages."""
         return self.enable_instrumentation and self.enable_sensitive_data
 
     @property
     def is_user_disabled(self) -> bool:
-        """Whether the program refused them for good; whoever sets exporters up by the way should ask."""
+        """Whether the program disabled instrumentation permanently; check it before you set up exporters automatically."""
         return self._is_refused
 
     def turn_on(self, *, with_content: bool, force: bool) -> None:
-        """Make traces and metrics from now on, unless the program refused them for good."""
+        """Start recording traces and metrics, unless the program disabled them permanently and `force` is off."""
         self._is_refused = self._is_refused and not force
         if not self._is_refused:
             self.enable_instrumentation, self.enable_sensitive_data = True, with_content
 
     def refuse(self) -> None:
-        """Make none any more, whoever else turns them on."""
+        """Stop recording permanently: later calls of `turn_on` need `force`."""
         self.enable_instrumentation, self.enable_sensitive_data, self._is_refused = False, False, True
 
     def histogram(self, name: str, unit: str, buckets: Sequence[float]) -> Histogram:
-        """Return a histogram of the process's current meter provider; the same one each time."""
+        """Return the histogram of this name from the current meter provider; cached."""
         return self._instrument(name, lambda: get_meter().create_histogram(name, unit, explicit_bucket_boundaries_advisory=list(buckets)))
 
     def counter(self, name: str, unit: str) -> Counter:
-        """Return a counter of the process's current meter provider; the same one each time."""
+        """Return the counter of this name from the current meter provider; cached."""
         return self._instrument(name, lambda: get_meter().create_counter(name, unit))
 
     def _instrument(self, name: str, make: Callable[[], InstrumentT]) -> InstrumentT:
@@ -93,36 +92,36 @@ class ObservabilitySettings:
 
 
 OBSERVABILITY_SETTINGS = ObservabilitySettings()
-"""This process's."""
+"""The switch of this process."""
 
 
 def is_set(variable: str) -> bool:
-    """Whether an environment variable says yes."""
+    """Return whether an environment variable is `true`, `1`, `yes` or `on`."""
     return os.environ.get(variable, "").lower() in _TRUE
 
 
 def enable_instrumentation(*, enable_sensitive_data: bool | None = None, force: bool = False) -> None:
-    """Make traces and metrics with whatever providers the process has.
+    """Record traces and metrics with the process's providers.
 
-    With `enable_sensitive_data` (else the variable `ENABLE_SENSITIVE_DATA`) they hold what was said. After
-    `disable_instrumentation` this does nothing without `force`.
+    With `enable_sensitive_data` (default: the variable `ENABLE_SENSITIVE_DATA`) they contain the content of messages. After
+    `disable_instrumentation` this has no effect without `force`.
     """
     with_content = is_set("ENABLE_SENSITIVE_DATA") if enable_sensitive_data is None else enable_sensitive_data
     OBSERVABILITY_SETTINGS.turn_on(with_content=with_content, force=force)
 
 
 def enable_sensitive_telemetry(*, force: bool = False) -> None:
-    """`enable_instrumentation` with what was said."""
+    """Record traces and metrics including the content of messages."""
     enable_instrumentation(enable_sensitive_data=True, force=force)
 
 
 def disable_instrumentation() -> None:
-    """Make no traces and metrics, for good: turning them on again needs `force`."""
+    """Record no traces and metrics; enabling them again needs `force`."""
     OBSERVABILITY_SETTINGS.refuse()
 
 
 def is_traced() -> bool:
-    """Whether spans and durations of requests are made. If they are, every request takes the SDK path, which makes them."""
+    """Return whether requests are traced and timed. If they are, every request takes the SDK path, which records them."""
     return OBSERVABILITY_SETTINGS.enable_instrumentation
 
 
@@ -132,7 +131,7 @@ def get_tracer(
     schema_url: str | None = None,
     attributes: Attributes | None = None,
 ) -> Tracer:
-    """A tracer of the process's provider."""
+    """Return a tracer of the process's provider."""
     from opentelemetry import trace
 
     return trace.get_tracer(instrumenting_module_name, instrumenting_library_version, schema_url=schema_url, attributes=attributes)
@@ -141,21 +140,21 @@ def get_tracer(
 def get_meter(
     name: str = SCOPE, version: str | None = None, schema_url: str | None = None, attributes: Attributes | None = None
 ) -> Meter:
-    """A meter of the process's provider."""
+    """Return a meter of the process's provider."""
     from opentelemetry import metrics
 
     return metrics.get_meter_provider().get_meter(name, version or "", schema_url, attributes)
 
 
 class Operation:
-    """One operation: a span, and its duration. `active` it while something is done for it, and `end` it once."""
+    """A span and its duration. Enter `active` during the work, and call `end` once."""
 
     __slots__ = ("_attributes", "_metric", "_span", "_start")
 
     def __init__(
         self, name: str, attributes: Attributes, *, kind: Kind = "internal", metric: str = "", links: Sequence[SpanContext] = ()
     ) -> None:
-        """Start it below whatever span is active. `metric` is the histogram of its duration, `links` what it came from."""
+        """Start a span under the active one. `metric` is the histogram of its duration; `links` refer to the spans that caused it."""
         from opentelemetry.trace import Link, SpanKind
 
         self._attributes: dict[str, str | int | float | bool | Sequence[str]] = dict(attributes)
@@ -166,28 +165,29 @@ class Operation:
 
     @property
     def context(self) -> SpanContext:
-        """What others link to."""
+        """Context for links from other spans."""
         return self._span.get_span_context()
 
     def event(self, name: str, attributes: Attributes | None = None) -> None:
-        """Something happened in it, now."""
+        """Add an event with the current time."""
         self._span.add_event(name, attributes)
 
     def active(self) -> AbstractContextManager[Span]:
-        """What is begun inside belongs to this operation."""
+        """Make this the active span: spans started inside become its children."""
         from opentelemetry.trace import use_span
 
         return use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
 
     def add(self, attributes: Attributes) -> None:
-        """Say more about it."""
+        """Add attributes."""
         self._attributes |= attributes
         self._span.set_attributes(attributes)
 
     def fail(self, error: BaseException | str) -> None:
-        """Mark the operation as failed, with an `exception` event for an error.
+        """Mark the operation as failed and add an `exception` event for an exception.
 
-        The event has the error's class. Its text and stack are recorded with sensitive data only: they may hold what was said.
+        The event contains the exception's class. Its text and stack are recorded only with sensitive data, because they may contain the
+        content of messages.
         """
         from opentelemetry.trace import StatusCode
 
@@ -203,23 +203,23 @@ class Operation:
             self._span.add_event("exception", {"exception.type": f"{module}{kind.__qualname__}"})
 
     def end(self, *, labels: Sequence[str] = ()) -> None:
-        """It is over; `labels` are the attributes that the duration is told apart by."""
+        """End the span and record its duration; `labels` are the attributes that become labels of the metric."""
         if self._metric:
             seconds = time.perf_counter() - self._start
             OBSERVABILITY_SETTINGS.histogram(self._metric, "s", DURATION_BUCKETS).record(seconds, self.labels(labels))
         self._span.end()
 
     def labels(self, names: Sequence[str]) -> dict[str, str | int | float | bool | Sequence[str]]:
-        """Return those of these attributes that are set, and the type of its error, for metrics."""
+        """Return those of the named attributes that are set, and `error.type`, as labels of a metric."""
         return {key: self._attributes[key] for key in (*names, "error.type") if key in self._attributes}
 
 
 async def follow(
     operation: Operation, parts: AsyncGenerator[PartT, None], finish: Callable[[Sequence[PartT]], None]
 ) -> AsyncGenerator[PartT, None]:
-    """The parts of an operation's stream: it is active while a part is made, and not while a reader has one.
+    """Yield the parts of an operation's stream. The span is active while a part is produced, not while the reader has it.
 
-    `finish` gets all parts and ends the operation, however it went.
+    `finish` receives all parts and ends the operation in every case.
     """
     seen: list[PartT] = []
     try:
@@ -232,7 +232,7 @@ async def follow(
             seen.append(part)
             yield part
     except GeneratorExit:
-        raise  # the reader had enough, which is no failure
+        raise  # the reader stopped early, which is not a failure
     except BaseException as error:
         operation.fail(error)
         raise

@@ -1,7 +1,7 @@
 """The log: one line per event on stderr, with control characters escaped and known secrets masked.
 
-stdout is never touched, because it carries the protocol over stdio. Set up once by the command line;
-every other module only does `logging.getLogger(__name__)`.
+stdout is never used, because it carries the protocol over stdio. The command line configures the log once; all other modules only call
+`logging.getLogger(__name__)`.
 """
 
 from __future__ import annotations
@@ -18,25 +18,25 @@ from gateway.telemetry.secret_forms import MASK, mask_forms
 LogLevelName = Literal["debug", "info", "warning", "error"]
 
 MIN_SECRET_LENGTH = 6
-"""Shorter values (`true`, `8080`) are not masked: they would blank out ordinary text and guard nothing."""
+"""Minimum length of a masked value: masking `true` or `8080` would hide ordinary text and protect nothing."""
 
 
 class SecretMask:
-    """Hides the values that must never be shown, and what looks like a password or token. One per gateway."""
+    """Masks registered secrets, and text that looks like a password or token. One per gateway."""
 
     def __init__(self) -> None:
-        """Start empty."""
+        """Start without secrets."""
         self._values: tuple[str, ...] = ()
 
     def register_secret(self, value: str) -> None:
-        """Hide `value` from now on, also in its URL-encoded and JSON-escaped spellings. Short values are ignored."""
+        """Mask `value` from now on, also in its URL-encoded and JSON-escaped forms. Short values are ignored."""
         if len(value) < MIN_SECRET_LENGTH:
             return
         spellings = {value, quote(value, safe=""), quote(value), json.dumps(value)[1:-1], repr(value)[1:-1]}
         self._values = tuple(sorted({*self._values, *spellings}, key=lambda v: (-len(v), v)))
 
     def mask(self, text: str) -> str:
-        """`text` with every registered secret replaced, and everything that has the form of one."""
+        """Replace every registered secret and everything that has the form of a secret."""
         for value in self._values:
             if value in text:
                 text = text.replace(value, MASK)
@@ -50,37 +50,37 @@ _HIDDEN = (
     *range(0x202A, 0x202F),
     *range(0x2066, 0x206A),
 )
-"""Control characters, line separators and text-direction marks: anything that could forge or hide a line in a terminal."""
+"""Control characters, line separators and text-direction marks, which could forge or hide a line in a terminal."""
 
 _ESCAPES = {code: f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" for code in _HIDDEN} | {9: "\\t", 10: "\\n", 13: "\\r"}
 
 
 def escape_controls(text: str) -> str:
-    """`text` on one line, with everything that could forge a line or drive a terminal written as an escape."""
+    """Return `text` on one line, with characters that could forge a line or control a terminal escaped."""
     return text.translate(_ESCAPES)
 
 
 class _LineFormatter(logging.Formatter):
-    """`2026-01-31T12:00:00.123Z WARNING gateway.upstream.source message`, tracebacks included in the line."""
+    """Formats lines such as `2026-01-31T12:00:00.123Z WARNING gateway.upstream.source message`, tracebacks included in the line."""
 
     def __init__(self, mask: SecretMask) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(message)s")
         self._mask = mask
 
     def formatTime(self, record: logging.LogRecord, datefmt: str | None = None) -> str:
-        """UTC with milliseconds."""
+        """Return UTC time with milliseconds."""
         return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{int(record.msecs):03d}Z"
 
     def format(self, record: logging.LogRecord) -> str:
-        """The finished line; masked before escaping, so that a secret with a newline is still found."""
+        """Format a line. Masking comes before escaping, so that a secret with a line break is found."""
         return escape_controls(self._mask.mask(super().format(record)))
 
 
 def configure_logging(level: LogLevelName, *, mask: SecretMask | None = None, stream: TextIO | None = None) -> None:
-    """Send the log to stderr (or `stream`) at `level`; calling it again replaces the earlier set-up.
+    """Write the log to stderr (or `stream`) at `level`; a second call replaces the first configuration.
 
-    Other libraries are heard from WARNING up only, whatever `level` is, because at DEBUG some log request headers. The SDK's HTTP
-    client is not: it prints what a server answered, and what goes wrong there is told by name in `gateway.upstream`.
+    Other libraries log from WARNING up regardless of `level`, because some log request headers at DEBUG. The SDK's HTTP client is
+    silenced: it logs servers' responses, and `gateway.upstream` reports its errors.
     """
     root = logging.getLogger()
     for handler in list(root.handlers):

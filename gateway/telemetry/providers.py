@@ -1,7 +1,6 @@
-"""Where traces, metrics and logs go: OpenTelemetry's SDK with exporters, set up once by a program or by `app`.
+"""OpenTelemetry's SDK with exporters for traces, metrics and logs; set up once by a program or by `app`.
 
-The SDK and the OTLP exporter come with the extra `telemetry`. A program that has providers of its own only calls
-`enable_instrumentation`.
+The extra `telemetry` installs the SDK and the OTLP exporter. A program with its own providers only calls `enable_instrumentation`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _SIGNALS = ("TRACES", "METRICS")
 
 
 def is_wanted() -> bool:
-    """Whether the environment asks for telemetry of the gateway itself."""
+    """Return whether the environment requests telemetry of the gateway itself (`ENABLE_INSTRUMENTATION`)."""
     return is_set("ENABLE_INSTRUMENTATION")
 
 
@@ -39,9 +38,10 @@ def create_resource(
     env_file_encoding: str | None = None,
     **attributes: str | int | float | bool,
 ) -> Resource:
-    """What the telemetry is of, with more `attributes`; `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` go before what is given.
+    """Return the resource that telemetry describes, with additional `attributes`.
 
-    `env_file_path` as in `configure_otel_providers`.
+    `OTEL_SERVICE_NAME` and `OTEL_RESOURCE_ATTRIBUTES` take precedence over arguments. `env_file_path` is as in
+    `configure_otel_providers`.
 
     Raises:
         ModuleNotFoundError: The extra `telemetry` is not installed.
@@ -64,14 +64,14 @@ def configure_otel_providers(
     env_file_path: str | None = None,
     env_file_encoding: str | None = None,
 ) -> None:
-    """Set up the process's providers and turn instrumentation on. Call it once, before anything is traced.
+    """Set up the process's providers and enable instrumentation. Call it once, before the first span.
 
-    Traces and metrics go to `exporters`, to the OTLP endpoints of the standard `OTEL_EXPORTER_OTLP_*` variables, and
-    with `enable_console_exporters` (or the variable `ENABLE_CONSOLE_EXPORTERS`) to stderr. An exporter of log records gets
-    Moongate's. Variables of the file `env_file_path` that are not set are set first.
+    Traces and metrics go to `exporters`, to the OTLP endpoints of the standard `OTEL_EXPORTER_OTLP_*` variables, and with
+    `enable_console_exporters` (or the variable `ENABLE_CONSOLE_EXPORTERS`) to stderr. A log exporter receives Moongate's log.
+    Variables in the file `env_file_path` are set first, unless they are set already.
 
     Raises:
-        FileNotFoundError: There is no file `env_file_path`.
+        FileNotFoundError: The file `env_file_path` does not exist.
         ModuleNotFoundError: The extra `telemetry` is not installed.
     """
     _read_variables(env_file_path, env_file_encoding)
@@ -86,7 +86,7 @@ def set_up_providers(
     views: Sequence[View] = (),
     mask: Callable[[str], str] | None = None,
 ) -> None:
-    """The providers alone; spans go through `mask`, which takes secrets out of texts, where it is given."""
+    """Set up only the providers. `mask`, if given, removes secrets from the texts of spans."""
     from opentelemetry import metrics, trace
 
     sdk_trace: Any = import_extra("opentelemetry.sdk.trace", extra="telemetry", purpose=_PURPOSE)
@@ -112,13 +112,13 @@ def set_up_providers(
 
 
 def _masked(exporter: SpanExporter, mask: Callable[[str], str]) -> SpanExporter:
-    from gateway.telemetry.outbound import MaskedSpans
+    from gateway.telemetry.export_limits import MaskedSpans
 
     return MaskedSpans(exporter, mask)
 
 
 def create_metric_views() -> list[View]:
-    """Views for `configure_otel_providers` that keep the metrics of models, agents and MCP and drop everything else.
+    """Return views for `configure_otel_providers` that keep metrics of models, agents and MCP and drop all others.
 
     Raises:
         ModuleNotFoundError: The extra `telemetry` is not installed.
@@ -134,7 +134,7 @@ def _read_variables(path: str | None, encoding: str | None) -> None:
 
 
 class _ToProvider(logging.Handler):
-    """Log records as OpenTelemetry's; their text as it is logged, which is never what was said (house rules, logging)."""
+    """Forwards log records to OpenTelemetry. Log lines never contain the content of messages."""
 
     def __init__(self, provider: LoggerProvider) -> None:
         super().__init__()
@@ -163,7 +163,7 @@ def _export_logs(resource: Resource, processors: Sequence[LogRecordProcessor]) -
 
 
 def _otlp_exporters() -> list[Any]:
-    """For each signal that has an endpoint in the environment; protobuf over HTTP."""
+    """Return OTLP exporters (protobuf over HTTP) for the signals that have an endpoint in the environment."""
     for_all = os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT")
     wanted = [signal for signal in _SIGNALS if for_all or os.environ.get(f"OTEL_EXPORTER_OTLP_{signal}_ENDPOINT")]
     made: list[Any] = []
@@ -176,15 +176,15 @@ def _otlp_exporters() -> list[Any]:
 
 
 def _session(signal: str) -> Any:
-    """A bounded session, or none where the operator named a credential provider, which makes the exporter's itself."""
-    from gateway.telemetry.outbound import BoundedSession
+    """Return a bounded session, or `None` if the operator named a credential provider, which creates its own session."""
+    from gateway.telemetry.export_limits import BoundedSession
 
     names = ("OTEL_PYTHON_EXPORTER_OTLP_HTTP_CREDENTIAL_PROVIDER", f"OTEL_PYTHON_EXPORTER_OTLP_HTTP_{signal}_CREDENTIAL_PROVIDER")
     return None if any(os.environ.get(name) for name in names) else BoundedSession()
 
 
 def _console_exporters(trace_export: Any, metric_export: Any) -> list[Any]:
-    """On stderr, because stdout may be the protocol's."""
+    """Return exporters that write to stderr, because stdout may carry the protocol."""
     import sys
 
     return [trace_export.ConsoleSpanExporter(out=sys.stderr), metric_export.ConsoleMetricExporter(out=sys.stderr)]

@@ -1,7 +1,7 @@
-"""Finds secrets by their form: a password in a URL, `?token=…`, `api_key=…`, `Authorization: Bearer …`. `SecretMask` uses it.
+"""Detects secrets by their form: a password in a URL, `?token=…`, `api_key=…`, `Authorization: Bearer …`. `SecretMask` uses it.
 
-It reads texts of errors, logs and spans, which other people's code writes with values that the gateway does not know. Each pattern begins
-at a fixed word, so a long text takes linear time. A text that only names a field (`missing token`, `password: too short`) stays as it is.
+It reads errors, logs and spans of other software, whose secrets the gateway does not know. Each pattern begins with a fixed word, so long
+texts take linear time. A text that only names a field (`missing token`, `password: too short`) is not changed.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _NAMES = (
     r"|(?:access|refresh|id|auth|session|bearer|api)[_-]?token"
 )
 _WORD = r"(?!(?:none|null|nil|undefined|true|false|missing|required|invalid|expired|empty|unset|redacted|string|str)\b)"
-"""Not a secret, but what an error says of one."""
+"""Words that errors use in place of a secret's value."""
 _BARE = rf"{_WORD}[^\s&;,'\"<>()\[\]{{}}|\\*$%#][^\s&;,'\"<>()\[\]{{}}|\\#]*"
 _QUOTED = r"\\?[\"'][^\s\"'\\\[<{$*][^\"'\\\n]{0,511}(?=[\"'\\])"
 _FORMS = (
-    # `postgres://user:password@host`; a password may hold `@`. `http://host:80/a@b` has a `/` before the `@`.
+    # `postgres://user:password@host`; a password may contain `@`. `http://host:80/a@b` has a `/` before the `@`.
     r"(?P<url>://[^\s/?#@:'\"<>]*:)(?P<a>[^\s/?#'\"<>]+)(?=@)",
     # `password=…`, `DB_PASSWORD=…`, `api_key='…'`
     rf"(?<![a-z0-9])(?P<name>(?:{_NAMES})=)(?:(?P<b>{_BARE})|(?P<c>{_QUOTED}))",
@@ -33,23 +33,23 @@ _FORMS = (
     rf"(?P<field>[\"'](?:{_NAMES}|token)\\?[\"']\s?:\s?\\?[\"'])(?P<f>{_WORD}[^\s\"'\\\[<{{$*][^\s\"'\\]*)(?=\\?[\"'])",
     # `X-Api-Key: …`
     rf"(?P<header>(?<![a-z0-9])(?:x-)?api-key: )(?P<g>{_BARE})",
-    # `Authorization: Bearer …`, and `Bearer …` with something that is not a word
+    # `Authorization: Bearer …`, and `Bearer …` followed by something that is not a word
     rf"(?P<authorization>authorization\\?[\"']?\s?[:=]\s?\\?[\"']?(?:bearer|basic|token)\s)(?P<h>(?!header|token|auth|scheme){_BARE})",
     r"(?P<bearer>\bbearer\s)(?P<i>(?=[a-z._~+/=-]{0,512}[0-9])[a-z0-9._~+/=-]{16,})",
 )
 _VALUES = "abcdefghi"
 _SIGNS = ("=", "://", ":", "earer")
-"""A text without any of these has no secret of these forms."""
+"""A text without any of these contains no secret of these forms."""
 
 
 @cache
 def _secret() -> re.Pattern[str]:
-    """Compiled on first use: it takes milliseconds that a start would pay."""
+    """Compile on first use, because compiling takes milliseconds that a start would pay."""
     return re.compile("|".join(_FORMS), re.IGNORECASE)
 
 
 def mask_forms(text: str) -> str:
-    """Return `text` with everything that has the form of a secret replaced."""
+    """Replace everything in `text` that has the form of a secret."""
     if not any(sign in text for sign in _SIGNS):
         return text
     return _secret().sub(_masked, text)

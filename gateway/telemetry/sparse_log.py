@@ -1,4 +1,4 @@
-"""`SparseLog`: log lines that peers can cause, at most one of a kind every few seconds."""
+"""`SparseLog`: limits log lines that peers can cause to one of each kind every few seconds."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import logging
 import time
 
 SPARSE_SECONDS = 10.0
-"""Between two lines of one kind; the next line says how many were left out."""
+"""Seconds between two lines of one kind; the next line reports how many were omitted."""
 
 
 class SparseLog:
-    """Logs through one logger. The format string is the kind, so a component's log cannot be flooded by its peers."""
+    """Writes to one logger. Lines with the same format string are of one kind, so peers cannot flood a component's log."""
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger
         self._kinds: dict[str, tuple[float, int]] = {}
-        """When the last line of a kind was written, and how many were left out since."""
+        """Per kind: time of the last line, and number of lines omitted since."""
 
     def warning(self, event: str, *values: object) -> None:
-        """Log an event, unless one of its kind was logged a moment ago."""
+        """Log an event, unless an event of its kind was logged less than `SPARSE_SECONDS` ago."""
         now = time.monotonic()
         last, left_out = self._kinds.get(event, (float("-inf"), 0))
         if now - last < SPARSE_SECONDS:
@@ -26,6 +26,6 @@ class SparseLog:
             return
         self._kinds[event] = now, 0
         if left_out:
-            self._logger.warning(event + " (and %s more like it before)", *values, left_out)
+            self._logger.warning(event + " omitted_before=%s", *values, left_out)
         else:
             self._logger.warning(event, *values)

@@ -1,1 +1,1 @@
-"""The seam of everything callable: `Tool`, `ToolSource`, `CallContext`, the gate around a tool, Python functions as tools."""
+"""The interfaces of everything callable (`Tool`, `ToolSource`), the context of a call, and Python functions as tools."""

@@ -1,9 +1,7 @@
-"""`Tool` and `ToolSource`: the seam that everything callable in Moongate goes through.
+"""`Tool` and `ToolSource`: the interfaces of everything callable, and the types of outcomes.
 
-A proxied tool, a Python function, an agent, a skill tool and a workflow are all a `Tool` and differ only
-inside `call`. Whatever yields tools is a `ToolSource`; one that also has resources and prompts is a
-`Source`. Values are decoded JSON in the wire's own words (MCP camelCase keys), so a relayed result
-passes through untouched. Nothing here knows the MCP SDK.
+A proxied tool, a Python function, an agent, a skill tool and a workflow are all a `Tool`, and differ only in `call`. A `ToolSource` yields
+tools; a `Source` has resources and prompts too. Values are decoded JSON with MCP's camelCase keys, so a relayed result passes unchanged.
 """
 
 from __future__ import annotations
@@ -15,12 +13,11 @@ from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from gateway.auth.principal import Principal, is_operator
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.hidden_text import is_binary
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
-    from gateway.tools.results import Judged, ResultKeeper, Rules
-    from gateway.tools.results import Source as ResultSource
-    from gateway.tools.verbatim import Verbatim
+    from gateway.wire.jsonrpc import Verbatim
 
 TaskSupport = Literal["never", "optional", "required"]
 TaskRunnerName = Literal["nobody", "gateway", "server"]
@@ -30,28 +27,28 @@ ChangeKind = Literal["tools", "resources", "prompts"]
 
 @dataclass(frozen=True, slots=True)
 class ToolDefinition:
-    """What is published of a tool. Schemas are kept exactly as their author wrote them."""
+    """The published definition of a tool. Schemas are kept exactly as their author wrote them."""
 
     name: str
-    """Native name within its source; the catalog decides the exposed one."""
+    """Native name within its source; the catalog chooses the exposed name."""
     description: str | None = None
     input_schema: JsonObject = field(default_factory=lambda: cast("JsonObject", {"type": "object"}))
     output_schema: JsonObject | None = None
     title: str | None = None
     annotations: JsonObject | None = None
-    """MCP hints (`readOnlyHint`, …); untrusted unless the source is ours."""
+    """MCP hints (`readOnlyHint`, …); untrusted if they come from a remote server."""
     extra: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """Other published keys, verbatim: `icons`, `_meta`, …"""
     task: TaskSupport = "never"
     task_by: TaskRunnerName = "nobody"
-    """Who runs it as a task for a client that has tasks; clients are only told of task support where somebody does."""
+    """What runs the tool as a task: this gateway, its server, or nothing. Clients see `taskSupport` only if something does."""
     needs_approval: bool = False
-    """Its author wants a person to decide on each call; the gate sees to that."""
+    """The author wants a person to approve each call; the gate asks."""
     may_ask: bool = False
-    """True when `call` may use `CallContext.ask`; lets the server keep every other call lean."""
+    """Whether `call` may use `CallContext.ask`; other tools are served on the fast path."""
 
     def to_wire(self, name: str | None = None) -> JsonObject:
-        """The MCP `Tool` object, under `name` where the catalog exposes it differently."""
+        """Return the MCP `Tool` object, under the exposed `name` if it is given."""
         wire: JsonObject = {"name": name or self.name}
         if self.title is not None:
             wire["title"] = self.title
@@ -68,55 +65,42 @@ class ToolDefinition:
 
 
 class Releasable(Protocol):
-    """A share of the bytes that large results may take at once (`upstream.large`)."""
+    """A claim on the memory for large results (`upstream.large`)."""
 
     def release(self) -> None:
-        """Give it back. Callable more than once."""
-        ...
-
-
-@runtime_checkable
-class Held(Releasable, Protocol):
-    """A large result that is not in memory here: a helper process has read it (`upstream.held`). It stands in for the claim."""
-
-    async def judge(self, rules: Rules, keeper: ResultKeeper | None, source: ResultSource) -> Judged | None:
-        """As `tools.results.judge_whole`, once. Raises `ToolFailed` if the helper process ended."""
-        ...
-
-    async def whole(self) -> Received:
-        """The result itself, as it came."""
+        """Release the claim. Further calls have no effect."""
         ...
 
 
 class Received(dict[str, JsonValue]):
-    """The result of a request as it was read, together with what it was read from."""
+    """The result of a request together with the JSON that it was read from."""
 
     __slots__ = ("claim", "encoded", "verbatim")
 
     def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None, claim: Releasable | None = None) -> None:
-        """Takes over the members of `result`; `encoded` holds them, among others, in parts, and `verbatim` is a long text of it."""
+        """Take over the members of `result`. `encoded` is the JSON in parts, with other members too; `verbatim` is a long text in it."""
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
         self.verbatim = verbatim
         self.claim = claim
 
 
-@dataclass(slots=True)  # not frozen, which would make it three times dearer: there is one for every call
+@dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long, and each call creates one
 class Complete:
     """A finished call: an MCP `CallToolResult` in wire form, owned by the receiver."""
 
     result: JsonObject
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
-    """JSON that all of `result` was read from, in parts, where it is at hand: it tells at a glance what a walk through `result` would."""
+    """The JSON that `result` was read from, in parts, if it is known. Searching it is faster than walking through `result`."""
     verbatim: Verbatim | None = field(default=None, compare=False, repr=False)
-    """A long text of `result` with its JSON, likewise. Then `encoded` has this at each odd place, and what is around it at the others."""
+    """A long text of `result` with its JSON, if there is one. Then the odd parts of `encoded` are this text's, the even parts the rest."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """Of a large result, until it has passed the gate. If it is `Held`, `result` lacks its content and structured content until then."""
+    """The claim of a large result, until the gate has judged it. If it is a `Held`, `result` has no content before that."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:
-        """One text block, with `structured` as structured content when it is not `None`."""
+        """Build a result with one text block, and with structured content unless `structured` is `None`."""
         result: JsonObject = {"content": [{"type": "text", "text": text}]}
         if structured is not None:
             result["structuredContent"] = structured
@@ -126,16 +110,18 @@ class Complete:
 
     @classmethod
     def received(cls, result: JsonObject) -> Complete:
-        """A server's result, with its JSON and its claim where they are at hand."""
+        """Build the outcome of a server's result, with its JSON and its claim if it is a `Received`."""
         if not isinstance(result, Received):
             return cls(result)
         return cls(result, result.encoded, result.verbatim, result.claim)
 
     @property
     def looked_at(self) -> tuple[bytes, ...] | None:
-        """`encoded` without what is only binary: JSON in which all text is that a person or model may be shown."""
+        """The parts of `encoded` that may have text for a person or model: without the binary data."""
         parts, verbatim = self.encoded, self.verbatim
-        return parts if parts is None or verbatim is None or not verbatim.is_binary else parts[::2]
+        if parts is None or verbatim is None or not all(is_binary(key, node) for node, key in verbatim.holders):
+            return parts
+        return parts[::2]
 
     @property
     def content(self) -> list[JsonObject]:
@@ -144,60 +130,59 @@ class Complete:
 
     @property
     def structured(self) -> JsonValue:
-        """`structuredContent`, or `None` when absent."""
+        """`structuredContent`, or `None` if it is absent."""
         return self.result.get("structuredContent")
 
     @property
     def is_error(self) -> bool:
-        """Whether the tool itself says that it failed."""
+        """Whether the result is an error."""
         return bool(self.result.get("isError"))
 
     def as_text(self) -> str:
-        """All text blocks joined by newlines: what a model or terminal that reads text only gets."""
+        """Return all text blocks, joined by newlines."""
         return "\n".join(str(b.get("text", "")) for b in self.content if b.get("type") == "text")
 
 
 @dataclass(frozen=True, slots=True)
 class InputRequired:
-    """The call needs answers first; call again with them (MCP `input_required`, SEP-2322)."""
+    """The call needs answers; call again with them (MCP `input_required`, SEP-2322)."""
 
     requests: Mapping[str, JsonObject]
     """Key → `{"method": "elicitation/create" | "sampling/createMessage" | "roots/list", "params": {…}}`."""
     state: str | None = None
-    """Opaque `requestState`; handed back unchanged with the answers."""
+    """Opaque `requestState`; sent back unchanged with the answers."""
     meta: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
 
 
 @dataclass(frozen=True, slots=True)
 class TaskStarted:
-    """The work goes on in the background: a flat MCP `CreateTaskResult` (SEP-2663), wire form."""
+    """The work continues in the background: a flat MCP `CreateTaskResult` (SEP-2663), in wire form."""
 
     task: JsonObject
 
 
 ToolOutcome = Complete | InputRequired | TaskStarted
-"""How a call can end; the wire's `resultType` `complete | input_required | task`."""
+"""How a call can end: MCP's `resultType` `complete`, `input_required` or `task`."""
 
 
 class Tool(Protocol):
-    """Anything callable. Implementations are shared by concurrent calls, so they keep no per-call state."""
+    """A callable tool. Implementations are shared by concurrent calls, so they keep no state of a call."""
 
     @property
     def definition(self) -> ToolDefinition:
-        """Stable for the life of the object; a change makes a new `Tool` and a `changed` event."""
+        """The definition, fixed for the life of the object. A change makes a new `Tool`."""
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run once. `arguments` already passed policy and schema when reached through the catalog.
+        """Run the tool once. Behind the gate, `arguments` have passed the policy and the schema.
 
-        A failure that a model can act on is a `Complete` with `isError` or a raised `GatewayError`
-        (the gate turns it into one). Cancellation passes through.
+        A failure that a model can act on is a `Complete` with `isError`, or a `GatewayError`, which the gate turns into one.
         """
         ...
 
 
 class NamedTool(Tool, Protocol):
-    """A tool with agent-framework's attributes of a function; what middleware around its calls sees."""
+    """A tool with agent-framework's attributes of a function, for middleware around its calls."""
 
     @property
     def name(self) -> str:
@@ -206,7 +191,7 @@ class NamedTool(Tool, Protocol):
 
     @property
     def description(self) -> str:
-        """What the model reads of it; empty if it has no description."""
+        """The description for the model; empty if the tool has no description."""
         ...
 
 
@@ -215,10 +200,10 @@ TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
 @runtime_checkable
 class TaskTool(Protocol):
-    """A `Tool` whose `TaskStarted` outcomes live elsewhere and are asked about through it."""
+    """A `Tool` that relays requests about the tasks that it started on a server."""
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """One request about a task that it started (`taskId` is the id it gave); the answer in modern wire form.
+        """Send a request about a task, and return the result in the 2026 wire form. `taskId` is the server's id.
 
         Raises:
             NotFound: No such task (`kind` is `task`).
@@ -227,21 +212,21 @@ class TaskTool(Protocol):
 
 
 OnChange = Callable[[ChangeKind], None]
-"""Called synchronously when a source's list of that kind may differ; must not block or raise."""
+"""Called when a source's list of that kind may have changed; must not block or raise."""
 
 
 @runtime_checkable
 class DescribingTool(Protocol):
-    """A tool whose description names things that only some callers may use."""
+    """A tool whose description names things that only some callers may use, such as skills."""
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """The description for a caller with these scopes, or for the model of an agent whose file names the skills `named`."""
+        """Return the description for a caller with these scopes, or for the model of an agent whose file names the skills `named`."""
         ...
 
 
 @runtime_checkable
 class ToolSource(Protocol):
-    """Whatever yields tools. Entered as an async context manager by its owner before use."""
+    """A source of tools. Its owner enters it as an async context manager before use."""
 
     @property
     def id(self) -> str:
@@ -249,11 +234,11 @@ class ToolSource(Protocol):
         ...
 
     async def tools(self) -> Sequence[Tool]:
-        """The current tools in stable order; answered from memory, never by asking a peer per call."""
+        """Return the current tools in stable order, from memory."""
         ...
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the one listener for list changes; the catalog calls this once."""
+        """Register the listener for list changes. The catalog calls this once."""
         ...
 
 
@@ -261,7 +246,7 @@ class Source(ToolSource, Protocol):
     """A source that also has resources, templates, prompts and completion (remote servers, skills)."""
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """All wire objects of `kind` under native names and URIs, in stable order, from memory."""
+        """Return all wire objects of `kind` under native names and URIs, in stable order, from memory."""
         ...
 
     async def read(self, uri: str, ctx: CallContext) -> ReadOutcome:
@@ -273,11 +258,11 @@ class Source(ToolSource, Protocol):
         ...
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Complete an argument; returns the wire `completion` object (`values`, `total`, `hasMore`)."""
+        """Complete an argument, and return MCP's `completion` object (`values`, `total`, `hasMore`)."""
         ...
 
     async def watch(self, uri: str) -> None:
-        """Ask for updates of a native URI; counted, so every `watch` has its `unwatch`."""
+        """Subscribe to updates of a native URI. Subscriptions are counted: each needs its `unwatch`."""
         ...
 
     async def unwatch(self, uri: str) -> None:
@@ -287,7 +272,7 @@ class Source(ToolSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A finished read or prompt: the MCP result in wire form (`contents`, or `messages` + `description`)."""
+    """A finished read or prompt: the MCP result in wire form (`contents`, or `messages` and `description`)."""
 
     result: JsonObject
 
@@ -297,31 +282,31 @@ PromptOutcome = Finished | InputRequired
 
 
 SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "held", "disabled"]
-"""`idle`: not connected, by intent; the next call connects. `auth needed`: the server refuses the gateway's credentials."""
+"""`idle`: disconnected on purpose, and the next call connects. `auth needed`: the server rejects the gateway's credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A request of a 2025 server in the middle of a call that waits for an answer, or a cancelled call that the server still works on."""
+    """A request for input of a 2025 server that waits for an answer, or a cancelled call that the server still works on."""
 
     method: str
     """Empty for a cancelled call."""
     caller: Principal | None
-    """Who made the call; `None` if the viewer may not know it."""
+    """The principal that made the call; `None` if the viewer may not see it."""
     client: str
-    """Name that the client gives itself; empty likewise."""
+    """Name that the client declares; empty if the viewer may not see it."""
     seconds: int
-    """For how long it waits."""
+    """Seconds that it has waited."""
     seconds_left: int
-    """For how long it may wait yet."""
+    """Seconds that it may still wait."""
     approvers: str = ""
-    """Who must approve the request on the list of approvals; empty if it waits for the client of the call."""
+    """Who must approve the request on the pending list; empty if it waits for the client of the call."""
     calls_waiting: int = 0
-    """Calls of other clients that wait for the server meanwhile."""
+    """Calls of other clients that wait for the server."""
 
     @property
     def text(self) -> str:
-        """The question as a part of a line about its server."""
+        """The question, worded for the status line of its server."""
         who = "another caller" if self.caller is None else repr(self.caller.name or self.caller.id)
         who = f"{who} (client {self.client!r})" if self.client else who
         awaited = f"{who} to answer {self.method}" if not self.approvers else f"{self.approvers} to approve {self.method} for {who}"
@@ -334,7 +319,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """One line about a source, for people and for the health pages."""
+    """The status of a source, for people and for the health pages."""
 
     name: str
     kind: Literal["server", "agent", "skill", "workflow", "function"]
@@ -343,27 +328,27 @@ class SourceStatus:
     state: SourceState
     tools: int
     milliseconds: float | None = None
-    """From the start of the attempt to a complete listing; `None` before that."""
+    """Milliseconds from the start of the connection to a complete listing; `None` before that."""
     error: str | None = None
     """Why it is down or disabled, and what to do."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     """Native tool name → why it is withheld until a person accepts it, and by which command."""
     suspicious: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """What it lists that reads like orders to a model, such as `tool search` → why; served all the same."""
+    """Listed items that read like instructions to a model, such as `tool search` → the reason. They are served."""
     since: str | None = None
-    """Since when it has been failing, ISO 8601."""
+    """When it began to fail, in ISO 8601."""
     loop: str | None = None
-    """That it is this gateway itself, or leads back to it, and what to do."""
+    """Set if the source is this gateway or leads back to it: the problem, and the fix."""
     questions: tuple[OpenQuestion, ...] = ()
-    """Whose answers it waits for."""
+    """Questions that it waits for."""
 
     def to_json(self) -> JsonObject:
-        """The fields under their names, each question as text."""
+        """Return the fields under their names, with each question as text."""
         fields = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         return {**fields, "questions": [question.text for question in self.questions]}
 
     def seen_by(self, viewer: Principal) -> SourceStatus:
-        """The status without the callers of questions, unless the viewer is that caller or an operator."""
+        """Return the status for a viewer: only that caller and operators see the caller of a question."""
         if not self.questions or is_operator(viewer):
             return self
         seen = (q if q.caller == viewer else dataclasses.replace(q, caller=None, client="") for q in self.questions)
@@ -372,19 +357,19 @@ class SourceStatus:
 
 @runtime_checkable
 class UpdatingSource(Protocol):
-    """A `Source` whose watched resources tell when they change."""
+    """A `Source` that reports changes of watched resources."""
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Register the one listener; it gets the native URI, synchronously, and must not block or raise."""
+        """Register the listener. It receives the native URI, and must not block or raise."""
         ...
 
 
 @runtime_checkable
 class QuarantiningSource(Protocol):
-    """A `ToolSource` that holds tools back until a person accepts them."""
+    """A `ToolSource` that withholds tools until a person accepts them."""
 
     def quarantined(self) -> Mapping[str, str]:
-        """Return the native names of these tools, each with why it is held back and the command that accepts it."""
+        """Return the native names of the withheld tools, each with the reason and the command that accepts it."""
         ...
 
 
@@ -398,7 +383,7 @@ class SkillServing(Protocol):
 
     @property
     def serves_skills(self) -> bool:
-        """Whether it has, at this moment."""
+        """Whether it has the extension now."""
         ...
 
     @property
@@ -407,15 +392,15 @@ class SkillServing(Protocol):
         ...
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """One request of the extension in native URIs; raises `NotFound` for an unknown URI or cursor."""
+        """Send a request of the extension, in native URIs. Raises `NotFound` for an unknown URI or cursor."""
         ...
 
 
 @runtime_checkable
 class AskingSource(Protocol):
-    """A `Source` whose reads and prompts may use `CallContext.ask` in the middle."""
+    """A `Source` that may use `CallContext.ask` during reads and prompts."""
 
     @property
     def may_ask(self) -> bool:
-        """Whether they may, as far as is known now."""
+        """Whether they may, as far as the source knows now."""
         ...

@@ -1,4 +1,4 @@
-"""Contents of messages and blocks of MCP results: each as the other, and what a function returned as contents."""
+"""Converts contents of messages to blocks of MCP results and back, and return values of functions to contents."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gateway.tools.base import Complete
 from gateway.types.content import Content
 
 NOTHING = "(no output)"
-"""What a model reads of a call that gave nothing: an empty result looks like a failure to it."""
+"""Text for a model when a call has no output, because models take an empty result for a failure."""
 
 
 class Contents(list[Content]):
-    """Contents whose `str` is their text."""
+    """A list of contents whose `str` is their text."""
 
     def __str__(self) -> str:
         return "\n".join(content.text or "" for content in self if content.type == "text")
 
 
 def is_rich(value: object) -> bool:
-    """Whether a function returned contents."""
+    """Whether a value is a content, or a list with contents."""
     return isinstance(value, Content) or _is_contents(value)
 
 
@@ -32,7 +32,7 @@ def _is_contents(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def to_contents(value: object) -> Contents:
-    """What a tool gave, as contents: an outcome, contents, text, or anything that can be written as JSON."""
+    """Convert a tool's result to contents: an outcome, contents, text, or a value that can be written as JSON."""
     if isinstance(value, Complete):
         return _of_result(value)
     if isinstance(value, Content):
@@ -51,7 +51,7 @@ def _text(value: object) -> str:
 
 
 def _plain(value: object) -> JsonValue:
-    """What JSON has no form for: models and dataclasses as objects, anything else as its text."""
+    """Convert a value without a JSON form: models and dataclasses to objects, any other value to its text."""
     if callable(dump := getattr(value, "model_dump", None)):
         return dump(mode="json")
     return asdict(value) if is_dataclass(value) and not isinstance(value, type) else str(value)
@@ -73,7 +73,7 @@ def _of_result(result: Complete) -> Contents:
 
 
 def from_block(block: JsonMapping) -> Content:
-    """An MCP content block. Images, audio and files stay what they are; a link keeps its name and description."""
+    """Convert an MCP content block. Images, audio and files keep their data; a link keeps its name and description."""
     mime = block.get("mimeType")
     match block.get("type"):
         case "text":
@@ -97,7 +97,7 @@ def from_block(block: JsonMapping) -> Content:
 
 
 def to_block(content: Content) -> JsonObject:
-    """A content as an MCP content block; what MCP has no block for becomes text."""
+    """Convert a content to an MCP content block, or to a text block if MCP has no block for it."""
     match content.type:
         case "text":
             return {"type": "text", "text": content.text or ""}

@@ -1,8 +1,7 @@
 """`@tool` and `FunctionTool`: a Python function as a tool.
 
-A sync function runs in a worker thread, an async one is awaited. Knows neither where functions come from
-(`functions_source`) nor policy (`guard`). Used by people who write functions, by `FunctionSource`, by agents
-and by workflow files.
+A sync function runs in a worker thread, an async function is awaited. Used by authors of functions, by `FunctionSource`, by agents and by
+workflow files. Policy is applied by `gate`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_THREADS = 40
-"""Sync functions at once. Their own budget, because one that is cancelled keeps its thread until it returns."""
+"""Sync functions that run at once; a separate limit, because a cancelled function keeps its thread until it returns."""
 
 _NAME = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
 _TOLD = ("approval_mode", "kind", "max_invocations", "invocation_count", "max_invocation_exceptions", "invocation_exception_count")
@@ -45,15 +44,15 @@ _threads = anyio.lowlevel.RunVar[anyio.CapacityLimiter]("gateway.tools.function.
 
 
 class FunctionFailed(ToolFailed):
-    """The function raised something it did not mean for the model; that is the `__cause__`."""
+    """The function raised an exception that is not a `GatewayError`; the exception is the `__cause__`."""
 
 
 class Invocation(Protocol):
-    """What `invoke` needs of a `FunctionInvocationContext`."""
+    """The part of a `FunctionInvocationContext` that `invoke` reads."""
 
     @property
     def ctx(self) -> CallContext:
-        """The gateway call on whose behalf the run goes on."""
+        """The context of the gateway call that the run belongs to."""
         ...
 
     @property
@@ -63,14 +62,14 @@ class Invocation(Protocol):
 
 
 ApprovalMode = Literal["always_require", "never_require"]
-"""Whether a person decides on each call of a tool."""
+"""Whether a person must approve each call of a tool."""
 
 ResultParser = Callable[[Any], Any]
-"""Turns what a function returned into what the model reads: text or contents."""
+"""Converts a function's return value to text or contents for the model."""
 
 
 class _SkipParsing(Enum):
-    """A result parser that is none: a class of its own, so that it can be named."""
+    """The type of `SKIP_PARSING`; an enum, so that annotations can name the value."""
 
     SKIP_PARSING = "skip"
 
@@ -79,7 +78,7 @@ class _SkipParsing(Enum):
 
 
 SKIP_PARSING = _SkipParsing.SKIP_PARSING
-"""As `result_parser`: `invoke` gives what the function returned, as it is."""
+"""A `result_parser` with which `invoke` returns the function's return value unchanged."""
 
 
 class FunctionTool(Generic[P, R]):
@@ -103,14 +102,13 @@ class FunctionTool(Generic[P, R]):
         task: TaskSupport = "never",
         include_detailed_errors: bool | None = None,
     ) -> None:
-        """Wrap `func`; name, description and schema come from it where not given (`input_model` is `schema` by another name).
+        """Wrap `func`. Name, description and schema default to the function's; `input_model` is an alias of `schema`.
 
-        `func=None` declares a tool that the caller of an agent runs itself; it needs `name`.
-        The signature is read at first use, so annotations may name things defined further down.
-        `approval_mode="always_require"` has a person decide on each call. `max_invocations` and
-        `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` says
-        whether the caller reads what an unexpected exception says. Left out, every caller does but an agent's model, for which the
-        agent's `include-detailed-errors` decides.
+        `func=None` declares a tool that the caller of an agent runs; it needs `name`. The signature is read at first use, so annotations
+        may name objects that are defined later. With `approval_mode="always_require"` a person must approve each call. `max_invocations`
+        and `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` decides whether the caller reads the
+        text of an unexpected exception. By default every caller does, except an agent's model, for which the agent's
+        `include-detailed-errors` decides.
 
         Raises:
             ValueError: The name is missing or not a tool name, or a limit is below 1.
@@ -141,7 +139,7 @@ class FunctionTool(Generic[P, R]):
         self._task: TaskSupport = task
 
     def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[..., R]:
-        """The tool of one object, where `@tool` decorates a method."""
+        """Return the tool bound to an object, if `@tool` decorates a method."""
         if instance is None or self.func is None or next(iter(inspect.signature(self.func).parameters), "") != "self":
             return self
         bound = copy(self)
@@ -152,7 +150,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """How it is called; may be set, as the next two."""
+        """The name that callers use. `name`, `description` and `approval_mode` may be set."""
         return self._name
 
     @name.setter
@@ -163,7 +161,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def description(self) -> str:
-        """What it says of itself; from the function where not given."""
+        """The description for models; by default the function's."""
         return self.definition.description or ""
 
     @description.setter
@@ -173,7 +171,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def approval_mode(self) -> ApprovalMode:
-        """Whether a person decides on each call."""
+        """Whether a person must approve each call."""
         return self._approval_mode
 
     @approval_mode.setter
@@ -184,18 +182,18 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def declaration_only(self) -> bool:
-        """Whether there is no function behind it: the caller of the agent answers its calls."""
+        """Whether the tool has no function, so that the caller of the agent answers its calls."""
         return self.func is None
 
     def parameters(self) -> JsonObject:
-        """The arguments as JSON Schema."""
+        """Return the JSON Schema of the arguments."""
         return self.definition.input_schema
 
     def __str__(self) -> str:
         return f"{type(self).__name__}(name={self.name}" + (f", description={self.description})" if self.description else ")")
 
     def to_dict(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> JsonObject:
-        """JSON form, `type: function_tool`, without the function; `exclude` names keys to leave out."""
+        """Return the tool as JSON (`type: function_tool`), without the function. `exclude` names keys to leave out."""
         data: JsonObject = {
             "type": "function_tool",
             "name": self.name,
@@ -206,14 +204,14 @@ class FunctionTool(Generic[P, R]):
         return {key: value for key, value in data.items() if key not in (exclude or ()) and (value is not None or not exclude_none)}
 
     def to_json(self, *, exclude: Collection[str] | None = None, exclude_none: bool = True) -> str:
-        """`to_dict` as text."""
+        """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(exclude=exclude, exclude_none=exclude_none), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, value: JsonMapping, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
-        """The inverse of `to_dict`. `dependencies={"function_tool": {"func": f}}` gives it its function; without, it is only declared.
+        """Read the form that `to_dict` writes. `dependencies={"function_tool": {"func": f}}` adds the function.
 
-        With a function the schema is read from that again, so arguments are converted as before.
+        Without a function the tool is only declared. With one, the schema is read from it again, so arguments are converted as before.
         """
         func = (dependencies or {}).get("function_tool", {}).get("func")
         made = cls(
@@ -232,13 +230,12 @@ class FunctionTool(Generic[P, R]):
 
     @classmethod
     def from_json(cls, value: str, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
-        """The inverse of `to_json`; `dependencies` as in `from_dict`."""
+        """Read the text that `to_json` writes; `dependencies` as for `from_dict`."""
         return cls.from_dict(json.loads(value), dependencies=dependencies)
 
     def to_json_schema_spec(self) -> JsonObject:
-        """The tool as most model APIs take it."""
-        function = {"name": self.name, "description": self.description, "parameters": self.parameters()}
-        return {"type": "function", "function": function}
+        """Return the tool in the form of OpenAI's `tools`, which most model APIs accept."""
+        return {"type": "function", "function": {"name": self.name, "description": self.description, "parameters": self.parameters()}}
 
     @cached_property
     def _schema(self) -> FunctionSchema:
@@ -250,7 +247,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def definition(self) -> ToolDefinition:
-        """What is published.
+        """The published definition.
 
         Raises:
             TypeError: The signature cannot be described.
@@ -278,7 +275,7 @@ class FunctionTool(Generic[P, R]):
         return self._schema.context_parameter is not None
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
-        """Return the arguments as the function gets them, for middleware: checked, converted, with defaults.
+        """Return the arguments as the function receives them, for middleware: validated, converted, with defaults.
 
         Raises:
             ArgumentsRefused: The arguments do not fit.
@@ -289,7 +286,7 @@ class FunctionTool(Generic[P, R]):
         """Call the plain function.
 
         Raises:
-            ToolFailed: There is none; or it was called, or failed, as often as it may.
+            ToolFailed: The tool is only declared, or a limit on calls or failures is reached.
         """
         if self.func is None:
             raise ToolFailed(f"Tool {self.name!r} is only declared; it has no function.")
@@ -302,10 +299,10 @@ class FunctionTool(Generic[P, R]):
 
     def _count(self) -> None:
         if self.max_invocations is not None and self.invocation_count >= self.max_invocations:
-            raise ToolFailed(f"Function {self.name!r} was called {self.max_invocations} times, as often as it may be; do not use it again.")
+            raise ToolFailed(f"Function {self.name!r} was called {self.max_invocations} times, as often as allowed; do not use it again.")
         limit = self.max_invocation_exceptions
         if limit is not None and self.invocation_exception_count >= limit:
-            raise ToolFailed(f"Function {self.name!r} failed {limit} times, as often as it may; do not use it again.")
+            raise ToolFailed(f"Function {self.name!r} failed {limit} times, as often as allowed; do not use it again.")
         self.invocation_count += 1
 
     async def invoke(
@@ -317,19 +314,18 @@ class FunctionTool(Generic[P, R]):
         skip_parsing: bool = False,
         **values: JsonValue,
     ) -> Any:
-        """Run the function once, by itself: what it gives as contents, or with `skip_parsing` as it is.
+        """Run the function once, and return its result as contents, or unchanged with `skip_parsing`.
 
-        Arguments are given as an object or one by one; without either they are the context's. What the function raises
-        is raised.
+        Arguments are an object or keywords; without either, the context's. Exceptions of the function are raised unchanged.
 
         Raises:
-            TypeError: The arguments do not fit.
-            ToolFailed: It is only declared; or it was called, or failed, as often as it may.
+            TypeError: The arguments do not match the schema.
+            ToolFailed: The tool is only declared, or a limit on calls or failures is reached.
         """
         ctx = CallContext() if context is None else dataclasses.replace(context.ctx, invocation=context)
         known: JsonMapping = self.parameters().get("properties") or {}
         if unknown := [name for name in values if arguments is not None or name not in known]:
-            raise TypeError(f"{', '.join(unknown)}: no arguments of tool {self.name!r}. Values for the run belong into its context.")
+            raise TypeError(f"Tool {self.name!r} has no argument {', '.join(unknown)}. Pass values for the run in its context.")
         given = arguments if arguments is not None else values or ({} if context is None else context.arguments)
         dump = cast("Callable[[], JsonObject] | None", getattr(given, "model_dump", None))
         if dump is None and not isinstance(cast("object", given), Mapping):
@@ -347,17 +343,17 @@ class FunctionTool(Generic[P, R]):
 
     @staticmethod
     def parse_result(result: object) -> list[Content]:
-        """What a function gave, as contents."""
+        """Convert a function's return value to contents."""
         return to_contents(result)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
         """Run the function once.
 
-        A cancelled sync function is abandoned: its thread runs on and its result is dropped.
+        A cancelled sync function is abandoned: its thread continues, and its result is dropped.
 
         Raises:
-            ToolFailed: The arguments do not fit, the tool is only declared, or the function raised; the
-                exception is kept as `__cause__`. A `GatewayError` raised by the function passes unchanged.
+            ToolFailed: The arguments do not match the schema, the tool is only declared, or the function raised; its exception is the
+                `__cause__`. A `GatewayError` of the function is raised unchanged.
         """
         value = await self.run(arguments, ctx)
         if isinstance(value, Complete | InputRequired | TaskStarted):
@@ -370,7 +366,7 @@ class FunctionTool(Generic[P, R]):
         return Complete.text(text, structured=value if isinstance(value, dict) else None)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
-        """`call` without the wrapping: the function's result as JSON, or the `ToolOutcome` it returned.
+        """As `call`, but return the function's result as JSON, or the `ToolOutcome` that it returned.
 
         Raises:
             ToolFailed: As `call` does.
@@ -379,7 +375,7 @@ class FunctionTool(Generic[P, R]):
 
     async def _value(self, arguments: JsonObject, ctx: CallContext, *, raw: bool = False) -> Any:
         if self.func is None:
-            raise ToolFailed(f"Tool {self.name!r} is only declared; whoever runs the agent must answer it.")
+            raise ToolFailed(f"Tool {self.name!r} is only declared; the caller of the agent must answer it.")
         positional, keyword = self._schema.bind(arguments, ctx, self)
         self._count()
         try:
@@ -394,8 +390,8 @@ class FunctionTool(Generic[P, R]):
             raise
         except CODE_ERRORS as error:
             self.invocation_exception_count += 1
-            logger.warning("function %s failed: %s", self.name, type(error).__name__)
-            logger.debug("function %s failed", self.name, exc_info=True)
+            logger.warning("function failed name=%s error=%s", self.name, type(error).__name__)
+            logger.debug("function failed name=%s", self.name, exc_info=True)
             tells = ctx.provenance.tells_errors if self.include_detailed_errors is None else self.include_detailed_errors
             detail = f": {said_by(error)}" if tells else "."
             raise FunctionFailed(f"Function {self.name!r} failed{detail}") from error
@@ -442,11 +438,11 @@ def tool(
     task: TaskSupport = "never",
     include_detailed_errors: bool | None = None,
 ) -> Any:
-    """Make a function a tool: `@tool`, `@tool(name=…)`, or `tool(function)`. See `FunctionTool` for what each setting does.
+    """Make a function a tool: `@tool`, `@tool(name=…)`, or `tool(function)`. `FunctionTool` documents the settings.
 
     A parameter annotated `CallContext` or `FunctionInvocationContext` receives the call's context and is not published.
-    Results: `str` becomes text; contents stay what they are; dataclasses, pydantic models and dicts become structured
-    content with their JSON as text; anything else becomes JSON text; a `ToolOutcome` is returned as it is.
+    Results: `str` becomes text; contents stay contents; dataclasses, pydantic models and dicts become structured content with their JSON
+    as text; other values become JSON text; a `ToolOutcome` is returned unchanged.
     """
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionTool[..., Any]:
@@ -470,9 +466,9 @@ def tool(
 
 
 async def run_function(func: Callable[..., Any], positional: list[Any], keyword: dict[str, Any]) -> object:
-    """Call any function: an async one is awaited, a sync one runs in a worker thread.
+    """Call a function: await an async function, run a sync function in a worker thread.
 
-    A cancelled sync function is abandoned: its thread runs on and its result is dropped.
+    A cancelled sync function is abandoned: its thread continues, and its result is dropped.
     """
     if _is_async(func):
         return await func(*positional, **keyword)
@@ -488,9 +484,7 @@ def _is_async(func: Callable[..., Any]) -> bool:
 
 
 def _limiter() -> anyio.CapacityLimiter:
-    """The thread budget of the running event loop."""
-    limiter = _threads.get(None)
-    if limiter is None:
+    if (limiter := _threads.get(None)) is None:
         limiter = anyio.CapacityLimiter(MAX_THREADS)
         _threads.set(limiter)
     return limiter

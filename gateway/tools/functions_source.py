@@ -1,7 +1,7 @@
 """`FunctionSource`: the `@tool` functions of the modules named in `expose.functions`.
 
-Imports modules in a worker thread and collects what they hold; running a function is `function`'s. Its import
-helpers also serve workflow files. Used by `app` and `workflows`.
+It imports the modules in a worker thread, and collects their tools. Agents and workflows import Python objects with `import_object`.
+Used by `app`, `agents` and `workflows`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, cast
 
 import anyio
@@ -25,7 +25,6 @@ from gateway.config.suggest import did_you_mean
 from gateway.errors import CODE_ERRORS, ConfigError
 from gateway.tools.base import OnChange, Tool
 from gateway.tools.function import FunctionTool
-from gateway.tools.function_rules import unwrapped
 from gateway.tools.missing_imports import missing_imports
 from gateway.tools.modules import current_modules
 
@@ -35,20 +34,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 IMPORT_TIMEOUT_SECONDS = 30.0
-"""Time for importing one module; heavy scientific packages take several seconds on a cold disk."""
+"""Maximum seconds to import one module; large scientific packages take several seconds on a cold disk."""
+
+MAX_WRAPPERS = 20
+"""Maximum wrappers around one function; more can only be a circle."""
 
 STAYS = "The earlier version stays in use."
-"""Ends the problem of a file that was changed and cannot be used."""
+"""Last sentence of the problem of a changed file that cannot be loaded."""
 
 
 def still_served(problem: str) -> str:
-    """Add to the problem of a changed file that its earlier version stays in use."""
+    """Return the problem of a changed file with `STAYS` at its end."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {STAYS}"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """One thing a source could not load. `str` gives the line to show."""
+    """A file or module that a source could not load. `str` returns the line for people."""
 
     where: str
     """A module or file."""
@@ -60,7 +62,7 @@ class SourceProblem:
 
 
 class FunctionSource:
-    """Tools from Python modules, read once when entered. `problems` tells what did not load."""
+    """The tools of Python modules, which are imported once, when the source is entered. `problems` lists what did not load."""
 
     def __init__(
         self,
@@ -70,8 +72,9 @@ class FunctionSource:
         import_timeout_seconds: float = IMPORT_TIMEOUT_SECONDS,
         previous: FunctionSource | None = None,
     ) -> None:
-        """`modules` are dotted names, looked for in `base_dir` first. Tools of `previous` stay where their module cannot be imported
-        any more. No side effects before it is entered.
+        """`modules` are dotted names, searched in `base_dir` first. If a module can no longer be imported, its tools in `previous` stay.
+
+        No side effects before the source is entered.
         """
         self._previous = previous
         self._modules = list(dict.fromkeys(modules))
@@ -87,7 +90,7 @@ class FunctionSource:
         return "function"
 
     async def __aenter__(self) -> FunctionSource:
-        """Import every module; one that fails is noted in `problems` and the others load."""
+        """Import every module. A module that fails is added to `problems`, and the others are loaded."""
         for name in self._modules:
             try:
                 module = await import_from(name, base_dir=self._base_dir, timeout_seconds=self._timeout_seconds)
@@ -99,21 +102,21 @@ class FunctionSource:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        """Nothing is held open."""
+        """Do nothing: the source has no open resources."""
 
     async def tools(self) -> Sequence[Tool]:
-        """Tools in the order of the modules and of their definitions."""
+        """Return the tools, in the order of the modules and of their definitions."""
         return list(self._tools.values())
 
     def names_of(self, objects: Sequence[object]) -> list[str]:
-        """The names of the tools here that run one of these objects, also through wrappers."""
+        """Return the names of the tools that run one of these objects, also through wrappers."""
         return [name for name, tool in self._tools.items() if any(inner is one for inner in unwrapped(tool) for one in objects)]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Modules are read once, so nothing is ever announced."""
+        """Do nothing: modules are imported once, so the list never changes."""
 
     def _keep(self, module_name: str, problem: str) -> None:
-        """Note a module that cannot be imported, and go on with the tools that it had."""
+        """Note a module that cannot be imported, and keep the tools that it had."""
         before = self._previous
         kept = [] if before is None else [tool for name, tool in before._tools.items() if before._homes[name] == module_name]
         self._note(module_name, still_served(problem) if kept else problem)
@@ -123,7 +126,7 @@ class FunctionSource:
     def _collect(self, module_name: str, module: ModuleType) -> None:
         found = cast("list[FunctionTool[..., Any]]", [value for value in vars(module).values() if isinstance(value, FunctionTool)])
         if not found:
-            self._note(module_name, "has no @tool function; write `from gateway.tools.function import tool` and decorate one.")
+            self._note(module_name, "has no @tool function; write `from gateway import tool` and decorate one.")
         for item in found:
             self._add(module_name, item)
 
@@ -145,17 +148,38 @@ class FunctionSource:
 
     def _note(self, module_name: str, message: str) -> None:
         problem = SourceProblem(module_name, message)
-        logger.warning("functions: %s", problem)
+        logger.warning("function not loaded module=%s problem=%s", problem.where, problem.message)
         self.problems.append(problem)
 
 
-async def import_from(name: str, *, base_dir: Path, timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> ModuleType:
-    """Import module `name` in a worker thread, looking in `base_dir` first.
+def unwrapped(found: object) -> list[object]:
+    """Return an object and the functions inside it: of a tool, a partial, a bound method, or a `functools.wraps` wrapper."""
+    chain = [found]
+    while len(chain) < MAX_WRAPPERS:
+        inner = _inside(chain[-1])
+        if inner is None or any(inner is known for known in chain):
+            break
+        chain.append(inner)
+    return chain
 
-    `base_dir` is on `sys.path` only meanwhile. An import that outlasts the time is abandoned: its thread runs on.
+
+def _inside(found: object) -> object | None:
+    if isinstance(found, FunctionTool):
+        return cast("FunctionTool[..., Any]", found).func
+    if isinstance(found, partial):
+        return cast("partial[Any]", found).func
+    if isinstance(found, MethodType):
+        return found.__func__
+    return getattr(found, "__wrapped__", None)
+
+
+async def import_from(name: str, *, base_dir: Path, timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> ModuleType:
+    """Import module `name` in a worker thread, searching `base_dir` first.
+
+    `base_dir` is in `sys.path` during the import only. An import that takes too long is abandoned: its thread continues.
 
     Raises:
-        ConfigError: It cannot be imported; the text says why and what to do.
+        ConfigError: The module cannot be imported; the text has the reason and the fix.
     """
     with anyio.move_on_after(timeout_seconds):
         return await anyio.to_thread.run_sync(partial(_import, name, str(base_dir)), abandon_on_cancel=True)
@@ -163,7 +187,7 @@ async def import_from(name: str, *, base_dir: Path, timeout_seconds: float = IMP
 
 
 async def import_object(reference: str, *, base_dir: Path, timeout_seconds: float = IMPORT_TIMEOUT_SECONDS) -> object:
-    """Import `pkg.module:attribute`, looking in `base_dir` first.
+    """Import `pkg.module:attribute`, searching `base_dir` first.
 
     Raises:
         ConfigError: The module cannot be imported or has no such attribute.
@@ -212,7 +236,6 @@ def _why_not_imported(name: str, folder: str, error: BaseException) -> str:
 
 
 def _list(names: Sequence[str]) -> str:
-    """Quoted names with commas and an `and`."""
     *most, last = map(repr, names)
     return f"{', '.join(most)} and {last}" if most else last
 

@@ -1,6 +1,6 @@
-"""What a caller gives as tools, as the tools of a run: functions become tools, each name stands once.
+"""Converts the tools that a program passes into the tools of a run: functions become tools, and each name occurs once.
 
-Used by agents, by clients that run tools, and by calls that change the tools of their run.
+Used by agents, by chat clients that run tools, and by calls that change the tools of their run.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from gateway.tools.base import Tool, ToolSource
 from gateway.tools.function import FunctionTool
 
 ToolTypes = FunctionTool[..., Any] | ToolSource | Tool | JsonMapping | object
-"""What stands in a list of tools: tools, sources of tools, and a provider's own descriptions."""
+"""An item of a list of tools: a function, a tool, a source of tools, or a provider's own description."""
 
 _RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "temperature": (0.0, 2.0), "top_p": (0.0, 1.0)}
 
 
 def normalize_tools(tools: Any) -> list[Any]:
-    """What a caller may pass as tools, as a list: plain functions become tools, what holds tools is flattened.
+    """Return the passed tools as a flat list, with functions as tools.
 
-    Left as they are: tools, sources of tools, and descriptions of tools that a provider runs (mappings, objects it gave).
+    Tools, sources of tools, and descriptions of tools that a provider runs (mappings, objects of the provider) are not changed.
     """
     if tools is None:
         return []
@@ -42,7 +42,7 @@ def normalize_tools(tools: Any) -> list[Any]:
 
 
 async def validate_tools(tools: Any) -> list[Any]:
-    """`normalize_tools`, with sources of tools asked for their tools.
+    """As `normalize_tools`, with each source of tools replaced by its tools.
 
     Raises:
         ValueError: Two different tools have one name.
@@ -52,10 +52,10 @@ async def validate_tools(tools: Any) -> list[Any]:
 
 
 async def validate_chat_options(options: JsonMapping) -> JsonObject:
-    """The options as a client may send them: numbers in their ranges, tools as `validate_tools` gives them.
+    """Return the options with `tools` as `validate_tools` returns them, after checking that numbers are in their ranges.
 
     Raises:
-        ValueError: A number is out of its range; the text names it. Or two different tools have one name.
+        ValueError: A number is out of its range, or two different tools have one name; the text names it.
     """
     checked = dict(options)
     for name, (low, high) in _RANGES.items():
@@ -71,7 +71,7 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Tools keyed by name, in order; the same object twice counts once, with and without a gate around it.
+    """Return the tools by name, in order. The same object counts once, with or without a gate around it.
 
     Raises:
         ValueError: Two different tools have one name.
@@ -86,10 +86,10 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 
 async def tell_apart(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
-    """What `normalize_tools` made, as the tools a run can call, each name once, and those that the model's provider runs.
+    """Split the list of `normalize_tools` into the tools that a run can call, and those that the model's provider runs.
 
     Raises:
-        ValueError: Two different tools have one name (requirements AG4).
+        ValueError: Two different tools have one name.
     """
     found: list[Tool] = []
     hosted: list[Any] = []

@@ -1,7 +1,6 @@
-"""`FunctionInvocationContext`: one tool call of an agent's run, as function middleware and the tool itself see it.
+"""`FunctionInvocationContext`: one tool call of an agent's run, for function middleware and for the tool.
 
-A tool gets it in a parameter annotated with this class. Outside a run such a tool gets one made for the call, whose
-tool list cannot be changed.
+A tool receives it in a parameter annotated with this class. Outside a run the tool receives one whose tool list cannot be changed.
 """
 
 from __future__ import annotations
@@ -21,19 +20,19 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 
 class SessionData(Protocol):
-    """What tools may read and write of the conversation they are called in."""
+    """The part of a conversation that tools may read and write."""
 
     service_session_id: str | None
     state: JsonObject
 
     @property
     def session_id(self) -> str:
-        """Which conversation it is."""
+        """Id of the conversation."""
         ...
 
 
 class FunctionInvocationContext:
-    """Edit `arguments` before `call_next`, `result` after; `result` set without `call_next` replaces the call."""
+    """A tool call that middleware may change: `arguments` before `call_next`, `result` after it, or `result` instead of it."""
 
     def __init__(
         self,
@@ -46,51 +45,51 @@ class FunctionInvocationContext:
         tools: list[Tool] | None = None,
         ctx: CallContext | None = None,
     ) -> None:
-        """`tools` is the run's live list; `ctx` the gateway call on whose behalf the run goes on."""
+        """`tools` is the tool list of the run, and `ctx` the context of the gateway call that the run belongs to."""
         self.function: NamedTool = named(function)
-        """The tool that is called. Middleware may put another one in its place."""
+        """The tool that is called. Middleware may replace it."""
         self.arguments: JsonObject = _as_dict(arguments)
-        """The arguments of the call. Of a function they are checked, converted to the annotated types and have their defaults.
+        """The arguments of the call. Those of a function are validated, converted to the annotated types, and have their defaults.
 
-        Arguments that do not fit are here as the model wrote them; `metadata["argument_error"]` says why, and middleware may repair
-        them. The call checks them again.
+        Invalid arguments are as the model wrote them, with the reason in `metadata["argument_error"]`. Middleware may repair them: the
+        call validates them again.
         """
         self.session = session
         self.metadata: JsonObject = dict(metadata) if metadata else {}
-        """Shared by all middleware of this call; `call_id` is in it."""
+        """Shared by all middleware of this call; contains `call_id`."""
         self.result = result
-        """After the call a list of contents, whose `str` is their text; anything that is set instead is taken as the result."""
+        """After the call, a list of contents whose `str` is their text. Middleware may set any other value as the result."""
         self.kwargs: JsonObject = dict(kwargs) if kwargs else {}
         """The run's `function_invocation_kwargs`."""
         self.tools = tools
         self.terminate = False
-        """Set: nothing further in runs, and the model is not asked again. The way of agent-framework's first versions;
-        `MiddlewareTermination` is today's.
+        """If true, no inner middleware runs and the model is not called again, as in agent-framework's first versions. New code
+        raises `MiddlewareTermination` instead.
         """
         self.ctx = ctx if ctx is not None else CallContext()
 
     @classmethod
     def for_call(cls, function: Tool, arguments: JsonMapping, ctx: CallContext) -> FunctionInvocationContext:
-        """The context that a tool's parameter of this class receives."""
+        """Return the context for a tool's parameter of this class."""
         current = ctx.invocation
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 
     def add_tools(self, tools: Tool | ToolSource | Callable[..., object] | Sequence[Tool | ToolSource | Callable[..., object]]) -> None:
-        """Add tools to the run, from the next model call on. The same tool again changes nothing.
+        """Add tools to the run, from the next model call on. Adding a tool again has no effect.
 
         Raises:
-            RuntimeError: This is no call of a run.
-            ValueError: A different tool has one of the names; the list is as it was.
+            RuntimeError: The call does not belong to a run.
+            ValueError: A different tool has one of the names; no tool is added.
         """
         live = self._live("add")
         added = [tool for tool in normalize_tools(tools) if not isinstance(tool, ToolSource)]
         live[:] = by_name([*live, *added]).values()
 
     def remove_tools(self, tools: str | Tool | Callable[..., object] | Sequence[str | Tool | Callable[..., object]]) -> None:
-        """Take tools out of the run, from the next model call on, by name or object; what is not there is ignored.
+        """Remove tools from the run, by name or object, from the next model call on. Unknown tools are ignored.
 
         Raises:
-            RuntimeError: This is no call of a run.
+            RuntimeError: The call does not belong to a run.
         """
         live = self._live("remove")
         given = cast("Sequence[object]", [tools] if isinstance(tools, str) or not isinstance(tools, Sequence) else tools)
@@ -99,7 +98,7 @@ class FunctionInvocationContext:
 
     def _live(self, verb: str) -> list[Tool]:
         if self.tools is None:
-            raise RuntimeError(f"No tools to {verb}: this function was not called by an agent's run, so there is no list of tools.")
+            raise RuntimeError(f"Cannot {verb} tools: this function was not called by an agent's run, so it has no tool list.")
         return self.tools
 
 
@@ -110,11 +109,11 @@ class FunctionMiddleware(ABC):
 
     @abstractmethod
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Do something before, call `call_next()` or not, do something after."""
+        """Handle a call; `await call_next()` runs the inner middleware and the tool."""
 
 
 FunctionMiddlewareTypes = FunctionMiddleware | Callable[[FunctionInvocationContext, CallNext], Awaitable[None]]
-"""What may be given as middleware around tool calls."""
+"""Middleware around tool calls: a class or a function."""
 
 
 def function_middleware(func: FunctionT) -> FunctionT:
@@ -128,5 +127,5 @@ def _name(item: object) -> str:
 
 
 def _as_dict(arguments: Any) -> JsonObject:
-    """Arguments as their caller has them: an object, or a pydantic model."""
+    """Return arguments, an object or a pydantic model, as a dict."""
     return dict(cast("JsonMapping", arguments)) if isinstance(arguments, Mapping) else cast("JsonObject", arguments.model_dump())

@@ -1,4 +1,4 @@
-"""Finds what Python files import and nothing installed has, without running them. Used for the error of a failed import."""
+"""`missing_imports`: finds the missing modules and names that Python files import, without running them. Used for import errors."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pathlib import Path
 
 
 def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[str]]:
-    """Return the modules, and the names as `module.name`, that the files of `folder` in the error's traceback import and nothing has.
+    """Return the missing modules, and the missing names as `module.name`, that files of `folder` in the error's traceback import.
 
-    Only statements at the top level of a file count, because those in `try` and `if` may be optional. Names are looked for in modules that
-    are imported already.
+    Only statements at the top level of a file count, because imports in `try` and `if` may be optional. Names are checked only in modules
+    that are already imported.
     """
     modules: dict[str, None] = {}
     names: dict[str, None] = {}
@@ -34,7 +34,7 @@ def missing_imports(error: ImportError, folder: str) -> tuple[list[str], list[st
 
 
 def _imports(path: Path) -> Iterator[tuple[str, str]]:
-    """Yield each imported module, and the name that is taken from it, if one is."""
+    """Yield each imported module with the imported name, which is empty for `import module`."""
     try:
         body = ast.parse(path.read_bytes()).body
     except (OSError, SyntaxError, ValueError):
@@ -47,7 +47,7 @@ def _imports(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _exists(module: str) -> bool:
-    """Whether a module can be found. Its parents are looked at only if they are imported, because finding would import them."""
+    """Whether a module can be found. A parent that is not imported is not searched, because the search would import it."""
     if module in sys.modules:
         return True
     parent = module.rpartition(".")[0]

@@ -1,12 +1,11 @@
-"""`OwnModules`: the operator's Python modules that a gateway has imported, so that changed files can be imported afresh.
+"""`OwnModules`: the operator's Python modules that a gateway imported, so that changed files can be imported again.
 
-`app` has one per gateway and makes it current while it builds sources; `functions_source` imports through it. Only modules below the
-configuration's folder count, and only those that one of these imports brought along: installed packages and modules that were there
-before stay as they are.
+`app` has one per gateway, and makes it current while it builds sources; `functions_source` imports through it. Only modules below the
+configuration's folder count, and only those that these imports loaded: installed packages and earlier modules are not changed.
 
-Decided: a change of any of their files drops all of them from `sys.modules`. Because: a module keeps the objects of those that it
-imported, so importing only the changed file would leave others with its old state. What runs keeps the old modules' objects.
-Instead of: `importlib.reload`, which changes modules under running calls. Revisit when: importing a project takes seconds.
+Decided: a change of any file drops all of these modules from `sys.modules`. Because: a module keeps the objects that it imported, so
+importing only the changed file would leave other modules with its old objects. Running calls keep the old objects. Instead of:
+`importlib.reload`, which changes modules under running calls. Revisit when: importing a project takes seconds.
 """
 
 from __future__ import annotations
@@ -23,30 +22,30 @@ from types import ModuleType
 from gateway.config.watch import Signature, signature_of
 
 _CLOCK_TICK_NS = 10_000_000
-"""How coarsely file systems keep times."""
+"""Assumed resolution of a file system's timestamps."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Folders of installed packages."""
+"""Names of folders with installed packages."""
 
 _current: ContextVar[OwnModules | None] = ContextVar("gateway_own_modules", default=None)
-"""Notes what is imported in this context."""
+"""Records the imports of this context."""
 
 
 class OwnModules:
-    """Of one gateway. Its methods block, and are called by one thread at a time."""
+    """The imported modules of one gateway. Its methods block, and are called by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is where imports look first."""
+        """`folder` is searched first by imports."""
         self._folder = os.path.realpath(folder)
         self._modules: dict[str, ModuleType] = {}
         self.files: dict[str, Signature] = {}
-        """Files that were imported, that failed to be, or whose appearance would mend an import: as they were when they were first read."""
+        """Signatures, at the first read, of files that were imported or failed, and of missing files that would fix an import."""
         self.generation = 0
-        """How often the modules were dropped."""
+        """Number of times that the modules were dropped."""
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """Note the imports that are made inside."""
+        """Record the imports inside the context."""
         token = _current.set(self)
         try:
             yield
@@ -54,9 +53,9 @@ class OwnModules:
             _current.reset(token)
 
     def note(self, name: str, before: Iterable[str], error: BaseException | None, *, since_ns: int) -> None:
-        """Note an import of module `name`: what it added to `sys.modules`, and the files that a failure names.
+        """Record an import of module `name`: the modules that it added to `sys.modules`, and the files that a failure names.
 
-        `since_ns` is when it began (since the epoch). A file that was written later may have been read before that.
+        `since_ns` is the start of the import, in nanoseconds since the epoch. A file that changed after it counts as changed.
         """
         for added in set(sys.modules).difference(before):
             module = sys.modules[added]
@@ -69,12 +68,12 @@ class OwnModules:
             error = error.__cause__ or error.__context__
 
     def drop(self) -> None:
-        """Forget every module, so that the next import reads the files again."""
+        """Drop every module, so that the next import reads the files again."""
         self.generation += 1
         for name, module in self._modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
-            # A cached file is judged by whole seconds and the size, which two edits may share.
+            # Python compares a cached file by seconds and size, which may be equal after two edits.
             cached = getattr(module, "__cached__", None)
             if isinstance(cached, str):
                 with suppress(OSError):
@@ -106,5 +105,5 @@ class OwnModules:
 
 
 def current_modules() -> OwnModules | None:
-    """The modules that imports of this context belong to."""
+    """Return the `OwnModules` that records imports in this context, if there is one."""
     return _current.get()

@@ -1,4 +1,4 @@
-"""Puts a question to the caller until its answer can be used. For the gateway's own questions and those of its tasks."""
+"""`ask_until_usable`: asks the caller again until the answer can be used. Used for questions of the gateway, of workflows and of tasks."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ from typing import TypeVar
 
 from gateway.errors import AnswerRefused
 from gateway.json_types import JsonObject
-from gateway.policy.answers import again
+from gateway.policy.input_answers import again
 from gateway.tools.context import CallContext
 
 T = TypeVar("T")
 
 MAX_WRONG_ANSWERS = 5
-"""Wrong answers to one question, after which a program is taken to answer and the error is raised."""
+"""Maximum wrong answers to one question. More come from a program rather than a person, and raise the error."""
 
 MAX_WRONG_TASK_ANSWERS = 100
-"""The same inside a durable task, whose question a person may answer over days, and whose run would be lost."""
+"""The same inside a durable task: a person may answer over days, and an error would lose the run."""
 
 
 async def ask_until_usable(
     ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = "", *, judges: bool = False
 ) -> T:
-    """Ask, and give the answer to `use`. If `use` refuses the answer to a form or link, ask again and say what is wrong.
+    """Ask, and pass the answer to `use`. If `use` refuses the answer to a form or link, ask again with the reason.
 
-    `judges` says that `use` may refuse an answer that fits the request's schema: a task then asks again under the same durable key.
-    Otherwise, and on the list of approvals, each repetition has its own key, so that a task that is taken up again finds the same answers.
+    With `judges`, `use` may refuse an answer that matches the request's schema, and a task asks again under the same durable key.
+    Otherwise, and on the pending list, each repetition has its own key, so that a resumed task finds the same answers.
 
     Raises:
-        AnswerRefused: Too many answers were refused, or the answer to a request that no person reads.
-        AskUnavailable: As `CallContext.ask`, like its other errors.
+        AnswerRefused: Too many answers were refused, or the refused answer is not a person's (sampling, roots).
+        AskUnavailable: As `CallContext.ask`, whose other errors are raised too.
     """
     durable = ctx.durable if key and judges else None
     asked, place, most = request, key, MAX_WRONG_ANSWERS if ctx.durable is None else MAX_WRONG_TASK_ANSWERS

@@ -1,7 +1,6 @@
-"""Schemas of Python functions: what a signature and a docstring say, as JSON Schema and as a binder.
+"""Schemas of Python functions: reads a signature and a docstring as JSON Schema, and converts arguments and results.
 
-Not concerned with running anything (`function`) nor with judging calls (`guard`). Pydantic is imported on
-first use, so importing this module stays cheap. Used by `FunctionTool` and by workflow file executors.
+Used by `FunctionTool` and by executors of workflow files. Pydantic is imported at the first use, because importing it takes long.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Protocol, Union, cast, get_arg
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.tools.base import Complete, InputRequired, TaskStarted
 from gateway.tools.context import CallContext
 
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Explicit = Union["type[BaseModel]", JsonMapping]
-"""A schema given by hand: a pydantic model, or JSON Schema, which arguments are checked by."""
+"""An explicit schema for the arguments: a pydantic model, or JSON Schema."""
 
 _OUTCOMES = (Complete, InputRequired, TaskStarted)
 _SECTION = re.compile(r"^(args|arguments|params|parameters|returns?|yields?|raises):\s*$", re.IGNORECASE)
@@ -35,20 +34,20 @@ _FIELD = re.compile(r"^:(\w+)\s*([^:]*):\s*(.*)$")
 
 
 class ArgumentsRefused(ToolFailed):
-    """The arguments of a call do not fit the schema."""
+    """The arguments of a call do not match the schema."""
 
 
 class ContextType(Protocol):
-    """A class whose parameters a tool gets filled in: it can be made for a call."""
+    """A class of context parameters: the gateway makes the object for each call."""
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
-        """The object for one call."""
+        """Return the object for one call."""
         ...
 
 
 class _RunOrCall:
-    """Fills an unannotated `ctx`: with the `FunctionInvocationContext` in an agent's run, else with the `CallContext`."""
+    """Makes the value of an unannotated `ctx`: the `FunctionInvocationContext` in an agent's run, else the `CallContext`."""
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
@@ -58,17 +57,17 @@ class _RunOrCall:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One published parameter of a function and how to pass it."""
+    """A published parameter of a function, and how it is passed."""
 
     name: str
     attribute: str
-    """Field of the argument model that holds it; the two differ so that any parameter name works."""
+    """Field of the argument model; it differs from the name, so that any parameter name works."""
     is_positional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """Everything published of a function, and the way from wire arguments to a Python call and back."""
+    """The published schemas of a function, with the conversion of arguments and results."""
 
     description: str
     input_schema: JsonObject
@@ -77,16 +76,16 @@ class FunctionSchema:
     """The parameter that receives the context of the call; never published."""
     parameters: tuple[Parameter, ...] = ()
     model: type[BaseModel] | None = None
-    """Checks and converts arguments; `None` passes them through."""
+    """Validates and converts arguments; `None` passes them unchanged."""
     returns: TypeAdapter[Any] | None = field(default=None, repr=False)
     """Converts results of an annotated object type."""
     check: SchemaCheck | None = field(default=None, repr=False)
-    """Checks arguments where only a JSON Schema says what they are."""
+    """Validates arguments if the explicit schema is a JSON Schema."""
     context_type: type[ContextType] | None = None
-    """What the context parameter gets is made by this class; `None` means the `CallContext` itself."""
+    """Makes the value of the context parameter; `None` for the `CallContext` itself."""
 
     def bind(self, arguments: JsonMapping, ctx: CallContext, function: object = None) -> tuple[list[Any], dict[str, Any]]:
-        """Positional and keyword arguments for the function, checked and converted.
+        """Return positional and keyword arguments for the function, validated and converted.
 
         Raises:
             ArgumentsRefused: The arguments do not fit; the text names each one and never shows its value.
@@ -115,7 +114,7 @@ class FunctionSchema:
                 raise ArgumentsRefused(f"Argument parsing failed. {reason}")
 
     def coerce(self, arguments: JsonMapping) -> JsonObject:
-        """Return the arguments as the function gets them: checked, converted to the annotated types, with defaults.
+        """Return the arguments as the function receives them: validated, converted to the annotated types, with defaults.
 
         A default of `None` is left out. `bind` accepts the returned object again.
 
@@ -134,7 +133,7 @@ class FunctionSchema:
         }
 
     def to_json(self, value: object) -> JsonValue:
-        """A function's result as JSON; of an annotated object type in the published shape.
+        """Convert a function's result to JSON; an annotated object type to its published form.
 
         Raises:
             ValueError: The value is not of the annotated type, or cannot be written as JSON.
@@ -147,7 +146,7 @@ class FunctionSchema:
 
 
 def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None) -> FunctionSchema:
-    """Read a function's schema from its signature and docstring; `explicit` replaces the input part.
+    """Read a function's schema from its signature and docstring. `explicit` replaces the schema of the arguments.
 
     Descriptions come from `Field(description=…)`, a plain string in `Annotated`, then the docstring. The input
     object is closed. A parameter annotated `CallContext` is hidden and filled in at call time.
@@ -177,7 +176,7 @@ def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None)
 
 
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """Split a cleaned docstring into its prose and its parameter notes (`Args:` sections or `:param x:` fields).
+    """Split a cleaned docstring into its text and its parameter notes (`Args:` sections or `:param x:` fields).
 
     Sections on returns and errors belong to neither: a model reads the schema instead.
     """
@@ -236,7 +235,7 @@ def _wire_name(name: str, field: FieldInfo | None) -> str:
 
 
 def _hints(func: Callable[..., Any]) -> dict[str, Any]:
-    """Resolved annotations. `CallContext` resolves even where it is imported for type checkers only."""
+    """Return resolved annotations. `CallContext` resolves even if it is imported for type checkers only."""
     target = func
     while isinstance(target, partial):
         target = target.func
@@ -253,7 +252,7 @@ def _hints(func: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _context_of(annotation: Any) -> type | None:
-    """The context class in an annotation, where there is one."""
+    """Return the context class in an annotation, if there is one."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, types.UnionType):
@@ -264,7 +263,7 @@ def _context_of(annotation: Any) -> type | None:
 def _unannotated_context(
     signature: inspect.Signature, hints: Mapping[str, Any], explicit: Explicit | None
 ) -> tuple[str, type] | tuple[None, None]:
-    """Return the parameter `ctx` of a function whose arguments are given by a schema without a `ctx`, and the class that it gets."""
+    """Return the parameter `ctx` of a function with an explicit schema without `ctx`, and the class that makes its value."""
     if explicit is None or "ctx" not in signature.parameters or "ctx" in hints:
         return None, None
     shape = explicit if isinstance(explicit, Mapping) else model_schema(explicit)
@@ -288,7 +287,7 @@ def _signature_model(
         if item.kind is item.VAR_POSITIONAL:
             raise TypeError(f"{_label(func)} takes {item}, which has no schema: name every parameter.")
         if item.kind is item.VAR_KEYWORD:
-            continue  # not the model's to fill, and never filled
+            continue  # a model cannot fill it
         attribute = f"p{len(parameters)}"
         annotation: Any = hints.get(name, Any)
         notes = [note for note in getattr(annotation, "__metadata__", ()) if isinstance(note, str)]
@@ -313,10 +312,10 @@ def _explicit_model(explicit: Explicit) -> tuple[type[BaseModel] | None, tuple[P
 
 
 def model_schema(model: type[BaseModel]) -> JsonObject:
-    """A pydantic model as JSON Schema, without the titles pydantic invents.
+    """Return the JSON Schema of a pydantic model, without the titles that pydantic adds.
 
     Raises:
-        TypeError: It has a part that JSON Schema cannot describe.
+        TypeError: JSON Schema cannot describe a part of the model.
     """
     try:
         schema = model.model_json_schema(by_alias=True, schema_generator=_generator())
@@ -334,7 +333,7 @@ def _describe(schema: JsonObject, notes: Mapping[str, str]) -> None:
 
 
 def _read_return(func: Callable[..., Any], annotation: Any) -> tuple[JsonObject | None, TypeAdapter[Any] | None]:
-    """Schema and converter of an annotated object type; `(None, None)` for everything else."""
+    """Return the schema and converter of an annotated object type; `(None, None)` for any other type."""
     plain = get_args(annotation)[0] if get_origin(annotation) is Annotated else annotation
     if plain in (None, Any, str, type(None), object, inspect.Signature.empty, *_OUTCOMES):
         return None, None
@@ -358,7 +357,7 @@ def _read_return(func: Callable[..., Any], annotation: Any) -> tuple[JsonObject 
 
 @cache
 def _generator() -> type[Any]:
-    """Pydantic's schema generator without invented titles and without warnings about defaults."""
+    """Return pydantic's schema generator without added titles, and without warnings about defaults."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class Quiet(GenerateJsonSchema):

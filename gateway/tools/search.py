@@ -1,10 +1,9 @@
-"""`WordIndex`: ranks short descriptions for a query: SQLite's full-text search (FTS5), in memory. Offline and deterministic.
+"""`WordIndex`: ranks short descriptions for a query, with SQLite's full-text search (FTS5) in memory. Used to find skills and tools.
 
-Decided: FTS5 with its `bm25()`, Porter's stemmer and Unicode's word rules. Because it is in the `sqlite3` of every Python that this
-package runs on (the storage needs SQLite as well), builds 5,000 descriptions in a tenth of the time that a scorer in Python takes,
-in a third of the memory, and answers in under a millisecond. Instead of `rank-bm25` and `bm25s` (NumPy, no stemmer of their own) and
-`tantivy` (a compiled wheel of 5 MB). Text without spaces it cannot split, so that is given to it in pairs of characters. Revisit when
-meaning has to be matched, not words.
+Decided: FTS5 with its `bm25()`, Porter's stemmer and Unicode's word rules. Because: every supported Python has it in `sqlite3`, it indexes
+5,000 descriptions in a tenth of the time and a third of the memory of a scorer in Python, and it answers in less than a millisecond.
+Instead of: `rank-bm25` and `bm25s` (they need NumPy and have no stemmer), and `tantivy` (a compiled wheel of 5 MB). FTS5 cannot split text
+without spaces, so such text is indexed in pairs of characters. Revisit when: meanings have to be matched rather than words.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from collections.abc import Sequence
 from gateway.errors import StorageError
 
 WEIGHTS = (4.0, 2.0, 1.0)
-"""What a word in the name, in the keywords and in the text says, in relation."""
+"""Weights of a match in the name, in the keywords and in the text."""
 
 MAX_QUERY_WORDS = 32
-"""Words of a query that are looked for; a task is told in fewer."""
+"""Maximum words of a query that are searched."""
 
 MIN_PREFIX = 3
-"""Characters from which the beginning of a word finds it."""
+"""Minimum characters of a word whose prefix matches are searched too."""
 
 STOP_WORDS = frozenset(
     "a an and are as at be by can do for from how i in is it me my of on or please skill skills that the this to use used "
@@ -34,23 +33,23 @@ _TABLE = "CREATE VIRTUAL TABLE words USING fts5(name, keywords, text, content=''
 _FIND = "SELECT rowid, bm25(words, ?, ?, ?) FROM words WHERE words MATCH ?"
 _WORD = re.compile(r"[^\W_]+")
 _UNSPACED = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]+")
-"""Scripts written without spaces: matched by pairs of characters."""
+"""Scripts without spaces between words, which are matched by pairs of characters."""
 
 Row = tuple[str, str, str]
 """Name, keywords and text of a document."""
 
 
 class WordIndex:
-    """A fixed list of documents. Built at the first search, by whichever thread asks; safe for several."""
+    """An index of a fixed list of documents, built by the thread of the first search. Safe for several threads."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
-        """No work yet: most gateways are never searched."""
+        """Store the documents. The index is built at the first search, because most gateways are never searched."""
         self._rows: Sequence[Row] = rows
         self._lock = threading.Lock()
         self._database: sqlite3.Connection | None = None
 
     def scores(self, query: str) -> dict[int, float]:
-        """Position → score of the documents that share a word with `query`; higher is better.
+        """Return position → score of the documents that share a word with `query`; a higher score is better.
 
         Raises:
             StorageError: This Python's SQLite has no FTS5.
@@ -77,7 +76,7 @@ def _build(rows: Sequence[Row]) -> sqlite3.Connection:
 
 
 def _to_match(query: str) -> str:
-    """The query in FTS5's syntax: any of its words, a whole one before the beginning of one."""
+    """Return the query in FTS5's syntax: any of its words, or words with such a prefix, which rank lower."""
     words = [word for word in _WORD.findall(_spaced(query)) if word.casefold() not in STOP_WORDS]
     terms: list[str] = []
     for word in dict.fromkeys(words[:MAX_QUERY_WORDS]):
@@ -88,8 +87,8 @@ def _to_match(query: str) -> str:
 
 
 def _spaced(text: str) -> str:
-    """`text` with spaces between the pairs of characters of what has none."""
-    plain = text.encode("utf-8", errors="replace").decode()  # no database takes half a character
+    """Return `text` with spaces between the pairs of characters of scripts without spaces."""
+    plain = text.encode("utf-8", errors="replace").decode()  # SQLite rejects lone surrogates
     return _UNSPACED.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", plain.replace("\x00", " "))
 
 

@@ -1,7 +1,6 @@
-"""`ToolBox`: how agents and workflows get the tools they name, without knowing the catalog. `ToolGuard`: how they gate their own.
+"""Protocols through which agents and workflows reach tools: `ToolBox` for tools that they name, `ToolGuard` for tools of their own.
 
-The catalog's owner (`app`) provides both; tests provide scripted ones. A tool box hands out guarded tools, so agents
-and workflows pass the same policy as any client.
+`app` implements them; tests have scripted ones. A tool box returns guarded tools, so agents and workflows pass the same policy as clients.
 """
 
 from __future__ import annotations
@@ -18,26 +17,25 @@ class ToolBox(Protocol):
     """Finds tools by pattern."""
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """The tools that match any of the `<source>/<glob>` patterns (`docs/read_*`, `agent/researcher`).
+        """Return the tools that match any of the `<source>/<glob>` patterns (`docs/read_*`, `agent/researcher`).
 
-        In catalog order, each once; `definition.name` is the exposed, model-safe name. A pattern that matches
-        nothing is no error.
+        In catalog order, each once; `definition.name` is the exposed name. A pattern may match no tool.
         """
         ...
 
 
 class ToolGuard(Protocol):
-    """The gate for the tools that one agent or workflow brings along itself."""
+    """The gate for the tools that one agent or workflow brings along."""
 
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
-        """The tools that policy lets exist, in order, each behind the gate. A tool that is behind the gate already is returned as it is.
+        """Return the tools that policy does not hide, in order, each behind the gate. A guarded tool is returned unchanged.
 
-        A tool that is only declared stays as it is too: its caller answers it, and nothing runs here.
+        A tool that is only declared is returned unchanged too, because its caller answers it.
         """
         ...
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
-        """Have a person approve something that is called `name` here and described by `shown`; `None` means yes.
+        """Ask a person to approve `name`, which the text `shown` describes; `None` means approved.
 
         `key` identifies the question in a durable task (`CallContext.question`).
 
@@ -47,10 +45,9 @@ class ToolGuard(Protocol):
         ...
 
     def function(self, reference: str, found: object, tool: Tool) -> Tool:
-        """`tool`, which runs the Python function `found` that a file refers to as `reference`, behind the gate.
+        """Return `tool`, which runs the Python function `found`, behind the gate. A file refers to the function as `reference`.
 
-        Raises:
-            PolicyDenied: The rules of `function` or of this source do not let the function run.
+        The gate refuses each call if the policy of `function` or of this source denies the function.
         """
         ...
 
@@ -60,7 +57,7 @@ class ToolGuards(Protocol):
     """The gates of all agents and workflows."""
 
     def guard_of(self, source: str) -> ToolGuard:
-        """The gate for the source `agent/<name>` or `workflow/<name>`, by the rules in force now."""
+        """Return the gate for the source `agent/<name>` or `workflow/<name>`, with the current policy."""
         ...
 
 
@@ -69,10 +66,10 @@ class ResourceBox(Protocol):
     """Reads resources as clients do, through the gate."""
 
     async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        """An exposed resource.
+        """Read an exposed resource.
 
         Raises:
-            NotFound: There is none with this URI (`kind` is `resource`).
-            GatewayError: It cannot be read.
+            NotFound: The URI is unknown (`kind` is `resource`).
+            GatewayError: The resource cannot be read.
         """
         ...

@@ -1,4 +1,4 @@
-"""Small tools around tools."""
+"""`RenamedTool`: a tool under another name."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gateway.tools.context import CallContext
 
 
 class RenamedTool:
-    """A tool under another name; what a `ToolBox` hands out, so that models see exposed names."""
+    """A tool under another name. A `ToolBox` returns such tools, so that models see exposed names."""
 
     def __init__(self, tool: Tool, name: str) -> None:
         self.inner = tool
         self.native_name = tool.definition.name
         self.source: str | None = getattr(tool, "source", None)
-        """Id of the source the tool is from, where it is known."""
+        """Id of the tool's source, if it is known."""
         self.definition = dataclasses.replace(tool.definition, name=name)
 
     @property
@@ -28,7 +28,7 @@ class RenamedTool:
 
     @property
     def description(self) -> str:
-        """What the model reads of it (`NamedTool`)."""
+        """The description for the model (`NamedTool`)."""
         return self.definition.description or ""
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -36,7 +36,7 @@ class RenamedTool:
         return await self.inner.call(arguments, ctx)
 
     def described(self, scopes: Sequence[str] | None, named: Sequence[str]) -> RenamedTool:
-        """This tool with the description for a caller with these scopes, or for an agent whose file names the skills `named`."""
+        """Return this tool with its description for a caller with these scopes, or for an agent whose file names the skills `named`."""
         tool, shown = self.inner, self.definition
         if not isinstance(tool, DescribingTool) or (description := tool.description_for(scopes, named)) == (shown.description or ""):
             return self
@@ -46,7 +46,7 @@ class RenamedTool:
 
 
 def named(tool: Tool) -> NamedTool:
-    """Return the tool itself if it has a name and a description of its own, else the tool with those of its definition."""
+    """Return the tool if it has the attributes `name` and `description`, else the tool with those of its definition."""
     if hasattr(tool, "name") and hasattr(tool, "description"):
         return cast("NamedTool", tool)
     return RenamedTool(tool, tool.definition.name)

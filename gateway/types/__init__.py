@@ -1,1 +1,1 @@
-"""Provider-neutral messages, contents, responses and options of the agent runtime."""
+"""Messages, contents, responses and options of agents and chat clients, independent of the model provider."""

@@ -1,4 +1,4 @@
-"""What may be attached to contents: where something comes from, and what it cost."""
+"""Annotations (sources of a content) and token counts of a response."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Literal, TypedDict, cast
 from gateway.json_types import JsonObject
 
 UsageDetails = dict[str, int]
-"""`input_token_count`, `output_token_count`, `total_token_count` and provider extras; missing means unknown."""
+"""`input_token_count`, `output_token_count`, `total_token_count` and a provider's own counts. A missing key means unknown."""
 
 
 def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails | None:
-    """Both counts together; `None` where neither is known. What is no number, as some providers send, is left out."""
+    """Add two token counts key by key; `None` if both are unknown. Values that are not integers are dropped: some providers send them."""
     if first is None or second is None:
         return first or second
     added: UsageDetails = {}
@@ -24,11 +24,11 @@ def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageD
 
 
 add_usage_details = add_usage
-"""Agent-framework's name."""
+"""Name in agent-framework."""
 
 
 class TextSpanRegion(TypedDict, total=False):
-    """The part of a text that an annotation is about: `start_index` inclusive, `end_index` exclusive."""
+    """A range of characters: `start_index` inclusive, `end_index` exclusive."""
 
     type: Literal["text_span"]
     start_index: int
@@ -36,7 +36,7 @@ class TextSpanRegion(TypedDict, total=False):
 
 
 class Annotation(TypedDict, total=False):
-    """Where something in a content comes from. Every key is optional."""
+    """The source of a content. Every key is optional."""
 
     type: Literal["citation"]
     title: str

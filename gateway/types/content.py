@@ -1,7 +1,7 @@
-"""`Content`: one piece of a message, of any kind; provider-neutral.
+"""`Content`: one piece of a message (text, tool call, image, …) in a form that does not depend on the model provider.
 
-One class with a `type` instead of a class per kind (requirements C12). Kinds and fields that Moongate does not know
-survive `from_dict` and `to_dict`. Chat clients translate; nothing here knows a provider's wire.
+One class with a `type` covers all kinds. Kinds and fields unknown to Moongate survive `from_dict` and `to_dict`.
+Chat clients convert contents to and from a provider's wire format; this module knows no such format.
 """
 
 from __future__ import annotations
@@ -9,19 +9,25 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypedDict, Unpack, cast
 
 from gateway.errors import AdditionItemMismatch, ContentError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import Annotation, UsageDetails, add_usage
-from gateway.types.arguments import Arguments, decoded, join_arguments, read_arguments
+from gateway.types.call_arguments import Arguments, decoded, join_arguments, read_arguments
 from gateway.types.copying import joined_raw, sharing_raw
 
-Annotations = Sequence[Annotation] | None
+
+class CommonFields(TypedDict, total=False):
+    """Keyword arguments that every factory of `Content` accepts."""
+
+    annotations: Sequence[Annotation] | None
+    additional_properties: JsonMapping | None
+    raw_representation: object
 
 
 class _TextItems:
-    """Compute `items` of a result that was made without items: its text or JSON. A value in the instance's `__dict__` takes precedence."""
+    """Compute `items` of a result created without items: its text or JSON. A value in the instance's `__dict__` takes precedence."""
 
     def __get__(self, instance: Content | None, owner: type[Content]) -> list[Content] | None:
         if instance is None or instance.type != "function_result" or instance.result is None:
@@ -31,29 +37,29 @@ class _TextItems:
 
 
 class Content:
-    """A piece of a message. `type` says which attributes mean something; the others are `None`. All may be set."""
+    """A piece of a message. `type` decides which attributes are used; the others are `None`. All may be set."""
 
     text: str | None = None
-    """Of `text` and `text_reasoning`."""
+    """For `text` and `text_reasoning`."""
     protected_data: str | None = None
-    """Of `text_reasoning`: what the provider wants back unread."""
+    """For `text_reasoning`: opaque data that the provider needs back unchanged."""
     uri: str | None = None
-    """Of `uri` and `data`; a `data:` URI in the second."""
+    """For `uri` and `data`; `data` holds a `data:` URI."""
     media_type: str | None = None
     message: str | None = None
     error_code: str | None = None
     error_details: str | None = None
     usage_details: UsageDetails | None = None
     call_id: str | None = None
-    """Pairs a call with its result."""
+    """Links a call to its result."""
     name: str | None = None
     arguments: Arguments = None
-    """Of a call: as the model wrote them, or decoded."""
+    """For a call: JSON text as the model wrote it, or a decoded object."""
     exception: str | None = None
-    """Of a `function_result`: what went wrong, in detail; for callers and logs, the model reads `result`."""
+    """For a `function_result`: error detail for callers and logs; the model reads `result`."""
     result: JsonValue = None
     items: Sequence[Content] | None = cast("Sequence[Content] | None", _TextItems())
-    """Of a `function_result`: its contents, such as texts and images; of a result that is a text, one text content that holds it."""
+    """For a `function_result`: its contents, such as texts and images. A text result has one text content by default."""
     file_id: str | None = None
     vector_store_id: str | None = None
     inputs: Sequence[Content] | None = None
@@ -72,14 +78,14 @@ class Content:
     output: JsonValue = None
     id: str | None = None
     function_call: Content | None = None
-    """Of an approval request or response: the call that it is about."""
+    """For an approval request or response: the call to approve."""
     user_input_request: bool | None = None
-    """Whether a person must answer before the run can go on."""
+    """Whether a person must answer before the run can continue."""
     approved: bool | None = None
     consent_link: str | None = None
     annotations: Sequence[Annotation] | None = None
     raw_representation: object = None
-    """The provider's own object, where there is one; never serialised."""
+    """The provider's own object, if there is one; never serialised."""
 
     def __init__(
         self,
@@ -89,35 +95,30 @@ class Content:
         raw_representation: object = None,
         **fields: JsonValue,
     ) -> None:
-        """`fields` are the kind's own values; `None` is as good as absent. The factories below name them."""
+        """`fields` are the attributes of this `type`; `None` counts as absent. Each `from_…` factory names those of its type."""
+        self.__dict__["type"] = type
+        self._set(fields)
+        self.__dict__["additional_properties"] = dict(additional_properties) if additional_properties else {}
+        if raw_representation is not None:
+            self.__dict__["raw_representation"] = raw_representation
+
+    def _set(self, fields: JsonMapping) -> None:
         values = self.__dict__
-        values["type"] = type
         for key, value in fields.items():
             if value is not None:
                 if key not in _FIELDS:
                     values.setdefault("_unknown", {})[key] = value
                 else:
                     values[key] = value
-        values["additional_properties"] = dict(additional_properties) if additional_properties else {}
-        if raw_representation is not None:
-            values["raw_representation"] = raw_representation
+
 
     type: str
     additional_properties: JsonObject
 
-    # -- factories ---------------------------------------------------------------------------------------------
-
     @classmethod
-    def from_text(
-        cls,
-        text: str,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """Plain text."""
-        return cls(
-            "text", text=text, annotations=annotations, additional_properties=additional_properties, raw_representation=raw_representation
-        )
+    def from_text(cls, text: str, **common: Unpack[CommonFields]) -> Content:
+        """Return plain text."""
+        return cls._make("text", common, text=text)
 
     @classmethod
     def from_text_reasoning(
@@ -126,40 +127,24 @@ class Content:
         *,
         id: str | None = None,
         protected_data: str | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """A model's reasoning: what it shows of it, and `protected_data` for the provider to read again."""
-        return cls("text_reasoning", text=text, id=id, protected_data=protected_data, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        """Return a model's reasoning: its readable `text`, and `protected_data` to send back to the provider unchanged."""
+        return cls._make("text_reasoning", common, text=text, id=id, protected_data=protected_data)
 
     @classmethod
-    def from_uri(
-        cls,
-        uri: str,
-        media_type: str | None = None,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """Data by reference; a `data:` URI becomes a `data` content."""
+    def from_uri(cls, uri: str, media_type: str | None = None, **common: Unpack[CommonFields]) -> Content:
+        """Return a reference to data. A `data:` URI becomes a `data` content."""
         kind = "uri"
         if uri.startswith("data:") and "," in uri:
             kind, media_type = "data", media_type or uri[5:].partition(",")[0].partition(";")[0] or "text/plain"
-        return cls(kind, uri=uri, media_type=media_type, annotations=annotations)._with(additional_properties, raw_representation)
+        return cls._make(kind, common, uri=uri, media_type=media_type)
 
     @classmethod
-    def from_data(
-        cls,
-        data: bytes | str,
-        media_type: str,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """Data inline: bytes, or text that is base64 already."""
+    def from_data(cls, data: bytes | str, media_type: str, **common: Unpack[CommonFields]) -> Content:
+        """Return inline data, from bytes or from base64 text."""
         encoded = data if isinstance(data, str) else base64.b64encode(data).decode("ascii")
-        return cls("data", uri=f"data:{media_type};base64,{encoded}", media_type=media_type, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        return cls._make("data", common, uri=f"data:{media_type};base64,{encoded}", media_type=media_type)
 
     @classmethod
     def from_error(
@@ -167,25 +152,15 @@ class Content:
         message: str | None = None,
         error_code: str | None = None,
         error_details: str | None = None,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """A provider's error inside a response."""
-        return cls("error", message=message, error_code=error_code, error_details=error_details, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        """Return an error that a provider reported inside a response."""
+        return cls._make("error", common, message=message, error_code=error_code, error_details=error_details)
 
     @classmethod
-    def from_usage(
-        cls,
-        usage_details: JsonMapping,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """Token counts arriving in a stream."""
-        return cls("usage", usage_details=dict(usage_details), annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+    def from_usage(cls, usage_details: JsonMapping, **common: Unpack[CommonFields]) -> Content:
+        """Return token counts that arrived in a stream."""
+        return cls._make("usage", common, usage_details=dict(usage_details))
 
     @classmethod
     def from_function_call(
@@ -195,12 +170,10 @@ class Content:
         arguments: str | JsonMapping | None = None,
         *,
         exception: str | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """A model's wish to call a tool; `arguments` as the model wrote them, or decoded."""
-        return cls("function_call", call_id=call_id, name=name, arguments=arguments, exception=exception, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        """Return a model's request to call a tool; `arguments` are JSON text or a decoded object."""
+        return cls._make("function_call", common, call_id=call_id, name=name, arguments=arguments, exception=exception)
 
     @classmethod
     def from_function_result(
@@ -210,12 +183,12 @@ class Content:
         exception: str | None = None,
         *,
         items: Sequence[Content] | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """What a tool call gave. `exception` is for logs and callers; the model sees `result` and `items`.
+        """Return the result of a tool call. The model sees `result` and `items`; `exception` is for logs and callers.
 
-        Contents as `result` are taken apart: their texts and the names of the others are the result, and where there
-        are others the contents are the items, for models that can see more than text.
+        If `result` is a content or a list of contents, it becomes text: texts as they are, other contents as their labels.
+        If any of them is not text, all of them become `items`, for models that accept images or files.
         """
         if isinstance(result, Content):
             result = [result]
@@ -223,36 +196,17 @@ class Content:
             contents = cast("list[Content]", result)
             result = "\n".join(item.text or "" if item.type == "text" else item.label for item in contents)
             items = items or (contents if any(item.type != "text" for item in contents) else None)
-        return cls("function_result", call_id=call_id, result=result, exception=exception, items=items, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        return cls._make("function_result", common, call_id=call_id, result=result, exception=exception, items=items)
 
     @classmethod
-    def from_function_approval_request(
-        cls,
-        id: str,
-        function_call: Content,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """A person must say whether `function_call` may run; `to_function_approval_response` answers it."""
-        return cls("function_approval_request", id=id, function_call=function_call, user_input_request=True, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+    def from_function_approval_request(cls, id: str, function_call: Content, **common: Unpack[CommonFields]) -> Content:
+        """Return a request that a person approves `function_call`; answer it with `to_function_approval_response`."""
+        return cls._make("function_approval_request", common, id=id, function_call=function_call, user_input_request=True)
 
     @classmethod
-    def from_function_approval_response(
-        cls,
-        approved: bool,
-        id: str,
-        function_call: Content,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """A person's answer to the approval request `id`."""
-        return cls("function_approval_response", approved=approved, id=id, function_call=function_call, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+    def from_function_approval_response(cls, approved: bool, id: str, function_call: Content, **common: Unpack[CommonFields]) -> Content:
+        """Return a person's answer to the approval request `id`."""
+        return cls._make("function_approval_response", common, approved=approved, id=id, function_call=function_call)
 
     @classmethod
     def from_hosted_file(
@@ -261,24 +215,15 @@ class Content:
         *,
         media_type: str | None = None,
         name: str | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """A file that the provider keeps."""
-        return cls("hosted_file", file_id=file_id, media_type=media_type, name=name, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        """Return a reference to a file stored by the provider."""
+        return cls._make("hosted_file", common, file_id=file_id, media_type=media_type, name=name)
 
     @classmethod
-    def from_hosted_vector_store(
-        cls,
-        vector_store_id: str,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """A vector store that the provider keeps."""
-        return cls("hosted_vector_store", vector_store_id=vector_store_id, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+    def from_hosted_vector_store(cls, vector_store_id: str, **common: Unpack[CommonFields]) -> Content:
+        """Return a reference to a vector store of the provider."""
+        return cls._make("hosted_vector_store", common, vector_store_id=vector_store_id)
 
     @classmethod
     def from_code_interpreter_tool_call(
@@ -286,12 +231,10 @@ class Content:
         *,
         call_id: str | None = None,
         inputs: Sequence[Content] | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """The provider ran code."""
-        return cls("code_interpreter_tool_call", call_id=call_id, inputs=inputs, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        """Return a run of code by the provider."""
+        return cls._make("code_interpreter_tool_call", common, call_id=call_id, inputs=inputs)
 
     @classmethod
     def from_code_interpreter_tool_result(
@@ -299,24 +242,15 @@ class Content:
         *,
         call_id: str | None = None,
         outputs: Sequence[Content] | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """What the provider's code gave."""
-        return cls("code_interpreter_tool_result", call_id=call_id, outputs=outputs, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        """Return the output of code that the provider ran."""
+        return cls._make("code_interpreter_tool_result", common, call_id=call_id, outputs=outputs)
 
     @classmethod
-    def from_image_generation_tool_call(
-        cls,
-        *,
-        image_id: str | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """The provider makes an image."""
-        return cls("image_generation_tool_call", image_id=image_id, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+    def from_image_generation_tool_call(cls, *, image_id: str | None = None, **common: Unpack[CommonFields]) -> Content:
+        """Return the start of an image generation by the provider."""
+        return cls._make("image_generation_tool_call", common, image_id=image_id)
 
     @classmethod
     def from_image_generation_tool_result(
@@ -324,12 +258,10 @@ class Content:
         *,
         image_id: str | None = None,
         outputs: object = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """The image that the provider made."""
-        return cls("image_generation_tool_result", image_id=image_id, outputs=outputs, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+        """Return an image that the provider generated."""
+        return cls._make("image_generation_tool_result", common, image_id=image_id, outputs=outputs)
 
     @classmethod
     def from_mcp_server_tool_call(
@@ -339,25 +271,15 @@ class Content:
         *,
         server_name: str | None = None,
         arguments: str | JsonMapping | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """The provider called a remote MCP server."""
-        made = cls("mcp_server_tool_call", call_id=call_id, tool_name=tool_name, server_name=server_name, arguments=arguments)
-        made.annotations = annotations
-        return made._with(additional_properties, raw_representation)
+        """Return a call that the provider sent to a remote MCP server."""
+        return cls._make("mcp_server_tool_call", common, call_id=call_id, tool_name=tool_name, server_name=server_name, arguments=arguments)
 
     @classmethod
-    def from_mcp_server_tool_result(
-        cls,
-        call_id: str,
-        *,
-        output: JsonValue = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """What the remote MCP server answered the provider."""
-        return cls("mcp_server_tool_result", call_id=call_id, output=output, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+    def from_mcp_server_tool_result(cls, call_id: str, *, output: JsonValue = None, **common: Unpack[CommonFields]) -> Content:
+        """Return the result that a remote MCP server sent to the provider."""
+        return cls._make("mcp_server_tool_result", common, call_id=call_id, output=output)
 
     @classmethod
     def from_search_tool_call(
@@ -367,11 +289,10 @@ class Content:
         tool_name: str,
         arguments: str | JsonMapping | None = None,
         status: str | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """The provider searched."""
-        made = cls("search_tool_call", call_id=call_id, tool_name=tool_name, arguments=arguments, status=status, annotations=annotations)
-        return made._with(additional_properties, raw_representation)
+        """Return a search by the provider."""
+        return cls._make("search_tool_call", common, call_id=call_id, tool_name=tool_name, arguments=arguments, status=status)
 
     @classmethod
     def from_search_tool_result(
@@ -382,12 +303,10 @@ class Content:
         result: JsonValue = None,
         items: Sequence[Content] | None = None,
         status: str | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """What the provider's search found."""
-        made = cls("search_tool_result", call_id=call_id, tool_name=tool_name, result=result, items=items, status=status)
-        made.annotations = annotations
-        return made._with(additional_properties, raw_representation)
+        """Return the results of a search by the provider."""
+        return cls._make("search_tool_result", common, call_id=call_id, tool_name=tool_name, result=result, items=items, status=status)
 
     @classmethod
     def from_shell_tool_call(
@@ -398,12 +317,11 @@ class Content:
         timeout_ms: int | None = None,
         max_output_length: int | None = None,
         status: str | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """A model's wish to run shell commands."""
-        made = cls("shell_tool_call", call_id=call_id, commands=commands, timeout_ms=timeout_ms, max_output_length=max_output_length)
-        made.status, made.annotations = status, annotations
-        return made._with(additional_properties, raw_representation)
+        """Return a model's request to run shell commands."""
+        limits: JsonObject = {"timeout_ms": timeout_ms, "max_output_length": max_output_length}
+        return cls._make("shell_tool_call", common, call_id=call_id, commands=commands, status=status, **limits)
 
     @classmethod
     def from_shell_tool_result(
@@ -412,11 +330,10 @@ class Content:
         call_id: str | None = None,
         outputs: Sequence[Content] | None = None,
         max_output_length: int | None = None,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """What shell commands gave, one `shell_command_output` each."""
-        made = cls("shell_tool_result", call_id=call_id, outputs=outputs, max_output_length=max_output_length, annotations=annotations)
-        return made._with(additional_properties, raw_representation)
+        """Return the results of shell commands: one `shell_command_output` per command."""
+        return cls._make("shell_tool_result", common, call_id=call_id, outputs=outputs, max_output_length=max_output_length)
 
     @classmethod
     def from_shell_command_output(
@@ -426,50 +343,39 @@ class Content:
         stderr: str | None = None,
         exit_code: int | None = None,
         timed_out: bool | None = None,
-        additional_properties: JsonMapping | None = None,
-        raw_representation: object = None,
+        **common: Unpack[CommonFields],
     ) -> Content:
-        """What one shell command printed and how it ended."""
-        return cls("shell_command_output", stdout=stdout, stderr=stderr, exit_code=exit_code, timed_out=timed_out)._with(
-            additional_properties, raw_representation
-        )
+        """Return the output and exit code of one shell command."""
+        return cls._make("shell_command_output", common, stdout=stdout, stderr=stderr, exit_code=exit_code, timed_out=timed_out)
 
     @classmethod
-    def from_oauth_consent_request(
-        cls,
-        consent_link: str,
-        *,
-        annotations: Annotations = None, additional_properties: JsonMapping | None = None, raw_representation: object = None,
-    ) -> Content:
-        """A person must consent at `consent_link` before the run can go on."""
-        return cls("oauth_consent_request", consent_link=consent_link, user_input_request=True, annotations=annotations)._with(
-            additional_properties, raw_representation
-        )
+    def from_oauth_consent_request(cls, consent_link: str, **common: Unpack[CommonFields]) -> Content:
+        """Return a request that a person consents at `consent_link`; the run cannot continue before."""
+        return cls._make("oauth_consent_request", common, consent_link=consent_link, user_input_request=True)
 
-    def _with(self, additional_properties: JsonMapping | None, raw_representation: object) -> Content:
-        if additional_properties:
-            self.additional_properties = dict(additional_properties)
-        if raw_representation is not None:
-            self.raw_representation = raw_representation
-        return self
+    @classmethod
+    def _make(cls, type: str, common: CommonFields, **fields: JsonValue) -> Content:
+        if unknown := common.keys() - CommonFields.__annotations__.keys():
+            raise TypeError(f"unexpected keyword argument {min(unknown)!r} for a {type} content")
+        return cls(type, **fields, **common)
 
     def has_top_level_media_type(self, top_level_media_type: Literal["application", "audio", "image", "text"]) -> bool:
-        """Whether the media type is of that family."""
+        """Return whether `media_type` belongs to this family, such as `image`."""
         return (self.media_type or "").partition("/")[0].lower() == top_level_media_type.lower()
 
     @property
     def label(self) -> str:
-        """What stands for this where only text can be shown."""
+        """Placeholder for this content in plain text, such as `[image: cat.png]`."""
         name = self.additional_properties.get("name") or self.name
         what = f"resource {self.uri}" if self.type == "uri" else (self.media_type or "").partition("/")[0] or self.type
         detail = f": {name}" if name else "" if self.type == "uri" or not self.media_type else f" ({self.media_type})"
         return f"[{what}{detail}]"
 
     def to_function_approval_response(self, approved: bool) -> Content:
-        """The answer to this `function_approval_request`.
+        """Return a person's answer to this approval request.
 
         Raises:
-            ContentError: It is something else.
+            ContentError: This content is not a `function_approval_request`.
         """
         if self.type != "function_approval_request" or self.function_call is None:
             raise ContentError(f"Only a function_approval_request can be answered, not a {self.type}.")
@@ -478,17 +384,17 @@ class Content:
         )
 
     def parse_arguments(self) -> JsonObject:
-        """The arguments of a call as an object, to show or to look into; what is no object is there under `raw`."""
+        """Return a call's arguments as an object for display or inspection. Any other value is returned under the key `raw`."""
         try:
             return read_arguments(self.arguments)
         except ValueError:
             return {"raw": decoded(cast("str", self.arguments))}
 
     def __add__(self, other: Content) -> Content:
-        """Two neighbouring parts of one text, call or usage as one content.
+        """Join two adjacent parts of one text, call or usage.
 
         Raises:
-            AdditionItemMismatch: The two are no parts of one thing.
+            AdditionItemMismatch: The parts have different types or ids, or contents of this type cannot be joined.
         """
         if not isinstance(cast("object", other), Content):
             return NotImplemented
@@ -512,7 +418,7 @@ class Content:
         return joined
 
     def to_dict(self, *, exclude_none: bool = True, exclude: set[str] | None = None) -> JsonObject:
-        """JSON form: `type` beside the kind's own fields; `exclude` names fields to leave out."""
+        """Return the JSON form: `type` and all set fields except those in `exclude`."""
         data: JsonObject = {"type": self.type}
         for key, value in _values(self).items():
             if (value is not None or not exclude_none) and key not in (exclude or ()):
@@ -523,10 +429,10 @@ class Content:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Content:
-        """The inverse of `to_dict`, for known and unknown kinds.
+        """Return the content whose `to_dict` is `data`, for known and unknown types.
 
         Raises:
-            ContentError: It has no `type`.
+            ContentError: `data` has no `type`.
         """
         if not isinstance(data.get("type"), str):
             raise ContentError("A content needs a `type`.")
@@ -537,12 +443,7 @@ class Content:
         if "function_call" in values:
             values["function_call"] = _content(values["function_call"])
         made = cls(str(data["type"]), additional_properties=data.get("additional_properties"))
-        for key, value in values.items():
-            if value is not None:
-                if key in _FIELDS:
-                    made.__dict__[key] = value
-                else:
-                    made.__dict__.setdefault("_unknown", {})[key] = value
+        made._set(values)
         return made
 
     def __eq__(self, other: object) -> bool:
@@ -563,7 +464,7 @@ class Content:
 
 _OWN = frozenset({"type", "additional_properties", "raw_representation"})
 _FIELDS = frozenset(Content.__annotations__) - _OWN
-"""Attributes of the kinds that Moongate knows."""
+"""Attributes that a known type can have."""
 
 _NESTED: Mapping[str, tuple[str, ...]] = {
     "function_result": ("items",),
@@ -572,11 +473,10 @@ _NESTED: Mapping[str, tuple[str, ...]] = {
     "code_interpreter_tool_result": ("outputs",),
     "shell_tool_result": ("outputs",),
 }
-"""Fields that hold contents, by kind; anywhere else a list of objects is somebody's data."""
+"""Fields that hold contents, by type. In all other fields a list of objects is plain data."""
 
 
 def _values(content: Content) -> JsonObject:
-    """The fields that were set, unknown ones included, in their order."""
     values = {key: value for key, value in content.__dict__.items() if key in _FIELDS}
     return {**values, **content.__dict__.get("_unknown", {})}
 
@@ -589,5 +489,5 @@ def _plain(value: JsonValue) -> JsonValue:
     return value
 
 
-def _content(item: Any) -> Any:  # what is no content is handed through
+def _content(item: Any) -> Any:  # other values pass unchanged
     return Content.from_dict(cast("JsonObject", item)) if isinstance(item, dict) and "type" in item else cast("object", item)

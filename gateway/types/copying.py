@@ -1,4 +1,4 @@
-"""What becomes of a provider's own object (`raw_representation`) when its carrier is copied deeply or joined to another one."""
+"""Deep copying and joining of objects that carry a provider's own object (`raw_representation`), which is shared, never copied."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ RAW = "raw_representation"
 
 
 def sharing_raw(original: T, memo: dict[int, Any]) -> T:
-    """`__deepcopy__` of contents, messages, responses and their updates."""
+    """Copy deeply but share `raw_representation`: the `__deepcopy__` of contents, messages, responses and updates."""
     made = type(original).__new__(type(original))
     memo[id(original)] = made
     slots = [name for kind in type(original).__mro__ for name in getattr(kind, "__slots__", ())]
@@ -23,13 +23,13 @@ def sharing_raw(original: T, memo: dict[int, Any]) -> T:
 
 
 def last_raw(raw: object) -> object:
-    """Return the provider's object of the last part: that of a whole answer, which no stream was asked for."""
+    """Return the provider object of the last part of a response; used when the caller did not request a stream."""
     parts = cast("list[object]", raw) if isinstance(raw, list) else [raw]
     return parts[-1] if parts else None
 
 
 def joined_raw(first: object, second: object) -> object:
-    """Return the provider's objects of two joined contents: the only one, or a list of all of them in order."""
+    """Return the provider objects of two joined parts: a single object unchanged, several as a list in order."""
     found = [raw for raw in (first, second) if raw is not None]
     if len(found) == 1 and not isinstance(found[0], list):
         return found[0]

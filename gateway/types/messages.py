@@ -1,4 +1,4 @@
-"""`Message`: who said what in a conversation, provider-neutral."""
+"""`Message`: one message of a conversation, in a form that does not depend on the model provider."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RoleLiteral = Role
 
 
 class Message:
-    """One message. Strings and dicts among `contents` become `Content`."""
+    """A message of one role. Strings and dicts in `contents` become `Content`."""
 
     __slots__ = ("additional_properties", "author_name", "contents", "message_id", "raw_representation", "role")
 
@@ -30,7 +30,7 @@ class Message:
         additional_properties: JsonMapping | None = None,
         raw_representation: object = None,
     ) -> None:
-        """`role` may be one that only a provider knows; `raw_representation` is never serialised."""
+        """`role` may be a role that only one provider has; `raw_representation` is never serialised."""
         self.role = cast("Role", role)
         self.contents: list[Content] = to_contents(contents)
         self.author_name = author_name
@@ -40,11 +40,11 @@ class Message:
 
     @property
     def text(self) -> str:
-        """All text contents, with spaces between them."""
+        """Text of all text contents, joined with spaces."""
         return " ".join(c.text or "" for c in self.contents if c.type == "text")
 
     def to_dict(self) -> JsonObject:
-        """JSON form."""
+        """Return the JSON form, without `raw_representation`."""
         data: JsonObject = {"type": "message", "role": self.role, "contents": [c.to_dict() for c in self.contents]}
         for key in ("author_name", "message_id"):
             if (value := getattr(self, key)) is not None:
@@ -54,12 +54,12 @@ class Message:
         return data
 
     def to_json(self) -> str:
-        """`to_dict` as text."""
+        """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Message:
-        """The inverse of `to_dict`."""
+        """Return the message whose `to_dict` is `data`."""
         return cls(
             str(data["role"]),
             cast("list[JsonMapping]", data.get("contents") or []),
@@ -70,7 +70,7 @@ class Message:
 
     @classmethod
     def from_json(cls, text: str) -> Message:
-        """The inverse of `to_json`."""
+        """Return the message whose `to_json` is `text`."""
         return cls.from_dict(json.loads(text))
 
     def __eq__(self, other: object) -> bool:
@@ -84,14 +84,14 @@ class Message:
 
 
 AgentRunInputs = Union[str, Content, Message, Sequence[Union[str, Content, Message]]]  # noqa: UP007  # an alias that is a value
-"""What a caller may pass as messages; strings and contents are the user's."""
+"""Messages that a caller may pass to an agent or a chat client. Strings and contents become user messages."""
 
 
 def to_contents(contents: Content | str | JsonMapping | Sequence[Content | str | JsonMapping] | None) -> list[Content]:
-    """Return what a caller passed as the contents of a message or an update, as a list of `Content`.
+    """Return the contents of a message or an update as a new list of `Content`.
 
     Raises:
-        ContentError: An item is not a `Content`, a text or an object with a `type`.
+        ContentError: An item is not a `Content`, a string or an object with a `type`.
     """
     if contents is None:
         return []
@@ -109,7 +109,7 @@ def _to_content(item: object) -> Content:
 
 
 def to_messages(messages: AgentRunInputs | None) -> list[Message]:
-    """What a caller may pass as messages, as a list of its own."""
+    """Return a new list of messages; strings and contents become user messages."""
     if messages is None:
         return []
     given = [messages] if isinstance(messages, str | Message | Content) else messages
@@ -117,11 +117,11 @@ def to_messages(messages: AgentRunInputs | None) -> list[Message]:
 
 
 normalize_messages = to_messages
-"""Agent-framework's name."""
+"""Name in agent-framework."""
 
 
 def own_copies(messages: Sequence[Message]) -> list[Message]:
-    """The messages, with those that the loop edits as copies: the caller keeps what it gave."""
+    """Copy the messages that the function loop edits (those with calls or approvals), so that the caller's objects stay unchanged."""
     return [
         Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)
         if any(content.type in ("function_approval_request", "function_approval_response", "function_call") for content in m.contents)

@@ -1,4 +1,4 @@
-"""`ChatOptions`: what a caller may ask of a chat client, in names every client understands."""
+"""`ChatOptions`: options of a model call, with the same names for every chat client."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class ToolMode(TypedDict, total=False):
 
     mode: Literal["auto", "required", "none"]
     required_function_name: str
-    """With `required`: this tool and no other."""
+    """With `required`: the only tool that the model may call."""
     allowed_tools: list[str]
-    """The tools it may choose from; all where left out."""
+    """Tools that the model may choose from; all tools if absent."""
 
 
 class ChatOptions(TypedDict, total=False):
-    """Every key is optional; a client translates what it can and ignores the rest. Clients extend it with their own."""
+    """Options of a model call, all optional. A client ignores options that its provider does not support, and may add its own."""
 
     model: str
     temperature: float
@@ -35,29 +35,30 @@ class ChatOptions(TypedDict, total=False):
     frequency_penalty: float
     presence_penalty: float
     tools: Any
-    """Tools of a call: what `normalize_tools` takes. Only definitions are sent."""
+    """Tools for this call, in any form that `normalize_tools` accepts. Only their definitions are sent."""
     tool_choice: ToolMode | Literal["auto", "required", "none"] | None
     allow_multiple_tool_calls: bool
     response_format: type[BaseModel] | JsonObject | None
-    """What the answer must satisfy: a pydantic model, or a JSON Schema, which is passed as it is (requirements SO1)."""
+    """Format of the answer: a pydantic model, or a JSON Schema, which is sent unchanged."""
     instructions: str
-    """Put before the messages as a system message."""
+    """Sent as a system message before the other messages."""
     metadata: JsonObject
     user: str
     store: bool
-    """Whether the provider keeps the conversation."""
+    """Whether the provider stores the conversation."""
     conversation_id: str
-    """A conversation that the provider keeps."""
+    """Id of a conversation that the provider stores."""
     additional_properties: JsonObject
     loop: JsonMapping
-    """Limits of this run's function loop, over the agent's (requirements C11); never sent."""
+    """Limits of the function loop for this run; override the agent's limits. Never sent."""
 
 
 def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
-    """A tool choice in its long form; `None` where nothing was chosen.
+    """Return a tool choice as an object, or `None` if the caller chose nothing.
 
     Raises:
-        ContentError: It is none of `auto`, `required`, `none`, names a function without `required`, or allows what are no names.
+        ContentError: The mode is not `auto`, `required` or `none`; a function is named without `required`; or
+            `allowed_tools` is not a list of names.
     """
     if choice is None:
         return None
@@ -73,4 +74,4 @@ def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
 
 
 validate_tool_mode = tool_mode
-"""Agent-framework's name."""
+"""Name in agent-framework."""

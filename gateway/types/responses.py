@@ -1,6 +1,6 @@
-"""Responses of chat clients and agents, whole and streamed.
+"""Responses of chat clients and agents: whole (`ChatResponse`, `AgentResponse`) and streamed (their updates).
 
-A streamed response is a sequence of updates; `from_updates` folds them, so a run written as a stream needs no twin.
+A streamed response is a sequence of updates; `from_updates` folds the updates into a whole response.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from types import GenericAlias
-from typing import Any, Literal, NewType, Self, TypeVar, cast
+from typing import Any, ClassVar, Literal, NewType, Self, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import UsageDetails, add_usage, add_usage_details
 from gateway.types.content import Content
-from gateway.types.copying import RAW, joined_raw, sharing_raw
+from gateway.types.copying import RAW, sharing_raw
+from gateway.types.joining import add_raw, append_content, stop_growing
 from gateway.types.messages import Message, Role, to_contents
 from gateway.types.streams import ResponseStream
 from gateway.types.structured import ResponseFormat, parse_answer
@@ -33,37 +34,37 @@ __all__ = [
 
 
 FinishReasonLiteral = Literal["stop", "length", "tool_calls", "content_filter"]
-"""Why a model stopped, in the words of most providers."""
+"""Why a model stopped, as named by most providers."""
 
 FinishReason = NewType("FinishReason", str)
-"""Why a model stopped, where a provider has a word of its own."""
+"""Why a model stopped; also a provider's own name."""
 
 ContinuationToken = dict[str, Any]
-"""Where a response that is still being made can be picked up; opaque, and only for the client that gave it."""
+"""Opaque position from which an unfinished response can be continued; valid only for the client that returned it."""
 
 Timestamp = str | datetime
-"""When something was made: a `datetime`, or ISO 8601 text, which is its JSON form."""
+"""Creation time: a `datetime`, or ISO 8601 text, which is also its JSON form."""
 
 _ResponseT = TypeVar("_ResponseT", "ChatResponse", "AgentResponse")
 
 
 GivenMessages = Message | JsonMapping | Sequence[Message | JsonMapping] | None
-"""Messages of a response, as objects or in their JSON form."""
+"""Messages of a response, as objects or as JSON."""
 
 
 GivenContents = str | Content | JsonMapping | Sequence[Content | str | JsonMapping] | None
-"""Contents of a message or an update, as objects, as texts or in their JSON form."""
+"""Contents of a message or an update, as objects, text or JSON."""
 
 
 class _Unparsed:
-    """Stands for a value that was not read yet; a class, because copies of it must be itself."""
+    """Marks a value that was not parsed yet. A class, because copying a class returns the same object."""
 
 
 _UNPARSED = _Unparsed
 
 
 class _Update:
-    """What parts of responses share: their text, and their JSON form."""
+    """Base of both kinds of update: text and JSON form."""
 
     __slots__ = ()
 
@@ -73,14 +74,14 @@ class _Update:
 
     @property
     def text(self) -> str:
-        """The text in this part."""
+        """Text of this update."""
         return "".join(c.text or "" for c in self.contents if c.type == "text")
 
     def __str__(self) -> str:
         return self.text
 
     def to_dict(self) -> JsonObject:
-        """JSON form; the provider's own object is left out."""
+        """Return the JSON form, without `raw_representation`."""
         data: JsonObject = {"type": _KINDS[type(self).__name__], "contents": [content.to_dict() for content in self.contents]}
         for name in (own.name for own in fields(cast("Any", self)) if own.name not in ("contents", RAW)):
             if (value := getattr(self, name)) is not None:
@@ -88,18 +89,18 @@ class _Update:
         return data
 
     def to_json(self) -> str:
-        """`to_dict` as text."""
+        """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> Self:
-        """The inverse of `to_dict`."""
+        """Return the update whose `to_dict` is `data`."""
         known = {own.name for own in fields(cast("Any", cls))} - {"contents"}
         return cls(to_contents(data.get("contents")), **{key: value for key, value in data.items() if key in known})  # pyright: ignore[reportCallIssue]  # the dataclass's
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The inverse of `to_json`."""
+        """Return the update whose `to_json` is `text`."""
         return cls.from_dict(json.loads(text))
 
 
@@ -121,7 +122,7 @@ class ChatResponseUpdate(_Update):
     response_id: str | None = None
     model: str | None = None
     finish_reason: str | None = None
-    """A `FinishReasonLiteral` or the provider's own word, on the last part."""
+    """A `FinishReasonLiteral` or a provider's own name; set on the last update."""
     author_name: str | None = None
     message_id: str | None = None
     conversation_id: str | None = None
@@ -145,7 +146,7 @@ class ChatResponseUpdate(_Update):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """Texts and dicts among `contents` become `Content`; a list of `Content` is kept as it is."""
+        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
         self.contents = _as_list(contents)
         self.role = role
         self.response_id = response_id
@@ -162,13 +163,13 @@ class ChatResponseUpdate(_Update):
 
 @dataclass(slots=True, init=False)
 class AgentResponseUpdate(_Update):
-    """A part of an agent's run."""
+    """A part of an agent's streamed run."""
 
     contents: list[Content] = field(default_factory=lambda: list[Content]())
     role: Role | str | None = None
     author_name: str | None = None
     message_id: str | None = None
-    """Parts of one message share it."""
+    """Updates of the same message have the same id."""
     response_id: str | None = None
     finish_reason: str | None = None
     agent_id: str | None = None
@@ -191,7 +192,7 @@ class AgentResponseUpdate(_Update):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """Texts and dicts among `contents` become `Content`; a list of `Content` is kept as it is."""
+        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
         self.contents = _as_list(contents)
         self.role = role
         self.author_name = author_name
@@ -206,17 +207,32 @@ class AgentResponseUpdate(_Update):
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """What in this part waits for a person."""
+        """Contents of this update that a person must answer."""
         return [c for c in self.contents if c.user_input_request]
 
 
 class _Response:
-    """What whole responses share: their messages, and the answer as a value."""
+    """Base of both whole responses: messages, structured output and JSON form."""
 
-    __slots__ = ("_format", "_value", "messages")
+    __slots__ = (
+        "_format",
+        "_value",
+        "additional_properties",
+        "continuation_token",
+        "created_at",
+        "finish_reason",
+        "messages",
+        "raw_representation",
+        "response_id",
+        "usage_details",
+    )
+    _type: ClassVar[str]
+    _optional: ClassVar[tuple[str, ...]]
+    """Fields that `to_dict` contains if they are set, in this order."""
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
     def __class_getitem__(cls, item: object) -> GenericAlias:
-        """`AgentResponse[City]` names the type of `value` for readers, as in agent-framework's code."""
+        """Allow `AgentResponse[City]`, which documents the type of `value` in agent-framework's code."""
         return GenericAlias(cls, item)
 
     __deepcopy__ = sharing_raw
@@ -229,15 +245,15 @@ class _Response:
 
     @property
     def response_format(self) -> ResponseFormat | None:
-        """What the answer must look like, where something was asked for."""
+        """The form that the answer must have, or `None` for free text."""
         return self._format
 
     @property
     def value(self) -> JsonValue:
-        """The answer as structured output, where one was asked for; parsed when first read (requirements SO3).
+        """The answer as structured output, or `None` if no form was requested; parsed on first access.
 
         Raises:
-            ValueError: The answer does not have the form (a pydantic `ValidationError`, where a model was given).
+            ValueError: The answer does not have the requested form. For a pydantic model this is a `ValidationError`.
         """
         if self._value is _UNPARSED:
             answer = last_text(self.messages)
@@ -245,32 +261,48 @@ class _Response:
         return self._value
 
     def parsed(self) -> JsonValue:
-        """The value if it was given or read already."""
+        """Return the value if it was given or parsed before, otherwise `None`."""
         return None if self._value is _UNPARSED else self._value
 
     @property
     def text(self) -> str:
-        """The text of all messages, whoever said it; `last_text` has the assistant's last word (requirements C22)."""
+        """Text of all messages of all roles. `last_text` returns only the assistant's final text."""
         return "".join(message.text for message in self.messages)
 
     def __str__(self) -> str:
         return self.text
 
+    def to_dict(self) -> JsonObject:
+        """Return the JSON form, without `raw_representation`; `type` is `chat_response` or `agent_response`."""
+        data: JsonObject = {"type": self._type, "messages": [m.to_dict() for m in self.messages]}
+        for key in self._optional:
+            if (value := getattr(self, key)) is not None:
+                data[key] = iso_time(value) if isinstance(value, datetime) else value
+        if (value := self.parsed()) is not None:
+            from pydantic_core import to_jsonable_python
+
+            data["value"] = to_jsonable_python(value)
+        if self.additional_properties:
+            data["additional_properties"] = self.additional_properties
+        return data
+
+    @classmethod
+    def from_dict(cls, data: JsonMapping) -> Self:
+        """Return the response whose `to_dict` is `data`."""
+        known = {key: data[key] for key in (*cls._optional, "additional_properties") if key in data}
+        messages = [Message.from_dict(m) for m in cast("Sequence[JsonMapping]", data.get("messages") or ())]
+        return cls(messages, value=data.get("value"), **known)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, type(self)) and self.to_dict() == other.to_dict()
+
 
 class ChatResponse(_Response):
     """A whole model response."""
 
-    __slots__ = (
-        "additional_properties",
-        "continuation_token",
-        "conversation_id",
-        "created_at",
-        "finish_reason",
-        "model",
-        "raw_representation",
-        "response_id",
-        "usage_details",
-    )
+    __slots__ = ("conversation_id", "model")
+    _type = "chat_response"
+    _optional = ("response_id", "conversation_id", "model", "created_at", "finish_reason", "usage_details", "continuation_token")
 
     def __init__(
         self,
@@ -288,7 +320,7 @@ class ChatResponse(_Response):
         additional_properties: JsonObject | None = None,
         raw_representation: object = None,
     ) -> None:
-        """`continuation_token` is there while the response is still being made."""
+        """`continuation_token` is set while the provider is still generating the response."""
         super().__init__(messages, value, response_format)
         self.response_id = response_id
         self.model = model
@@ -302,29 +334,29 @@ class ChatResponse(_Response):
 
     @property
     def text(self) -> str:
-        """The text of all messages, a line for each."""
+        """Text of all messages, one line each."""
         return "\n".join(message.text for message in self.messages).strip()
 
     @classmethod
     def from_updates(cls, updates: Iterable[ChatResponseUpdate], *, output_format_type: ResponseFormat | None = None) -> ChatResponse:
-        """Fold a stream's parts; neighbouring text joins, pieces of a call join, usage adds up."""
+        """Fold updates into a response: adjacent text and pieces of a call are joined, usage is summed."""
         response = cls(response_format=output_format_type)
         for update in updates:
             response.conversation_id = update.conversation_id or response.conversation_id
             response.model = update.model or response.model
             _fold(response, update)
-        _settle(response)
+        stop_growing(response.messages)
         return response
 
     @classmethod
     async def from_update_generator(
         cls, updates: AsyncIterable[ChatResponseUpdate], *, output_format_type: ResponseFormat | None = None
     ) -> ChatResponse:
-        """`from_updates` of a stream."""
+        """Fold a stream of updates; see `from_updates`."""
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
     def to_updates(self) -> list[ChatResponseUpdate]:
-        """The parts that fold into this response: one for each message, the last one with what belongs to the whole."""
+        """Return updates that fold into this response: one per message. The last one carries the fields of the whole response."""
         made = [
             ChatResponseUpdate(m.contents, m.role, self.response_id, self.model, None, m.author_name, m.message_id or f"message-{number}")
             for number, m in enumerate(self.messages)
@@ -337,35 +369,13 @@ class ChatResponse(_Response):
             last.contents = [*last.contents, Content.from_usage(self.usage_details)]
         return made
 
-    def to_dict(self) -> JsonObject:
-        """JSON form, `type: chat_response`."""
-        return _to_dict(self, "chat_response", ("response_id", "conversation_id", "model"))
-
-    @classmethod
-    def from_dict(cls, data: JsonMapping) -> ChatResponse:
-        """The inverse of `to_dict`."""
-        known = {key: data[key] for key in cls.__slots__ if key in data and key != "raw_representation"}
-        return cls(_messages(data), value=data.get("value"), **known)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChatResponse) and self.to_dict() == other.to_dict()
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
-
 
 class AgentResponse(_Response):
-    """A whole run: every message it added to the conversation, tool rounds included."""
+    """A whole run: every message that the run added to the conversation, tool rounds included."""
 
-    __slots__ = (
-        "additional_properties",
-        "agent_id",
-        "continuation_token",
-        "created_at",
-        "finish_reason",
-        "raw_representation",
-        "response_id",
-        "usage_details",
-    )
+    __slots__ = ("agent_id",)
+    _type = "agent_response"
+    _optional = ("response_id", "agent_id", "created_at", "finish_reason", "usage_details", "continuation_token")
 
     def __init__(
         self,
@@ -382,7 +392,7 @@ class AgentResponse(_Response):
         continuation_token: ContinuationToken | None = None,
         raw_representation: object = None,
     ) -> None:
-        """`usage_details` is summed over every model call of the run."""
+        """`usage_details` is the sum over all model calls of the run."""
         super().__init__(messages, value, response_format)
         self.response_id = response_id
         self.agent_id = agent_id
@@ -395,28 +405,28 @@ class AgentResponse(_Response):
 
     @property
     def user_input_requests(self) -> list[Content]:
-        """What waits for a person: approvals, calls that the caller answers, consents."""
+        """Contents that a person must answer: approvals, consents, and calls of tools that the caller runs."""
         return [c for message in self.messages for c in message.contents if c.user_input_request]
 
     @classmethod
     def from_updates(cls, updates: Iterable[AgentResponseUpdate], *, output_format_type: ResponseFormat | None = None) -> AgentResponse:
-        """Fold a run's parts into its messages, in order."""
+        """Fold a run's updates into its messages, in order."""
         response = cls(response_format=output_format_type)
         for update in updates:
             response.agent_id = update.agent_id or response.agent_id
             _fold(response, update)
-        _settle(response)
+        stop_growing(response.messages)
         return response
 
     @classmethod
     async def from_update_generator(
         cls, updates: AsyncIterable[AgentResponseUpdate], *, output_format_type: ResponseFormat | None = None
     ) -> AgentResponse:
-        """`from_updates` of a stream."""
+        """Fold a stream of updates; see `from_updates`."""
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
     def to_updates(self) -> list[AgentResponseUpdate]:
-        """The parts that fold into this response: one for each message, the last one with what belongs to the whole."""
+        """Return updates that fold into this response: one per message. The last one carries the fields of the whole response."""
         made = [
             AgentResponseUpdate(m.contents, m.role, m.author_name, m.message_id or f"message-{number}", self.response_id)
             for number, m in enumerate(self.messages)
@@ -429,29 +439,14 @@ class AgentResponse(_Response):
             last.contents = [*last.contents, Content.from_usage(self.usage_details)]
         return made
 
-    def to_dict(self) -> JsonObject:
-        """JSON form, `type: agent_response`."""
-        return _to_dict(self, "agent_response", ("response_id", "agent_id"))
-
     def to_json(self) -> str:
-        """`to_dict` as text."""
+        """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
-    def from_dict(cls, data: JsonMapping) -> AgentResponse:
-        """The inverse of `to_dict`."""
-        known = {key: data[key] for key in cls.__slots__ if key in data and key != "raw_representation"}
-        return cls(_messages(data), value=data.get("value"), **known)
-
-    @classmethod
     def from_json(cls, text: str) -> AgentResponse:
-        """The inverse of `to_json`."""
+        """Return the response whose `to_json` is `text`."""
         return cls.from_dict(json.loads(text))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AgentResponse) and self.to_dict() == other.to_dict()
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
 
 def iso_time(moment: Timestamp) -> str:
@@ -460,7 +455,7 @@ def iso_time(moment: Timestamp) -> str:
 
 
 def last_text(messages: Sequence[Message]) -> str:
-    """The assistant's last word: the text of the last assistant message that has any."""
+    """Return the text of the last assistant message that has text, or an empty string."""
     return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
 
 
@@ -478,93 +473,11 @@ def _fold(response: _ResponseT, update: ChatResponseUpdate | AgentResponseUpdate
         if content.type == "usage":
             response.usage_details = add_usage(response.usage_details, content.usage_details)
         else:
-            _append(last.contents, content)
+            append_content(last.contents, content)
     response.response_id = update.response_id or response.response_id
     response.created_at = update.created_at or response.created_at
     response.finish_reason = update.finish_reason or response.finish_reason
     response.continuation_token = update.continuation_token
     if update.additional_properties:
         response.additional_properties.update(update.additional_properties)
-    if update.raw_representation is not None:
-        _add_raw(response, update.raw_representation)
-
-
-def _append(contents: list[Content], content: Content) -> None:
-    """Add a content, joining it to the one before where both are parts of one text or of one call."""
-    before = contents[-1] if contents else None
-    if content.type == "function_call" and content.user_input_request:
-        # The loop says again of a call that somebody else must answer it; that is no second call.
-        contents[:] = [known for known in contents if known.type != "function_call" or known.call_id != content.call_id]
-        contents.append(content)
-    elif before is None or before.type != content.type or not _continues(before, content):
-        contents.append(content)
-    elif content.type == "text" and _GROWING in before.__dict__ and not content.annotations:
-        before.text = (before.text or "") + (content.text or "")
-        if content.raw_representation is not None:
-            _add_raw(before, content.raw_representation)
-    else:
-        contents[-1] = before + content
-        contents[-1].__dict__[_GROWING] = True
-
-
-def _add_raw(grown: Content | ChatResponse | AgentResponse, raw: object) -> None:
-    """Add the provider's object of one more part. The list that `joined_raw` made belongs to `grown` alone, so it grows in place."""
-    known = grown.raw_representation
-    if isinstance(known, list) and not isinstance(raw, list):
-        cast("list[object]", known).append(raw)
-    else:
-        grown.raw_representation = joined_raw(cast("object", known), cast("object", raw))
-
-
-_GROWING = "_growing"
-"""Marks a text that was joined here: nobody else holds it, so the next part is added in place."""
-
-
-def _settle(response: ChatResponse | AgentResponse) -> None:
-    """The response is handed out, so its contents do not grow in place any more: another fold may get them."""
-    for message in response.messages:
-        for content in message.contents:
-            content.__dict__.pop(_GROWING, None)
-
-
-def _continues(before: Content, content: Content) -> bool:
-    match content.type:
-        case "text":
-            return not (content.annotations and content.text)  # its spans count from its own start
-        case "text_reasoning":
-            return not content.id or not before.id or content.id == before.id
-        case "function_call":
-            if not content.call_id or content.call_id == before.call_id:
-                return isinstance(content.arguments, str) and not _is_whole(before.arguments)
-            return False
-        case _:
-            return False
-
-
-def _is_whole(arguments: str | JsonMapping | None) -> bool:
-    """Whether arguments are all there, so that another call under their id is a repetition and no further piece."""
-    if not isinstance(arguments, str):
-        return arguments is not None
-    try:
-        json.loads(arguments)
-    except ValueError:
-        return False
-    return True
-
-
-def _to_dict(response: ChatResponse | AgentResponse, kind: str, keys: Sequence[str]) -> JsonObject:
-    data: JsonObject = {"type": kind, "messages": [m.to_dict() for m in response.messages]}
-    keys = (*keys, "created_at", "finish_reason", "usage_details", "continuation_token")
-    found = {key: value for key in keys if (value := getattr(response, key)) is not None}
-    data |= {key: iso_time(value) if isinstance(value, datetime) else value for key, value in found.items()}
-    if (value := response.parsed()) is not None:
-        from pydantic_core import to_jsonable_python
-
-        data["value"] = to_jsonable_python(value)
-    if response.additional_properties:
-        data["additional_properties"] = response.additional_properties
-    return data
-
-
-def _messages(data: JsonMapping) -> list[Message]:
-    return [Message.from_dict(m) for m in cast("Sequence[JsonMapping]", data.get("messages") or ())]
+    add_raw(response, update.raw_representation)

@@ -1,6 +1,6 @@
-"""`ResponseStream`: a response that arrives in parts, with hooks on the way; what every streamed call returns.
+"""`ResponseStream`: a response that arrives in parts. Every streamed call of a chat client or an agent returns one.
 
-Works on any kind of part; what parts of answers look like, and how they fold, is `responses`'.
+It works with parts of any type; `responses` defines the parts and how they fold into a whole.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ OuterUpdateT = TypeVar("OuterUpdateT")
 OuterFinalT = TypeVar("OuterFinalT")
 
 CLEANUP_SECONDS = 5.0
-"""How long the cleanup hooks of an abandoned stream may take."""
+"""Maximum time for the cleanup hooks of a cancelled stream, in seconds."""
 
 
 class ResponseStream(Generic[UpdateT, FinalT]):
-    """A response that arrives in parts. Iterate it for the parts, or await `get_final_response` for the whole.
+    """A response that arrives in parts. Iterate over it to read the parts, or await `get_final_response` for the whole.
 
-    Nothing happens before the first of the two. Not restartable; leave it with `aclose` when you stop early. Hooks are
-    called in the order they were added and may be async; one that returns `None` leaves things as they are.
+    The request starts with the first read. A stream can be read once; call `aclose` to stop early. Hooks run in the order
+    in which they were added and may be async; a hook that returns `None` changes nothing.
     """
 
     def __init__(
@@ -36,7 +36,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         cleanup_hooks: Sequence[Callable[[], Any]] | None = None,
         result_hooks: Sequence[Callable[[FinalT], Any]] | None = None,
     ) -> None:
-        """`finalizer` folds all parts, once, when they have all arrived; without one the whole is that of `stream`, or the parts."""
+        """`finalizer` folds all parts once they have arrived. Without it the result is that of `stream`, or the list of parts."""
         self._source: Any = stream
         self._iterator: AsyncIterator[UpdateT] | None = None
         self._finalizer = finalizer
@@ -52,7 +52,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     @classmethod
     def from_awaitable(cls, awaitable: Awaitable[ResponseStream[UpdateT, FinalT]]) -> ResponseStream[UpdateT, FinalT]:
-        """The stream that an async function will return, at once."""
+        """Return a stream at once for an async function that will return the stream."""
         return cls(awaitable)
 
     def map(
@@ -60,7 +60,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         transform: Callable[[UpdateT], OuterUpdateT | Awaitable[OuterUpdateT]],
         finalizer: Callable[[Sequence[OuterUpdateT]], OuterFinalT | Awaitable[OuterFinalT]],
     ) -> ResponseStream[OuterUpdateT, OuterFinalT]:
-        """A stream of other parts made from these; this stream's own hooks still run."""
+        """Return a stream of converted parts. The hooks of this stream still run."""
         made: ResponseStream[OuterUpdateT, OuterFinalT] = ResponseStream(cast("Any", self), finalizer)
         made._convert = transform
         return made
@@ -68,29 +68,29 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     def with_finalizer(
         self, finalizer: Callable[[Sequence[UpdateT]], OuterFinalT | Awaitable[OuterFinalT]]
     ) -> ResponseStream[UpdateT, OuterFinalT]:
-        """The same parts, folded otherwise."""
+        """Return a stream of the same parts with another finalizer."""
         return ResponseStream(self, finalizer)
 
     def with_transform_hook(self, hook: Callable[[UpdateT], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """`hook` sees each part and may give another to whoever reads; the whole is made of what it was given. Returns itself."""
+        """Add a hook that may replace each part for the reader; the finalizer folds the unchanged parts. Returns this stream."""
         self._transform_hooks.append(hook)
         return self
 
     def with_result_hook(self, hook: Callable[[FinalT], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """`hook` gets the whole and may give another. Returns itself."""
+        """Add a hook that may replace the whole response. Returns this stream."""
         self._result_hooks.append(hook)
         self._final.clear()
         return self
 
     def with_cleanup_hook(self, hook: Callable[[], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """`hook` runs once, when no more parts will come: at the end, after a failure, or when left early. Returns itself."""
+        """Add a hook that runs once: at the end, after an error, or when the stream is closed early. Returns this stream."""
         self._cleanup_hooks.append(hook)
         return self
 
     def with_pull_context_manager(
         self, cm_factory: Callable[[], contextlib.AbstractContextManager[Any]]
     ) -> ResponseStream[UpdateT, FinalT]:
-        """A context entered around the wait for each part, such as an active trace span. Returns itself."""
+        """Enter a context, such as an active trace span, around the wait for each part. Returns this stream."""
         self._pull_contexts.append(cm_factory)
         return self
 
@@ -102,14 +102,15 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         result_hooks: Sequence[Callable[[FinalT], Any]],
         cleanup_hooks: Sequence[Callable[[], Any]],
     ) -> ResponseStream[UpdateT, FinalT]:
-        """This stream, not read yet, with more hooks; where parts are changed, the whole is `fold` of what they were changed to.
+        """Add middleware's hooks to a stream that was not read yet.
 
-        What middleware does to a response: nobody outside it may find in the whole what was taken out of the parts.
+        If a hook replaces parts, the whole response is `fold` of the replaced parts: what middleware removes from the parts
+        must not reappear in the whole.
         """
         transforms = [*self._transform_hooks, *transform_hooks]
         stream = self
         if transforms:
-            stream = self.map(partial(_changed, transforms), fold)
+            stream = self.map(partial(_apply, transforms), fold)
             stream._result_hooks, self._result_hooks, self._transform_hooks = self._result_hooks, [], []
         stream._result_hooks += result_hooks
         stream._cleanup_hooks += cleanup_hooks
@@ -121,7 +122,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return self._seen
 
     def __await__(self) -> Generator[Any, None, ResponseStream[UpdateT, FinalT]]:
-        """Wait until the stream is there; agent-framework's code awaits streams."""
+        """Wait until the stream exists; agent-framework's code awaits streams."""
         return self._resolved().__await__()
 
     async def _resolved(self) -> ResponseStream[UpdateT, FinalT]:
@@ -155,7 +156,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         except BaseException:
             self._ended = True
             if self._cleanup_hooks:
-                import anyio  # here, because plain messages should not bring it along
+                import anyio  # imported here because plain messages must not load anyio
 
                 with anyio.move_on_after(CLEANUP_SECONDS, shield=True):
                     await self._clean_up()
@@ -163,10 +164,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         if self._convert is not None:
             update = await _settled(self._convert(update))
         self._seen.append(update)
-        for hook in self._transform_hooks:
-            hooked = await _settled(hook(update))
-            update = update if hooked is None else hooked
-        return update
+        return await _apply(self._transform_hooks, update) if self._transform_hooks else update
 
     async def _pull(self) -> UpdateT:
         if not self._pull_contexts:
@@ -180,9 +178,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             return await anext(await self._iterate())
 
     async def get_final_response(self) -> FinalT:
-        """The whole response; consumes the parts that are left.
+        """Read the remaining parts and return the whole response.
 
-        Raises what reading the parts raised, again if need be.
+        Raises the error of reading the parts; a second call raises it again.
         """
         if self._error is not None:
             raise self._error
@@ -200,13 +198,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             result = await cast("ResponseStream[UpdateT, FinalT]", self._source).get_final_response()
         else:
             result = cast("FinalT", list(self._seen))
-        for hook in self._result_hooks:
-            hooked = await _settled(hook(result))
-            result = result if hooked is None else hooked
-        return result
+        return await _apply(self._result_hooks, result)
 
     async def aclose(self) -> None:
-        """Stop early and release what the stream holds."""
+        """Stop early: close the source and run the cleanup hooks."""
         if self._ended:
             return
         self._ended = True
@@ -221,11 +216,12 @@ class ResponseStream(Generic[UpdateT, FinalT]):
             await _settled(hook())
 
 
-async def _changed(hooks: Sequence[Callable[[UpdateT], Any]], update: UpdateT) -> UpdateT:
+async def _apply(hooks: Sequence[Callable[[Any], Any]], value: Any) -> Any:
+    """Pass a value through hooks; a hook that returns `None` keeps the value."""
     for hook in hooks:
-        hooked = await _settled(hook(update))
-        update = update if hooked is None else hooked
-    return update
+        hooked = await _settled(hook(value))
+        value = value if hooked is None else hooked
+    return value
 
 
 async def _settled(value: Any) -> Any:

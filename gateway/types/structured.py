@@ -1,8 +1,7 @@
-"""Structured output: what an answer must look like, as a schema on the way out and a value on the way back.
+"""Structured output: convert a requested answer type to a JSON Schema, and the model's answer to a value of that type.
 
-A pydantic model and a JSON Schema are the caller's own and go out as they are (requirements SO1). Any other type - `list[City]`,
-`int`, a dataclass - is ours to describe: what is no JSON object is put into one, because providers only take objects, and
-taken out again (requirements SO2).
+A pydantic model and a JSON Schema are sent unchanged. `TypedFormat` describes any other type (`list[City]`, `int`, a dataclass).
+Providers accept only objects, so `TypedFormat` wraps other types in an object and unwraps the answer.
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
 
 WRAPPED = "result"
-"""Key under which an answer that is no object is put into one."""
+"""Key of a wrapped answer."""
 
 
 class TypedFormat:
-    """A type as a format of answers."""
+    """Answer format made from a Python type."""
 
     def __init__(self, wanted: object) -> None:
         self.wanted = wanted
@@ -39,7 +38,7 @@ class TypedFormat:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the answer is put into an object."""
+        """Whether the answer is wrapped in an object."""
         shape = self._own
         if str(shape.get("$ref", "")).startswith("#/$defs/"):
             shape = shape["$defs"][shape["$ref"].rsplit("/", 1)[1]]
@@ -47,7 +46,7 @@ class TypedFormat:
 
     @cached_property
     def schema(self) -> JsonObject:
-        """The schema that the model is given."""
+        """Schema to send to the model."""
         if not self.is_wrapped:
             return self._own
         inner = dict(self._own)
@@ -56,35 +55,35 @@ class TypedFormat:
         return {**made, "$defs": definitions} if definitions else made
 
     def parse(self, answer: str) -> JsonValue:
-        """The value in an answer.
+        """Return the value in an answer.
 
         Raises:
-            ValueError: The answer does not have the form.
+            ValueError: The answer does not match the type.
         """
         if not self.is_wrapped:
             return self._adapter.validate_json(answer)
         decoded: JsonValue = json.loads(answer)
         if not isinstance(decoded, dict) or WRAPPED not in decoded:
-            raise ValueError(f"The answer is no object with {WRAPPED!r}.")
+            raise ValueError(f"The answer is not an object with the key {WRAPPED!r}.")
         return self._adapter.validate_python(cast("JsonObject", decoded)[WRAPPED])
 
 
 ResponseFormat = Union["type[BaseModel]", JsonMapping, TypedFormat]
-"""What an answer must look like: a pydantic model, JSON Schema, or another type."""
+"""Format of an answer: a pydantic model, a JSON Schema, or any other type."""
 
 
 def response_format(wanted: object) -> ResponseFormat | None:
-    """What a caller may give as `response_format`, as one of the three."""
+    """Convert the `response_format` of a caller to one of the three formats; `None` stays `None`."""
     if wanted is None or isinstance(wanted, Mapping | TypedFormat) or hasattr(wanted, "model_validate_json"):
         return cast("ResponseFormat | None", wanted)
     return TypedFormat(wanted)
 
 
 def parse_answer(answer: str, wanted: ResponseFormat) -> JsonValue:
-    """The value in an answer.
+    """Return the value in an answer.
 
     Raises:
-        ValueError: The answer does not have the form (a pydantic `ValidationError`, where a model was given).
+        ValueError: The answer does not match the format. For a pydantic model this is a `ValidationError`.
     """
     if isinstance(wanted, TypedFormat):
         return wanted.parse(answer)

@@ -1,9 +1,8 @@
-"""`Connection`: the one supervisor of one remote server.
+"""`Connection`: supervises the shared session with one remote server.
 
-A single task enters and leaves every session of the server, so cancel scopes always match and a failing server
-fails alone. Callers ask for the current session and wait, bounded, while one is being made. A connection that nobody
-uses may rest (`idle`) and comes back with the next call; one that fails is left alone for a while, then one call
-tries again. Knows nothing of tools or lists: `source` is told through `on_ready`.
+One task opens and closes every session, so that cancel scopes match and a failing server affects no other. Callers wait, bounded, while a
+session is being opened. An idle connection is closed after `idleSeconds` and opened again by the next call. After a failure, attempts are
+spaced out and one call at a time tries the server again. `source` reads the lists of a new session (`on_ready`).
 """
 
 from __future__ import annotations
@@ -18,11 +17,11 @@ from typing import Literal, cast
 import anyio
 
 from gateway.config.models import StdioServer
-from gateway.errors import AuthNeeded, GatewayError, UpstreamBusy, UpstreamLost, UpstreamUnavailable
+from gateway.errors import Busy, GatewayError, NotSent, OutcomeUnknown, Unauthorized
 from gateway.json_types import JsonMapping
-from gateway.tools.waits import own_task
 from gateway.upstream.negotiated import Negotiated
-from gateway.upstream.session import Session, SessionHooks, open_session
+from gateway.upstream.server_messages import SessionHooks
+from gateway.upstream.session import Session, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import Remote
 
@@ -31,32 +30,32 @@ logger = logging.getLogger(__name__)
 State = Literal["starting", "ready", "idle", "auth needed", "down"]
 
 HEAD_START_SECONDS = 0.03
-"""Pause before the first attempt: the first answer over stdio goes out before servers are started, which takes every core."""
+"""Delay of the first attempt: over stdio, the first response to the client goes out before servers start, which uses all CPU cores."""
 
 FIRST_BACKOFF_SECONDS = 0.5
 """Wait after the first failure; doubles up to `MAX_BACKOFF_SECONDS`."""
 
 MAX_BACKOFF_SECONDS = 30.0
-"""Longest wait between attempts to reach a server that is down and that nobody calls."""
+"""Longest wait between attempts to reach a server that nobody calls."""
 
 STABLE_SECONDS = 5.0
-"""A session that lasted this long is reconnected at once; a shorter one counts as a failure."""
+"""A session that lasted this long is opened again at once; a shorter one counts as a failure."""
 
 RETRY_SPACING_SECONDS = 1.0
-"""A call that finds the server down triggers an attempt of its own, but never more often than this."""
+"""Shortest time between two attempts that calls trigger while the server is down."""
 
 MAX_SPACING_SECONDS = 10.0
-"""The same where an attempt takes long, as it does for a server that never answers: calls fail at once meanwhile."""
+"""Upper limit of that time if attempts take long, because the server never answers. Calls fail at once meanwhile."""
 
 SILENT_SECONDS = 2.0
-"""A server behind a URL that has not said anything by then is not waited for by a listing: it is shown once it is there."""
+"""Listings wait this long for the first message of a server behind a URL."""
 
 PROBE_SECONDS = 3.0
-"""While one call tries a server again whose connection stands, others fail at once; after this the next one tries."""
+"""If the session of a failing server is still open, one call tries it and others fail at once; after this time the next one tries."""
 
 
 class Connection:
-    """Supervises one server. `run` must be going while `session` is used."""
+    """Supervises one server. `run` must be running while `session` is used."""
 
     def __init__(
         self,
@@ -67,18 +66,18 @@ class Connection:
         on_ready: Callable[[Session], Awaitable[None]],
         keep_awake: Callable[[], bool],
     ) -> None:
-        """`capabilities` are declared to a legacy server; `keep_awake` says that it must not rest. No side effects."""
+        """`capabilities` are declared to a 2025 server; while `keep_awake` returns true, the connection is not idle. No side effects."""
         self.server = remote.name
         self.state: State = "starting"
         self.last_error = ""
         self.down_since: float | None = None
-        """Wall time since when it has been failing."""
+        """Wall time since when the server has been failing."""
         self.negotiated: Negotiated | None = None
         self.milliseconds: float | None = None
         self.settled = anyio.Event()
-        """Set once the first attempt ended, well or badly, or none is to be made before the first call."""
+        """Set when the first attempt has ended, or if there is none before the first call."""
         self.heard = anyio.Event()
-        """Set once the server said anything, or `settled`."""
+        """Set when the server has sent its first message, or with `settled`."""
         self._remote = remote
         self._hooks = hooks
         self._capabilities = capabilities
@@ -105,7 +104,7 @@ class Connection:
     # -- for callers -------------------------------------------------------------------------------------------
 
     def begin_use(self) -> None:
-        """From here to `end_use` the connection does not rest. Call it before `session`."""
+        """Keep the connection from becoming idle until `end_use`. Call it before `session`."""
         self._users += 1
 
     def end_use(self) -> None:
@@ -116,16 +115,14 @@ class Connection:
             self._remote.children.note_idle()
 
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
-        """The live session; waits for one being made, and starts an attempt where none is.
+        """Return the live session. Waits for one that is being opened, or starts an attempt.
 
-        With `probe` the caller sends a call next, which tells whether a server that failed is well again. A `patient`
-        caller waits out the pause after one failure, as does a request that is sent again because the session broke.
+        With `probe`, the caller's next call shows whether a failing server has recovered. A `patient` caller waits out the pause after one
+        failure; requests that are sent again are patient.
 
         Raises:
-            UpstreamUnavailable: No session within `connectTimeoutSeconds`, with the reason of the last failure.
+            NotSent: There is no session within `connectTimeoutSeconds`; the message gives the reason of the last failure.
         """
-        if self._standing() is None:
-            await own_task()  # before the look that counts: nothing may happen between that and the wait
         session = self._standing()
         if session is not None:
             if probe and self.state != "ready":
@@ -153,12 +150,12 @@ class Connection:
 
     @property
     def down_since_iso(self) -> str | None:
-        """Since when it has been failing, ISO 8601."""
+        """Since when the server has been failing, in ISO 8601."""
         return datetime.fromtimestamp(self.down_since, UTC).isoformat(timespec="seconds") if self.down_since is not None else None
 
     @property
     def ready(self) -> Session | None:
-        """The live session of a server that is well, as `session` gives it at once."""
+        """The live session of a server that is not failing, without waiting; else `None`."""
         return self._standing() if self.state == "ready" else None
 
     def _standing(self) -> Session | None:
@@ -166,7 +163,7 @@ class Connection:
         return None if session is None or session.closed.is_set() else session
 
     async def live(self) -> Session:
-        """The live session, whenever there is one; wakes and tries nothing. For what only listens."""
+        """Wait for a live session and return it. Starts no attempt, because the caller only listens."""
         while True:
             session = self._standing()
             if session is not None:
@@ -174,7 +171,7 @@ class Connection:
             await self._came_up.wait()
 
     def explain(self) -> str:
-        """Why no call can be made now, for a model or a person."""
+        """Return why no call can be made now, for a model or a person."""
         if self.state == "auth needed":
             return self.last_error
         if self._is_failing:
@@ -182,28 +179,28 @@ class Connection:
         return f"Server {self.server!r} is still starting; try again in a moment."
 
     def try_at_once(self) -> None:
-        """What kept the server away was mended: the next call need not wait."""
+        """Let the next call try the server at once, because the cause of the failure was removed."""
         self._retry_at = float("-inf")
 
-    def note_failure(self, error: UpstreamUnavailable) -> None:
-        """Passive health: a call could not be delivered although the session stands (stateless servers)."""
+    def note_failure(self, error: NotSent) -> None:
+        """Mark the server as failing although its session is open: over stateless HTTP a call could not be sent."""
         if self._session is None:
             return
         self._session.forget_tools()
-        wait = error.retry_after_seconds if isinstance(error, UpstreamBusy) else RETRY_SPACING_SECONDS
-        # A call that was under way already must not shorten what the server asked for.
+        wait = error.retry_after_seconds if isinstance(error, Busy) else RETRY_SPACING_SECONDS
+        # A call that was in flight already must not shorten the wait that the server requested.
         self._retry_at = max(self._retry_at, anyio.current_time() + wait)
         self._note_down(error)
 
     def note_success(self) -> None:
-        """Passive health: the server answered."""
+        """Mark the server as recovered, because it answered."""
         if self._is_failing and self._session is not None:
             self._note_up()
 
     # -- supervision -------------------------------------------------------------------------------------------
 
     async def run(self, *, asleep: bool = False) -> None:
-        """Keep one session alive until cancelled; `asleep` makes the first one when a call wants it."""
+        """Keep one session open until cancelled. If `asleep`, the first call that needs a session opens it."""
         backoff = FIRST_BACKOFF_SECONDS
         if asleep:
             self.state = "idle"
@@ -228,26 +225,26 @@ class Connection:
             backoff = min(backoff * 2, MAX_BACKOFF_SECONDS)
 
     async def _live_once(self, started: float) -> bool:
-        """One session from connect to end; whether it got as far as being ready."""
+        """Run one session from connecting to its end. Return whether it became ready."""
         log = ChildLog()
         limit = self._remote.policy.connect_timeout_seconds
         ready = False
         try:
             with anyio.CancelScope(deadline=started + limit) as scope:
-                async with self._remote.open(log, self) as link:
-                    async with open_session(self.server, link, self._hooks, client=self._remote.client) as session:
+                async with self._remote.open(log, self) as carrier:
+                    async with open_session(self.server, carrier, self._hooks, client=self._remote.client) as session:
                         await self._become_ready(session, started)
                         scope.deadline = math.inf
                         ready = True
                         await self._until_over(session)
                         self._end_session(started)
             if scope.cancelled_caught:
-                raise UpstreamUnavailable(f"no answer within {limit:g} s", server=self.server)
+                raise NotSent(f"no answer within {limit:g} s", server=self.server)
             if self.state == "ready":
-                self._fail(UpstreamUnavailable("the connection ended", server=self.server), log, started)
-        except Exception as error:  # the supervisor boundary: whatever one server does stays with it
+                self._fail(NotSent("the connection ended", server=self.server), log, started)
+        except Exception as error:  # the supervisor boundary: a failure of one server must not affect others
             if ready and self.state in ("idle", "starting"):
-                logger.info("%s: leaving the connection failed: %s", self.server, _reason(error))
+                logger.info("connection not closed cleanly server=%s reason=%s", self.server, _reason(error))
             else:
                 self._fail(error, log, started)
         finally:
@@ -271,11 +268,11 @@ class Connection:
                 await self._on_ready(session)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
-            if isinstance(_first(group), UpstreamLost):
-                raise UpstreamUnavailable("it closed the connection during the handshake", server=self.server) from None
+            if isinstance(_first(group), OutcomeUnknown):
+                raise NotSent("it closed the connection during the handshake", server=self.server) from None
             raise
         if closed:
-            raise UpstreamUnavailable("it ended during the handshake", server=self.server)
+            raise NotSent("it ended during the handshake", server=self.server)
         self.negotiated = session.negotiated
         self.milliseconds = (anyio.current_time() - started) * 1000
         self._last_used = anyio.current_time()
@@ -290,7 +287,7 @@ class Connection:
             self._remote.children.note_idle()
 
     async def _until_over(self, session: Session) -> None:
-        """Until the session ends by itself, or nobody used it for `idleSeconds`, or its place is wanted."""
+        """Wait until the session ends, was not used for `idleSeconds`, or is evicted."""
         idle = self._remote.policy.idle_seconds
         while not session.closed.is_set() and not self._resting:
             now = anyio.current_time()
@@ -304,25 +301,25 @@ class Connection:
         self._watch_scope = None
 
     def _end_session(self, started: float) -> None:
-        """No call gets the session any more; leaving it may take a while. A long-lived one is made again at once."""
+        """Give the session to no further call; closing it may take a while. A long-lived one is opened again at once."""
         self._session = None
         if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:
             self.state = "starting"
-            logger.info("%s: the connection ended; connecting again", self.server)
+            logger.info("connection ended, connecting again server=%s", self.server)
 
     def idle_since(self) -> float | None:
-        """As `children.Holder`: only what is ready can make room."""
+        """As `child_processes.Holder`: only a ready session can make room for another server."""
         if self._users or self._session is None or self._resting or self._keep_awake():
             return None
         return self._last_used
 
     def evict(self) -> None:
-        """Rest until the next call."""
+        """Close the session; the next call opens another."""
         self._resting = True
         self._session = None
         self.state = "idle"
         self.last_error, self.down_since = "", None
-        logger.info("%s: stopped, as nobody uses it; the next call starts it again", self.server)
+        logger.info("idle server stopped; the next call starts it again server=%s", self.server)
         if self._watch_scope is not None:
             self._watch_scope.cancel()
 
@@ -336,12 +333,12 @@ class Connection:
     def _is_failing(self) -> bool:
         return self.state in ("down", "auth needed")
 
-    def _failure(self) -> UpstreamUnavailable:
-        kind = AuthNeeded if self.state == "auth needed" else UpstreamUnavailable
+    def _failure(self) -> NotSent:
+        kind = Unauthorized if self.state == "auth needed" else NotSent
         return kind(self.explain(), server=self.server)
 
     def _let_one_try(self) -> None:
-        """Half-open: one call may try a failing server whose connection stands; the others fail at once meanwhile."""
+        """Half-open state: let one call try a failing server whose session is open, and fail the others."""
         now = time.monotonic()
         if now < self._retry_at:
             raise self._failure()
@@ -354,7 +351,7 @@ class Connection:
     def _note_down(self, error: BaseException, said: str = "") -> None:
         was = self.state
         first = _first(error)
-        self.state = "auth needed" if isinstance(first, AuthNeeded) else "down"
+        self.state = "auth needed" if isinstance(first, Unauthorized) else "down"
         reason = _reason(first)
         self.last_error = f"{reason} ({said})" if said else reason
         if was != self.state:
@@ -362,18 +359,18 @@ class Connection:
             logger.warning("%s: %s: %s", self.server, self.state, self.last_error)
 
     def _fail(self, error: BaseException, log: ChildLog, started: float) -> None:
-        """An attempt or a short-lived session ended badly: leave the server alone for a while."""
+        """Note that an attempt failed, or that a session ended soon: the next attempt waits."""
         now = anyio.current_time()
         first = _first(error)
         took = 0.0 if self.state == "ready" else now - started
         spacing = min(max(took, RETRY_SPACING_SECONDS), MAX_SPACING_SECONDS)
-        self._retry_at = now + (first.retry_after_seconds if isinstance(first, UpstreamBusy) else spacing)
+        self._retry_at = now + (first.retry_after_seconds if isinstance(first, Busy) else spacing)
         self._session = None
         self._note_down(first, log.explain())
         self._attempt_ended()
 
     def _attempt_ended(self) -> None:
-        """Wake whoever waits for the outcome of the attempt; the next ones wait for the next."""
+        """Wake the callers that wait for the outcome of the attempt."""
         self._attempt_over.set()
         self._attempt_over = anyio.Event()
         self.settled.set()
@@ -381,14 +378,14 @@ class Connection:
 
 
 def _first(error: BaseException) -> BaseException:
-    """The first thing that went wrong in nested groups."""
+    """Return the first exception in nested groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
 
 
 def _reason(error: BaseException) -> str:
-    """The first thing that went wrong, in one line, without internals of a peer."""
+    """Return the first exception in one line, without internals of the server."""
     error = _first(error)
     if isinstance(error, GatewayError):
         return str(error)

@@ -1,4 +1,4 @@
-"""What OAuth gives a connection, as the connection sees it; `oauth` implements it."""
+"""Credentials of one server, as its connection uses them; `oauth` implements them."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Protocol
 
 
 class Credentials(Protocol):
-    """Where the `Authorization` header of one server comes from."""
+    """Provides the `Authorization` header of one server."""
 
     async def header(self) -> str:
-        """Its value now. Raises `UpstreamError` where there is none."""
+        """Return the current value. Raises `UpstreamError` if there is none."""
         ...
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Another value after the server answered 401 or 403 with `challenge` to the one `used`; `None`: it would not help."""
+        """Return another value after the server answered 401 or 403 with `challenge` to the value `used`; `None` if that cannot help."""
         ...
 
     def accepted(self) -> None:
-        """The value that `after` gave was taken."""
+        """Note that the server accepted the value that `after` returned."""
         ...
 
     def explain(self) -> str:
-        """What a person does when the server refuses the credentials."""
+        """Return what a person can do if the server rejects the credentials."""
         ...
 
 
@@ -29,26 +29,26 @@ class SignInOffer(Protocol):
     """A sign-in that a call can begin."""
 
     async def invite(self) -> tuple[str, str] | None:
-        """Who asks for the password, and the address to open; the same while a sign-in is going on. `None`: there is none."""
+        """Return the issuer and the URL to open, the same ones while a sign-in is in progress; `None` if it cannot begin."""
         ...
 
     async def finished(self) -> None:
-        """Wait until no sign-in is going on."""
+        """Wait until no sign-in is in progress."""
         ...
 
 
 class OwnedCredentials(Credentials, Protocol):
-    """Credentials that keep themselves fresh while their source runs."""
+    """Credentials that renew themselves while their source runs."""
 
     @property
     def sign_in(self) -> SignInOffer | None:
-        """How a person signs in from a call; `None` where no person has to."""
+        """The sign-in that a call can offer; `None` if none is needed."""
         ...
 
     async def look_again(self) -> None:
-        """Notice at once that somebody signed in."""
+        """Read the token store again, because somebody signed in."""
         ...
 
     async def run(self) -> None:
-        """Until cancelled; never raises otherwise."""
+        """Renew the credentials until cancelled. Raises nothing else."""
         ...

@@ -1,7 +1,7 @@
-"""`Delivery`: puts one request of a caller on the right session of a server, and sends it again where `policy.repeats` allows.
+"""`Delivery`: sends a caller's request on the right session of a server, and once more if `policy.retry_safety` allows.
 
-Which session: the shared one, or the caller's own where a legacy server fixes capabilities per session (`callers`). On a
-child process that asks back, callers take turns (`turns`). Results pass through; `source` and `tool` read them.
+Callers share a session, except with a 2025 server that has fixed their capabilities in one (`caller_sessions`). On a shared child process
+that sends requests for input, callers take turns (`serial_queue`). Results pass through; `source` and `remote_tool` read them.
 """
 
 from __future__ import annotations
@@ -18,72 +18,72 @@ import anyio
 import anyio.abc
 
 from gateway.config.models import HttpServer
-from gateway.errors import AuthNeeded, PolicyDenied, SessionGone, UpstreamError, UpstreamLost, UpstreamUnavailable
+from gateway.errors import NotSent, PolicyDenied, RequestFailure, Unauthorized, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
-from gateway.policy.repeats import may_repeat
+from gateway.policy.retry_safety import may_resend
 from gateway.protocol import TASKS_EXTENSION
 from gateway.tools.base import OpenQuestion
 from gateway.tools.context import CallContext, ClientProfile
-from gateway.tools.waits import CANCELLED, own_task
-from gateway.upstream.callers import CallerSessions
-from gateway.upstream.children import Holder
+from gateway.upstream.caller_sessions import CallerSessions
+from gateway.upstream.child_processes import Holder
 from gateway.upstream.connection import Connection
-from gateway.upstream.hop import extend_via, received, received_call
-from gateway.upstream.session import Envelope, Session, SessionHooks, open_session, with_extension
+from gateway.upstream.gateway_chain import extend_via, received, received_call
+from gateway.upstream.serial_queue import SerialQueue
+from gateway.upstream.server_messages import SessionHooks
+from gateway.upstream.session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
-from gateway.upstream.texts import hearing_readably
+from gateway.upstream.text_filters import hearing_readably
 from gateway.upstream.transport import Remote
-from gateway.upstream.turns import Turns
 
 logger = logging.getLogger(__name__)
 
 MAX_NAME = 60
-"""Characters of the name that a client gives itself which the status shows."""
+"""Characters of a client's own name that the status shows."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 
 
-class Owner(SessionHooks, Protocol):
-    """Whose requests are delivered."""
+class DeliveryHooks(SessionHooks, Protocol):
+    """What a delivery needs of its source."""
 
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
-        """Client capabilities to declare on behalf of one caller."""
+        """Return the client capabilities to declare on behalf of one caller."""
         ...
 
     def shared_capabilities(self) -> JsonObject:
-        """Client capabilities declared on the connection that callers share."""
+        """Return the client capabilities declared on the shared session."""
         ...
 
     @property
     def guards(self) -> bool:
-        """Whether there is anything for `admit` to refuse."""
+        """Whether `admit` can refuse a request."""
         ...
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """Refuse a request that must not reach the server behind `session`; asked right before each sending.
+        """Check that a request may reach the server behind `session`. Called before each attempt.
 
         Raises:
-            PolicyDenied: It must not.
-            UpstreamUnavailable: It cannot be told.
+            PolicyDenied: It may not.
+            NotSent: The check is impossible at the moment.
         """
         ...
 
 
 class Delivery:
-    """Sends for one server. `start` it with the owner's task group, which outlives the callers' sessions."""
+    """Sends the requests to one server. `start` it with the source's task group, which outlives the callers' sessions."""
 
     def __init__(
         self,
         remote: Remote,
         connection: Connection,
-        owner: Owner,
+        owner: DeliveryHooks,
         *,
         own_id: str,
         annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
-        """`own_id` is this gateway's hop id; `annotations_of` knows a tool's hints as its server gave them. No side effects."""
+        """`own_id` is this gateway's id in chains; `annotations_of` returns a tool's annotations as listed. No side effects."""
         self._remote = remote
         self._server = remote.name
         self._policy = remote.policy
@@ -91,7 +91,7 @@ class Delivery:
         self._owner = owner
         self._own_id = own_id
         self._plain_meta = extend_via({}, own_id, remote.name)
-        """Of requests that come without any; the same object each time, which tells a session that it knows it."""
+        """The `_meta` of requests that have none. Always the same object, so that sessions reuse its encoded form."""
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -99,11 +99,11 @@ class Delivery:
         self._turns = self._new_turns() if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_http
         self._without_turn: dict[int, CallContext] = {}
-        """Calls on the shared child process that began before callers took turns there."""
+        """Calls on the shared child process that began before callers took turns."""
         self._questions: list[tuple[str, CallContext, float]] = []
-        """Method, call and time (monotonic) of each question of the server that waits for an answer.
+        """Method, call and start time (monotonic) of each open request for input.
 
-        Without a method: of each cancelled call that the server still works on.
+        The method is empty for a cancelled call that the server has not finished.
         """
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
@@ -113,9 +113,9 @@ class Delivery:
 
     @contextmanager
     def question(self, method: str, ctx: CallContext | None) -> Generator[CallContext | None, None, None]:
-        """Note a question that the server asks in the middle of `ctx`'s call, and yield the context to ask it with.
+        """Register a request for input of `ctx`'s call while it is open, and yield the context to relay it with.
 
-        From the first question on the server gets one client at a time, by policy `auto`. Calls that run already count as one turn.
+        With policy `auto`, the first such request makes callers take turns. Calls that already run count as one turn.
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
@@ -133,7 +133,7 @@ class Delivery:
             self._questions.remove(question)
 
     def questions(self, approving: Sequence[tuple[CallContext, str]]) -> tuple[OpenQuestion, ...]:
-        """Whose answers the server waits for. `approving`: contexts of calls whose question must be approved, and by whom."""
+        """Return the open requests for input. `approving`: contexts of calls whose request waits for an approval, and the approvers."""
         return tuple(self._open_question(*question, approving) for question in self._questions)
 
     def _open_question(self, method: str, ctx: CallContext, since: float, approving: Sequence[tuple[CallContext, str]]) -> OpenQuestion:
@@ -150,13 +150,13 @@ class Delivery:
         )
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request on behalf of `ctx`, on the right session; sent once more only where `may_repeat` says so.
+        """Send one request on behalf of `ctx` on the right session, and once more if `may_resend` allows.
 
-        The result has only the `_meta` that the gateway takes from a server.
+        The result has only the `_meta` that the gateway accepts from servers.
 
         Raises:
             UpstreamError: See `Session.request`.
-            ToolFailed: The hop guard refuses.
+            ToolFailed: The call is in a loop of gateways, or passed too many.
             PolicyDenied: The request's `_meta` is malformed; nothing was sent.
         """
         if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
@@ -171,27 +171,25 @@ class Delivery:
             session = connection.ready or await connection.session(probe=True)
             try:
                 result = await self._on(session, method, params, envelope)
-            except (SessionGone, UpstreamLost) as error:
-                if not self._may_repeat(error, method, params):
-                    raise
-                logger.info("%s: %s is sent again: %s", self._server, method, error)
+            except RequestFailure as failure:
+                if not self._may_resend(failure, method, params):
+                    raise self._noted(failure) from None
+                logger.info("request sent again server=%s method=%s reason=%s", self._server, method, failure)
                 session = await connection.session(patient=True)
                 try:
                     result = await self._on(session, method, params, envelope)
-                except UpstreamUnavailable as again:
+                except RequestFailure as again:
                     raise self._noted(again) from None
-            except UpstreamUnavailable as error:
-                raise self._noted(error) from None
         finally:
             connection.end_use()
         if connection.state != "ready":
             connection.note_success()
         return received_call(result) if method == "tools/call" else received(result)
 
-    def _may_repeat(self, error: UpstreamError, method: str, params: JsonObject) -> bool:
+    def _may_resend(self, failure: RequestFailure, method: str, params: JsonObject) -> bool:
         name = params.get("name")
-        return may_repeat(
-            "unsent" if isinstance(error, SessionGone) else "unknown",
+        return may_resend(
+            failure,
             method,
             params,
             self._annotations_of(name) if isinstance(name, str) else None,
@@ -199,15 +197,15 @@ class Delivery:
             trust_annotations=self._policy.trust_annotations,
         )
 
-    def _noted(self, error: UpstreamUnavailable) -> UpstreamUnavailable:
-        """Passive health of a server whose connection stands whatever becomes of it; the error as callers read it."""
-        if not self._is_http:
-            return error
-        self._connection.note_failure(error)
-        return error if isinstance(error, AuthNeeded) else UpstreamUnavailable(self._connection.explain(), server=self._server)
+    def _noted(self, failure: RequestFailure) -> RequestFailure:
+        """Return the failure for the caller. Over HTTP, where sessions outlive failures, a request not sent marks the server as failing."""
+        if not isinstance(failure, NotSent) or not self._is_http:
+            return failure
+        self._connection.note_failure(failure)
+        return failure if isinstance(failure, Unauthorized) else NotSent(self._connection.explain(), server=self._server)
 
     def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
-        """One sending on a session, or on its caller's own in place of it. Not a coroutine itself: each costs every call its steps."""
+        """Send the request once, on the session or on the caller's own. Not a coroutine, which would cost every call one more step."""
         agreed = session.negotiated
         if agreed.era != "modern":
             return self._in_turn(session, method, params, envelope)
@@ -226,12 +224,11 @@ class Delivery:
         return await session.request(method, params, envelope)
 
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        """On a session of 2025, whose callers may have to be told apart."""
+        """Send the request once to a 2025 server, whose callers may have to be told apart."""
         ctx = envelope.ctx
         if self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
             if self._needs_own_session(askable):
-                await own_task()
 
                 async def work(own: Session) -> JsonObject:
                     await own.want_level(envelope.log_level)
@@ -240,7 +237,6 @@ class Delivery:
                 return await self._callers.run(ctx, askable, work)
             await session.want_level(envelope.log_level)
             if self._turns is not None:
-                await own_task()
                 async with self._turns.turn(ctx, partial(self._leave, session)) as held:
                     return await self._admitted(session, method, params, dataclasses.replace(envelope, ctx=held))
             if self._takes_turns_once_asked:
@@ -248,7 +244,7 @@ class Delivery:
                 is_cancelled = False
                 try:
                     return await self._admitted(session, method, params, envelope)
-                except CANCELLED:
+                except anyio.get_cancelled_exc_class():
                     is_cancelled = True
                     raise
                 finally:
@@ -257,16 +253,16 @@ class Delivery:
                         self._leave(session, ctx, is_cancelled)
         return await self._admitted(session, method, params, envelope)
 
-    def _new_turns(self) -> Turns:
-        return Turns(self._policy.serial_ask_seconds)
+    def _new_turns(self) -> SerialQueue:
+        return SerialQueue(self._policy.serial_ask_seconds)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
-        """End the turn of a call: of a cancelled one when the server has answered a ping, which it does after the call if it is busy."""
+        """End the turn of a call. After a cancelled call, wait for the answer to a ping, which a busy server sends after the call."""
         assert self._turns is not None
         if is_cancelled and self._tasks is not None and not session.closed.is_set():
             self._tasks.start_soon(self._leave_settled, session, ctx)
         else:
-            self._turns.leave(ctx, session.lingers())
+            self._turns.leave(ctx, session.settle_seconds)
 
     async def _leave_settled(self, session: Session, ctx: CallContext) -> None:
         assert self._turns is not None
@@ -276,21 +272,21 @@ class Delivery:
             with anyio.move_on_after(self._policy.timeout_seconds):
                 await session.request("ping", {})
         except UpstreamError as error:
-            logger.debug("%s: no answer to a ping after a cancelled call: %s", self._server, error)
+            logger.debug("ping after a cancelled call failed server=%s reason=%s", self._server, error)
         finally:
             self._questions.remove(cancelled)
-            self._turns.leave(ctx, session.lingers())
+            self._turns.leave(ctx, session.settle_seconds)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
-        """Whether somebody sees to a task that this request may become or concerns."""
+        """Return whether the gateway or the caller handles a task that this request may become or is about."""
         if method == "tools/call":
             return self._policy.tasks.follow or (ctx is not None and ctx.takes_tasks)
         return method.startswith("tasks/")
 
     def _needs_own_session(self, askable: JsonObject) -> bool:
-        """Whether the shared session would tell the server the wrong thing about this caller.
+        """Return whether the shared session would declare the wrong capabilities for this caller.
 
-        A child process is shared unless policy says otherwise or roots are relayed, which servers read once at start.
+        A child process is shared unless policy forbids it, or roots are relayed, which servers read once at the start.
         """
         if self._is_http:
             return bool(askable) or bool(self._owner.shared_capabilities())
@@ -299,8 +295,8 @@ class Delivery:
     @asynccontextmanager
     async def _negotiated(self, capabilities: JsonObject, holder: Holder) -> AsyncGenerator[Session, None]:
         async with (
-            self._remote.open(ChildLog(), holder) as link,
-            open_session(self._server, link, self._owner, client=self._remote.client) as session,
+            self._remote.open(ChildLog(), holder) as carrier,
+            open_session(self._server, carrier, self._owner, client=self._remote.client) as session,
         ):
             await session.negotiate("legacy", capabilities)
             yield session

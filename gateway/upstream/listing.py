@@ -1,7 +1,6 @@
-"""Reads a server's listings completely and turns listed tools into definitions.
+"""Reads a server's complete listings, and converts listed tools to definitions.
 
-Bounded in pages and entries; an entry that is no object or has no name is skipped and counted. Pure but for the
-requests; `source` keeps the results.
+Pages and entries are limited. An entry that is not an object, or has no name, is skipped. `source` keeps the results.
 """
 
 from __future__ import annotations
@@ -12,26 +11,26 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
-from gateway.errors import UpstreamRefused
+from gateway.errors import Rejected
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import GATEWAY_KEY, VIA_KEY, listed_meta, peer_meta
 from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import ChangeKind, Kind, TaskSupport, ToolDefinition
-from gateway.upstream.hop import received_entries
-from gateway.upstream.loops import Loops
+from gateway.upstream.gateway_chain import received_entries
+from gateway.upstream.gateway_loops import GatewayLoops
 from gateway.upstream.param_headers import marked_headers
 from gateway.upstream.session import Envelope, Session
 
 logger = logging.getLogger(__name__)
 
 MAX_PAGES = 1_000
-"""Pages read of one listing; a server that never ends one is cut off here."""
+"""Maximum pages of one listing; the rest is dropped."""
 
 MAX_ENTRIES = 50_000
-"""Entries kept of one listing."""
+"""Maximum entries of one listing."""
 
 MAX_LISTING_CHARS = 67_108_864
-"""Of a listing in several pages, as JSON; one page is bounded like every message."""
+"""Maximum size of a listing in several pages, as JSON; one page is limited like every message."""
 
 _METHODS = {
     "tools": ("tools/list", "tools", "name"),
@@ -45,7 +44,7 @@ KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
     "resources": ("resources", "templates"),
     "prompts": ("prompts",),
 }
-"""The listings that a notification of a change is about."""
+"""The listings that a change notification is about."""
 
 _CAPABILITY_OF = {"tools": "tools", "resources": "resources", "templates": "resources", "prompts": "prompts"}
 _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
@@ -53,12 +52,12 @@ _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "ou
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A listed tool: its definition, the HTTP headers its arguments are mirrored in (`x-mcp-header`), the metadata of its calls."""
+    """A listed tool: its definition, the headers that mirror its arguments (`x-mcp-header`), and the metadata of its calls."""
 
     definition: ToolDefinition
     headers: dict[tuple[str, ...], str] = field(default_factory=lambda: cast("dict[tuple[str, ...], str]", {}))
     meta: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Request `_meta` that goes with every call of it, over the caller's (requirements 3.A/15)."""
+    """Request `_meta` of every call of the tool; takes precedence over the caller's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,21 +66,21 @@ class Listing:
 
     entries: list[JsonObject]
     gateway: str = ""
-    """The id of the server, if it is itself a Moongate gateway: then entries may come from this gateway."""
+    """The server's gateway id if it is a Moongate itself; its entries may then come from this gateway."""
 
 
 class Requester(Protocol):
-    """What a listing is read from."""
+    """Sends the requests for a listing."""
 
     server: str
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope) -> JsonObject:
-        """One request."""
+        """Send one request and return its result."""
         ...
 
 
-async def list_kind(session: Session, what: str, loops: Loops) -> Listing:
-    """Read one listing of a server, without the entries that came through this gateway, which `loops` notes."""
+async def list_kind(session: Session, what: str, loops: GatewayLoops) -> Listing:
+    """Read one listing of a server. Entries that came through this gateway are dropped and noted in `loops`."""
     if _CAPABILITY_OF[what] not in session.negotiated.capabilities:
         return Listing([])
     listing = await list_all(session, what, Envelope(meta={VIA_KEY: [loops.own_id]}))
@@ -89,7 +88,7 @@ async def list_kind(session: Session, what: str, loops: Loops) -> Listing:
 
 
 async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> Listing:
-    """All entries of a listing, in the server's order. A server without the method has none."""
+    """Return all entries of a listing, in the server's order; none if the server does not have the method."""
     method, key, name_key = _METHODS[what]
     entries: list[JsonObject] = []
     seen: set[JsonValue] = set()
@@ -100,7 +99,7 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
         params: JsonObject = {} if cursor is None else {"cursor": cursor}
         try:
             result = await session.request(method, params, envelope)
-        except UpstreamRefused as error:
+        except Rejected as error:
             if error.code == METHOD_NOT_FOUND and not entries:
                 return Listing([])
             raise
@@ -118,14 +117,14 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
         if len(entries) > MAX_ENTRIES or chars > MAX_LISTING_CHARS:
             break
         seen.add(cursor)
-    logger.warning("%s: %s is longer than the limit; %d entries kept", session.server, method, len(entries))
+    logger.warning("listing exceeds the limit server=%s method=%s entries=%d", session.server, method, len(entries))
     return Listing(entries[:MAX_ENTRIES], gateway)
 
 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
-    """A listed tool as definition, or `None` where the spec says to drop it (invalid `x-mcp-header`).
+    """Return a listed tool, or `None` if the specification requires to drop it (invalid `x-mcp-header`).
 
-    `has_tasks`: a modern server with the tasks extension, which may make a task of any call.
+    `has_tasks`: the server supports the tasks extension of 2026, and may make a task of any call.
     """
     schema = wire.get("inputSchema")
     input_schema = cast("JsonObject", schema) if isinstance(schema, dict) else {"type": "object"}
@@ -157,7 +156,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
 
 
 def _task_support(execution: JsonValue) -> TaskSupport:
-    """Only `required` takes the task path (requirements 3.C/56); a tool that may run plainly is called plainly."""
+    """Return whether a tool must be called as a task; one that may run plainly is called plainly."""
     support = cast("JsonMapping", execution).get("taskSupport") if isinstance(execution, dict) else None
     return "required" if support == "required" else "never"
 

@@ -1,4 +1,4 @@
-"""`Negotiated`: what a gateway and a server agreed on when they connected. Made by `session` from the server's answer."""
+"""`Negotiated`: what a gateway and a server agreed on when they connected. Created by `session` from the server's answer."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.tools.context import Era
 
 @dataclass(frozen=True, slots=True)
 class Negotiated:
-    """What both sides agreed on."""
+    """The agreed version, and the server's capabilities and instructions."""
 
     era: Era
     protocol_version: str
@@ -20,7 +20,7 @@ class Negotiated:
     instructions: str | None = None
     server_info: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     has_tasks: bool = field(init=False)
-    """Whether the server has the modern tasks extension."""
+    """Whether the server supports the tasks extension of 2026."""
 
     def __post_init__(self) -> None:
         has_tasks = self.era == "modern" and TASKS_EXTENSION in (self.capabilities.get("extensions") or ())
@@ -36,7 +36,7 @@ class Negotiated:
 
     @property
     def skills(self) -> JsonMapping | None:
-        """The server's settings of the skills extension; `None` without it."""
+        """The server's settings of the skills extension; `None` if it does not support the extension."""
         extensions = self.capabilities.get("extensions")
         found = cast("JsonMapping", extensions).get(SKILLS_EXTENSION) if self.era == "modern" and isinstance(extensions, dict) else None
         return cast("JsonMapping", found) if isinstance(found, dict) else None

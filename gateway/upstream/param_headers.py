@@ -1,7 +1,7 @@
-"""The headers in which a modern request repeats what it holds: `Mcp-Name`, and arguments that a tool's schema marks with `x-mcp-header`.
+"""The headers of a 2026 request that mirror its body: `Mcp-Name`, and arguments that a tool's schema marks with `x-mcp-header`.
 
-The same rules as the SDK's, which takes longer to load than a gateway takes to start (`tests/upstream/test_param_headers.py` compares).
-Source: the 2026-07-28 transport specification, "Custom Headers".
+The rules are the SDK's (MCP 2026-07-28, transports, "Custom Headers"). They are repeated here because importing the SDK takes longer than
+starting a gateway; `tests/upstream/test_param_headers.py` compares both.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 MARK = "x-mcp-header"
-"""Keyword of a property whose value is repeated in the header that it names."""
+"""Keyword of a property whose value is mirrored in the header that it names."""
 
 PREFIX = "Mcp-Param-"
-"""Begins the names of such headers."""
+"""Prefix of the names of such headers."""
 
 Path = tuple[str, ...]
-"""Names of properties, from the whole of the arguments inwards."""
+"""Property names from the arguments object inwards."""
 
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
 _ENCODED = re.compile(r"=\?base64\?.*\?=")
@@ -35,18 +35,19 @@ _ONE = frozenset(
 )  # fmt: skip
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS = frozenset({"patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""Keywords that hold schemas: one, a list, by name. What they hold has no place in the arguments that could be named."""
+"""Keywords that hold a schema, a list of schemas, or schemas by name. Their values are at no fixed path in the arguments."""
 
 
 def encode_header_value(value: str) -> str:
-    """The value as a header carries it: as it is where that is safe, else in the form that says so itself."""
+    """Return the value as a header carries it: unchanged if that is safe, else base64 in the form that marks itself."""
     if _PLAIN.fullmatch(value) and not _ENCODED.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode('ascii')}?="
 
 
 def marked_headers(schema: JsonMapping) -> dict[Path, str] | None:
-    """Which arguments are repeated in which headers (without `PREFIX`); `None` where the schema marks in a way that is not allowed."""
+    """Return which arguments are mirrored in which headers (without `PREFIX`), or `None` if the schema marks properties in an invalid way.
+    """
     found: dict[Path, str] = {}
     for path, place in _places(schema):
         if MARK not in place:
@@ -59,7 +60,7 @@ def marked_headers(schema: JsonMapping) -> dict[Path, str] | None:
 
 
 def param_headers(marked: Mapping[Path, str], arguments: JsonMapping) -> dict[str, str]:
-    """The headers that repeat these arguments; none for one that is absent, null, or no plain value."""
+    """Return the headers for these arguments. Arguments that are absent, null, or neither text, number nor boolean have none."""
     headers: dict[str, str] = {}
     for path, header in marked.items():
         text = _text_of(_value_at(arguments, path))
@@ -69,7 +70,7 @@ def param_headers(marked: Mapping[Path, str], arguments: JsonMapping) -> dict[st
 
 
 def _places(schema: JsonMapping) -> Generator[tuple[Path | None, JsonObject]]:
-    """Every schema within, with the path of the arguments it describes where it has one. Not recursive: a schema may be deep."""
+    """Yield every schema within, with the path of the arguments that it describes, if any. Not recursive, because a schema may be deep."""
     waiting: list[tuple[Path | None, JsonValue]] = [((), cast("JsonObject", schema))]
     while waiting:
         path, node = waiting.pop()
@@ -105,5 +106,5 @@ def _text_of(value: JsonValue) -> str | None:
         return None
     try:
         return str(value)
-    except ValueError:  # a number of thousands of digits
+    except ValueError:  # an integer with thousands of digits
         return None

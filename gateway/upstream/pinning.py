@@ -1,8 +1,8 @@
-"""`Pinning`: the definitions that one server's tools are held to, and the tools that differ.
+"""`Pinning`: the definitions that one server's tools are pinned to, and the tools that differ from them.
 
-A server in the lock file is held to that file: a call is admitted against the tools that were read over the very session that it is
-sent on (`Session.listed`), because another session may lead to another server. Every other server is held to the first listing of each
-tool, and only the listing that clients see is judged: another session cannot change what a model reads. Sends nothing.
+A server in the lock file is pinned to that file. Each call is checked against the tools that were read on the session that it is sent on
+(`Session.listed_tools`), because another session may reach another server. Any other server is pinned to the first listing of each tool.
+Then only the listing that clients see is checked, because a model reads no other. Sends no requests.
 """
 
 from __future__ import annotations
@@ -14,30 +14,30 @@ import anyio.to_thread
 
 from gateway.errors import PolicyDenied, StorageError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.pins import PINS_RULE, PinFinding, PinMode, judge_pins, pin_digest, pinned_form
-from gateway.upstream.first_use import FirstUse, Forms
+from gateway.policy.pin_check import PINS_RULE, PinFinding, PinMode, judge_pins, pin_digest, pinned_form
+from gateway.upstream.accepted_definitions import AcceptedDefinitions, Forms
 
 logger = logging.getLogger(__name__)
 
 NAMES_SHOWN = 5
-"""Names of tools in one line of the log."""
+"""Tool names in one log line."""
 
 
 class Pinning:
-    """The pins of one server. Until `take` or `begin` it has none."""
+    """The pins of one server; none before `take` or `begin`."""
 
     def __init__(self, server: str, mode: PinMode) -> None:
         self._server = server
         self._mode: PinMode = mode
         self._locked: Mapping[str, str] | None = None
-        self._record: FirstUse | None = None
+        self._record: AcceptedDefinitions | None = None
         self._first: dict[str, str] = {}
         self._unwritten: dict[str, JsonObject] = {}
         self._findings: dict[str, PinFinding] = {}
 
     @property
     def guards(self) -> bool:
-        """Whether a call may be refused: definitions must be known then before anything is called."""
+        """Whether calls may be refused, so that definitions must be known before the first call."""
         return self._locked is not None and self._mode == "quarantine"
 
     @property
@@ -47,7 +47,7 @@ class Pinning:
         return self._first if self._record is not None else None
 
     def take(self, locked: Mapping[str, str] | None) -> bool:
-        """Take the digests of the lock file by tool, `None` if the server is not in it; returns whether they differ from before."""
+        """Set the digests of the lock file by tool, `None` if the server is not in it. Return whether they changed."""
         if locked == self._locked:
             return False
         self._locked = locked
@@ -55,11 +55,11 @@ class Pinning:
 
     # -- first use ---------------------------------------------------------------------------------------------
 
-    def begin(self, record: FirstUse, *, was_listed: bool) -> None:
-        """Hold the server to its first listings; `was_listed` says that an earlier run listed it. Blocks.
+    def begin(self, record: AcceptedDefinitions, *, was_listed: bool) -> None:
+        """Pin the server to its first listings. `was_listed`: an earlier run listed it. Blocks.
 
         Raises:
-            StorageError: The record cannot be used.
+            StorageError: The record is unusable.
         """
         if self._mode == "off":
             return
@@ -87,7 +87,7 @@ class Pinning:
             logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
 
     async def write(self) -> bool:
-        """Write down what `note` pinned; returns whether another process had pinned other definitions, which count then."""
+        """Record what `note` pinned. Return whether another process had recorded other definitions, which take precedence."""
         if self._record is None or not self._unwritten:
             return False
         new, self._unwritten = self._unwritten, {}
@@ -100,7 +100,7 @@ class Pinning:
         return self._follow(recorded)
 
     async def read_again(self) -> bool:
-        """Read the record after a person accepted something; returns whether it differs from before."""
+        """Read the record after a person accepted a definition. Return whether it changed."""
         if self._record is None:
             return False
         try:
@@ -117,7 +117,7 @@ class Pinning:
     # -- judging -----------------------------------------------------------------------------------------------
 
     def digests(self, wires: Sequence[JsonMapping]) -> dict[str, str]:
-        """The digests of a listing by tool, empty for a server without pins; of a name listed twice the first counts."""
+        """Return the digests of a listing by tool, empty for a server without pins. The first of two equal names counts."""
         found: dict[str, str] = {}
         if self._pinned is not None:
             for wire in wires:
@@ -130,9 +130,9 @@ class Pinning:
         return judge_pins(listed, pinned, self._mode, first_use=self._locked is None)
 
     def judge(self, wires: Sequence[JsonMapping]) -> set[str]:
-        """Judge a listing; returns the tools that may not be served, and logs what is new about it."""
+        """Judge a listing, log new findings, and return the tools that must not be served."""
         listed = self.digests(wires)
-        # Before the first listing nothing is known to be missing.
+        # before the first listing, no tool is known to be missing
         found = self._judge(listed, self._pinned if listed else None)
         for name, finding in found.items():
             if finding != self._findings.get(name) and finding.change != "removed":
@@ -143,10 +143,10 @@ class Pinning:
         return {name for name, finding in found.items() if not finding.is_served}
 
     def admit(self, name: str, listed: Mapping[str, str]) -> None:
-        """Let a call pass only for a tool that is `listed` (digests by tool) as it was accepted.
+        """Check that a tool is `listed` (digests by tool) as it was accepted.
 
         Raises:
-            PolicyDenied: It is not listed, or not accepted.
+            PolicyDenied: The tool is not listed, or not accepted.
         """
         finding = self._judge({name: listed[name]} if name in listed else {}, self._locked).get(name)
         if name in listed and finding is None:
@@ -155,7 +155,7 @@ class Pinning:
         raise PolicyDenied(f"Tool {name!r} of {self._server!r} is not called: {reason}.", rule=PINS_RULE, subject=name)
 
     def quarantined(self) -> dict[str, str]:
-        """The tools that are held back, each with what accepts it."""
+        """Return the quarantined tools, each with the command that accepts it."""
         return {n: self._held(n, f) for n, f in self._findings.items() if f.change != "removed" and not f.is_served}
 
     def _held(self, name: str, finding: PinFinding) -> str:
@@ -165,7 +165,7 @@ class Pinning:
         return f"{finding.change} against the lock file" if self._locked is not None else "changed since it was first listed"
 
     def remarks(self) -> list[str]:
-        """What the lock file holds that the server lists no more."""
+        """Return the tools of the lock file that the server no longer lists."""
         again = f"`moongate lock {self._server}` writes its entry anew."
         return [
             f"{self._server}: tool {name!r} is in the lock file, but the server lists it no more; {again}"

@@ -1,7 +1,7 @@
-"""The lock file: the accepted definitions of remote tools, as `moongate lock` writes and the gateway reads them.
+"""The lock file: the accepted definitions of remote tools. `moongate lock` writes it, the gateway reads it.
 
-One file beside the configuration, meant to be committed: sorted, one key a line, with whole definitions, so that a
-change reads as a diff. What a difference means is `policy.pins`' affair. Everything here blocks.
+The file lies beside the configuration and is meant to be committed. It is sorted, with one key per line and whole definitions, so that a
+change reads as a diff. `policy.pin_check` judges differences. All functions block.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from typing import Literal
 
 from pydantic import Field, ValidationError
 
-from gateway.config.base import Model
+from gateway.config.base_models import Model
 from gateway.config.load import LoadedConfig
 from gateway.config.problems import problems_of
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.policy.pins import pin_digest, pinned_form
-from gateway.storage.files import MAX_JSON_BYTES, read_json, write_atomic
+from gateway.policy.pin_check import pin_digest, pinned_form
+from gateway.storage.atomic_files import MAX_JSON_BYTES, read_json, write_atomic
 
 
 class LockedTool(Model):
@@ -50,23 +50,23 @@ class LockFile(Model):
 
 @dataclass(frozen=True, slots=True)
 class Pins:
-    """The accepted definitions of all servers; empty where there is no lock file."""
+    """The accepted definitions of all servers; empty without a lock file."""
 
     servers: Mapping[str, Mapping[str, JsonObject]]
     """Server → native tool name → pinned form."""
 
     def of(self, server: str) -> Mapping[str, str] | None:
-        """A server's pinned digests by tool; `None` for one that is not pinned."""
+        """Return a server's pinned digests by tool; `None` if the server is not pinned."""
         forms = self.servers.get(server)
         return None if forms is None else {name: pin_digest(form) for name, form in forms.items()}
 
 
 NO_PINS = Pins({})
-"""Where there is no lock file."""
+"""The pins if there is no lock file."""
 
 
 def lock_path(loaded: LoadedConfig) -> Path | None:
-    """Where the lock file of a configuration is; `None` for one that is in no file."""
+    """Return the path of a configuration's lock file; `None` for a configuration without a file."""
     written = loaded.config.server.lock_file
     if written is not None:
         return loaded.base_dir / Path(written).expanduser()
@@ -74,10 +74,10 @@ def lock_path(loaded: LoadedConfig) -> Path | None:
 
 
 def read_pins(path: Path | None) -> Pins:
-    """The pins in a lock file; none where there is no file.
+    """Return the pins in a lock file; none if there is no file.
 
     Raises:
-        ConfigError: It cannot be used. It is never taken for an empty one, which would pin nothing.
+        ConfigError: The file is unusable. It never counts as empty, because an empty one pins nothing.
     """
     if path is None:
         return NO_PINS
@@ -99,10 +99,10 @@ def read_pins(path: Path | None) -> Pins:
 
 
 def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
-    """Replace the lock file: the same pins always give the same bytes. Without `mode` the file keeps its own.
+    """Replace the lock file. Equal pins always produce equal bytes. Without `mode` the file keeps its mode.
 
     Raises:
-        StorageError: It cannot be written, or is larger than what is read again.
+        StorageError: The file cannot be written, or would be too large to be read again.
     """
     servers = {
         server: {"tools": {name: {"digest": pin_digest(form), "definition": form} for name, form in sorted(forms.items())}}
@@ -116,7 +116,7 @@ def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
 
 
 def forms_of(listed: Sequence[JsonMapping]) -> dict[str, JsonObject]:
-    """The pinned forms of a listing by tool name; of a name listed twice the first counts."""
+    """Return the pinned forms of a listing by tool name. The first of two equal names counts."""
     forms: dict[str, JsonObject] = {}
     for wire in listed:
         forms.setdefault(str(wire["name"]), pinned_form(wire))

@@ -1,7 +1,7 @@
-"""MCP over the standard input and output of a child process: starts it, and stops it with everything that it started.
+"""Starts a child process that speaks MCP over its standard input and output, and stops it with everything that it started.
 
-What goes over its streams is `pipe`'s, which is used instead of the SDK's client on POSIX because that one reads lines of any length
-(in quadratic time) and lets the child write straight to our stderr. On Windows the SDK's client is used.
+On POSIX `pipe` carries the messages instead of the SDK's client, which reads lines of any length (in quadratic time) and lets the child
+write straight to our stderr. On Windows the SDK's client is used.
 """
 
 from __future__ import annotations
@@ -11,31 +11,32 @@ import os
 import signal
 import sys
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any
 
 import anyio
 
 from gateway.config.models import StdioServer
-from gateway.errors import UpstreamUnavailable
+from gateway.errors import NotSent
 from gateway.processes import seal_descriptors
 from gateway.sdk import load
-from gateway.upstream.children import ChildProcesses
-from gateway.upstream.large import LargeBodies
-from gateway.upstream.link import Link
-from gateway.upstream.links import PipeLink, StreamLink
+from gateway.upstream.carriers.base import Carrier
+from gateway.upstream.carriers.pipe_carrier import PipeCarrier
+from gateway.upstream.carriers.sdk_carrier import SdkCarrier
+from gateway.upstream.child_processes import ChildProcesses
+from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.pipe import ChildLog, Pipe
 
 __all__ = ["ChildLog", "open_stdio"]
 
 GRACE_SECONDS = 2.0
-"""Time to leave after standard input closed, and again after SIGTERM; then SIGKILL."""
+"""Grace period after standard input is closed, and again after SIGTERM; then comes SIGKILL."""
 
 LOOKS = 100
-"""How often in that time it is looked whether what the child started has left too, which nobody tells."""
+"""Number of checks in that time whether the processes that the child started have ended, because no event reports it."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
-"""Variables of our environment that a child gets too: the SDK's choice, and where a gateway behind this one finds its state folder."""
+"""Environment variables that a child inherits: the SDK's choice, and the one by which a gateway behind this one finds its state folder."""
 
 
 @asynccontextmanager
@@ -47,14 +48,13 @@ async def open_stdio(
     max_line_bytes: int,
     children: ChildProcesses | None = None,
     bodies: LargeBodies | None = None,
-    is_direct: bool = True,
-) -> AsyncGenerator[Link, None]:
-    """Start the child and yield the link to it, by the SDK only without `is_direct`; leaving stops it and everything it started.
+) -> AsyncGenerator[Carrier, None]:
+    """Start the child and yield its carrier. Leaving stops the child and everything that it started.
 
-    With `children` it also ends when the gateway is killed, and is told which gateways it comes from.
+    With `children` the child also ends if the gateway is killed, and its environment names the gateways that it was started through.
 
     Raises:
-        UpstreamUnavailable: The program cannot be started.
+        NotSent: The program cannot be started.
     """
     lineage = {} if children is None else children.lineage(server)
     if sys.platform == "win32":
@@ -64,9 +64,9 @@ async def open_stdio(
         env = {**get_default_environment(), **entry.env, **lineage}
         parameters = StdioServerParameters(command=entry.command, args=list(entry.args), env=env, cwd=entry.cwd)
         async with stdio_client(parameters) as streams:
-            yield StreamLink(streams)
+            yield SdkCarrier(server, lambda: nullcontext(streams))
         return
-    # What begins like this is a function that an old shell exported, and would be run.
+    # such a value is a function that an old shell exported, and a shell would run it
     ours = {name: value for name in _INHERITED if (value := os.environ.get(name)) is not None and not value.startswith("()")}
     env = {**ours, **entry.env, **lineage}
     how: dict[str, Any] = {"env": env, "cwd": entry.cwd, "start_new_session": True}
@@ -81,12 +81,12 @@ async def open_stdio(
         reason = error.strerror or type(error).__name__
         has_words = not entry.args and len(entry.command.split()) > 1
         fix = "Write its arguments as `args`, not in `command`." if has_words else "Is it installed and on PATH?"
-        raise UpstreamUnavailable(f"Cannot start {entry.command!r}: {reason}. {fix}", server=server) from None
+        raise NotSent(f"Cannot start {entry.command!r}: {reason}. {fix}", server=server) from None
     group = transport.get_pid()
     try:
         if children is not None:
             await children.guard(group)
-        yield PipeLink(pipe, is_direct=is_direct)
+        yield PipeCarrier(server, pipe)
     finally:
         with anyio.CancelScope(shield=True):
             await _stop(pipe, group)
@@ -97,7 +97,7 @@ async def open_stdio(
 
 
 async def _stop(pipe: Pipe, group: int) -> None:
-    """Close its input, then SIGTERM, then SIGKILL the whole process group, in which it may have left others; every step is bounded."""
+    """Close the child's input, then send SIGTERM and SIGKILL to its process group. Each step is bounded."""
     pipe.close_input()
     with anyio.move_on_after(GRACE_SECONDS):
         await pipe.ended.wait()
@@ -113,7 +113,7 @@ async def _stop(pipe: Pipe, group: int) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send it to every process of the group; whether there is one that takes it."""
+    """Send a signal to every process of the group, and return whether there is one."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

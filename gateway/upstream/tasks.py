@@ -1,9 +1,9 @@
-"""`TaskFollower`: sees a remote server's long-running task through to its result, in either dialect.
+"""`TaskFollower`: follows a remote server's long-running task to its result, in both dialects.
 
-The modern extension (`io.modelcontextprotocol/tasks`, SEP-2663) lets the server turn any call into a task; in the
-2025-11-25 dialect the caller asks for one, for tools listed with task support `required`. Once an id is known the
-call is never sent again: a broken connection is opened once more and the same id polled on. Used by `source` for
-callers that have no tasks themselves, and by `library`; how requests travel is the `TaskLine`'s affair.
+With the extension of 2026 (`io.modelcontextprotocol/tasks`, SEP-2663) the server may turn any call into a task. In 2025-11-25 the caller
+requests a task, for tools listed with task support `required`. Once a task's id is known, the call is never sent again: a broken connection
+is opened once more, and polling continues. Used by `source` for callers that do not support tasks, and by `library`. A `TaskLine` sends the
+requests.
 """
 
 from __future__ import annotations
@@ -20,46 +20,46 @@ import anyio
 from gateway.config.policies import TaskPolicy
 from gateway.errors import (
     AskUnavailable,
+    NotSent,
+    OutcomeUnknown,
     PolicyDenied,
+    Rejected,
     TaskError,
     UpstreamError,
-    UpstreamLost,
-    UpstreamRefused,
     UpstreamTimeout,
-    UpstreamUnavailable,
 )
+from gateway.gate.recorded import FOLLOWED_TASK
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from gateway.tools.context import CallContext
 from gateway.tools.drive import asking_of
-from gateway.tools.recorded import FOLLOWED_TASK
-from gateway.upstream.answers import is_readable
-from gateway.upstream.inputs import Answered, Relayed
+from gateway.upstream.input_requests import Answered, Relayed
+from gateway.upstream.responses import is_readable
 
 logger = logging.getLogger(__name__)
 
 MIN_POLL_SECONDS = 0.5
-"""Shortest wait between two polls, and the wait where the server names none."""
+"""Shortest wait between two polls, and the wait if the server names none."""
 
 MAX_POLL_SECONDS = 5.0
-"""Longest wait between two polls, whatever the server says."""
+"""Longest wait between two polls, whatever the server requests."""
 
 POLL_TIMEOUT_SECONDS = 30.0
-"""Time for the answer to one poll; a server that is late is polled again."""
+"""Timeout of one poll; then the server is polled again."""
 
 CANCEL_SECONDS = 5.0
-"""Time for the answer to a cancel request."""
+"""Timeout of a cancel request."""
 
 MAX_JUDGED = 2_000
-"""Asks of relayed tasks that are remembered as judged."""
+"""Requests for input of relayed tasks that are remembered as judged."""
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
-"""How peers say that a request took too long (1.x and 2.x SDKs)."""
+"""Error codes with which peers report a timeout (SDK 1.x and 2.x)."""
 
 _ANSWERED: JsonObject = {}
-"""Stands for an ask that a model of this gateway answered; never shown."""
+"""Marks a request for input that a model of this gateway answered. Never shown."""
 
-_BROKEN = (UpstreamLost, UpstreamUnavailable)
+_BROKEN = (OutcomeUnknown, NotSent)
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
 
 Dialect = Literal["modern", "legacy"]
@@ -91,27 +91,27 @@ class MCPTaskOptions:
                 raise ValueError(f"{name} must be positive, got {value}")
 
     def to_wire(self) -> JsonObject:
-        """The `task` parameter of a 2025 call."""
+        """Return the `task` parameter of a 2025 call."""
         return {} if self.default_ttl is None else {"ttl": max(1, self.default_ttl // timedelta(milliseconds=1))}
 
 
 class TaskLine(Protocol):
-    """How a follower reaches one server."""
+    """Sends a follower's requests to one server."""
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request on behalf of `ctx`; raises `UpstreamLost` or `UpstreamUnavailable` when the connection is broken."""
+        """Send one request on behalf of `ctx`. Raises `OutcomeUnknown` or `NotSent` if the connection is broken."""
         ...
 
     async def reconnect(self) -> None:
-        """Have a working connection; returns at once where there is one. Raises `UpstreamError`."""
+        """Wait for a working connection. Raises `UpstreamError`."""
         ...
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """What becomes of one ask of a relayed task; raises where policy refuses it."""
+        """Judge one request for input of a relayed task. Raises if policy refuses it."""
         ...
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """The answer to one ask of the server, put to the caller under `key`; raises where policy refuses it."""
+        """Judge one request for input, put it to the caller under `key`, and return the answer. Raises if policy refuses it."""
         ...
 
 
@@ -119,9 +119,9 @@ class TaskFollower:
     """Follows the tasks of one server. Safe for concurrent calls."""
 
     def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
-        """No side effects. `options` may be replaced at any time; tasks already followed keep theirs.
+        """No side effects. `options` may be replaced at any time; tasks that are being followed keep theirs.
 
-        `readable` removes hidden text from status messages, if the server's policy says so.
+        `readable` removes hidden text from status messages, if the server's policy requires it.
         """
         self.options = options
         self._readable = readable
@@ -133,20 +133,20 @@ class TaskFollower:
         self._drained = anyio.Event()
 
     async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """`tools/call` as a 2025 task, sent once and followed to its result; a server that declines is called plainly, once.
+        """Send `tools/call` once as a 2025 task, and follow it to its result. If the server rejects the task, call once without it.
 
         Raises:
-            TaskError: It failed, was lost, or took longer than `max_task_wait`.
-            UpstreamError: The server refused the call, or nothing could be sent.
+            TaskError: The task failed, was lost, or took longer than `max_task_wait`.
+            UpstreamError: The server rejected the call, or nothing could be sent.
         """
         tool = str(params.get("name"))
         try:
             created = await self._line.send("tools/call", {**params, "task": self.options.to_wire()}, ctx, headers)
-        except UpstreamRefused as error:
+        except Rejected as error:
             if error.code not in (METHOD_NOT_FOUND, INVALID_PARAMS):
                 raise
             created = await self._line.send("tools/call", dict(params), ctx, headers)
-        except UpstreamLost:
+        except OutcomeUnknown:
             raise TaskError(
                 f"The connection to {self._server!r} broke before it told the task of {tool!r}: whether it runs is unknown. "
                 f"It was not sent again."
@@ -159,17 +159,18 @@ class TaskFollower:
         return await self.follow(tool, cast("JsonObject", handle), ctx, "legacy")
 
     async def follow(self, tool: str, handle: JsonObject, ctx: CallContext, dialect: Dialect) -> JsonObject:
-        """The result of a task, from its create answer on. Waits without holding the call's deadline or its slot.
+        """Return the result of a task, given the response that created it. Waits without counting against the call's deadline or holding
+        its slot.
 
         Raises:
-            TaskError: It failed, was lost, or took longer than `max_task_wait`.
+            TaskError: The task failed, was lost, or took longer than `max_task_wait`.
         """
         options = self.options
         if ctx.durable is not None:
             await ctx.durable.keep(FOLLOWED_TASK, {"task": handle, "dialect": dialect})
         if dialect == "legacy" and not self._noticed:
             self._noticed = True
-            logger.info("%s: following tasks of the experimental 2025-11-25 dialect, which later protocol versions replaced", self._server)
+            logger.info("following tasks of the experimental 2025-11-25 dialect, which later versions replaced server=%s", self._server)
         run = _Followed(self._server, self._line, tool, handle, ctx, dialect, readable=self._readable)
         limit = options.max_task_wait.total_seconds() if options.max_task_wait is not None else float("inf")
         try:
@@ -191,7 +192,7 @@ class TaskFollower:
         raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
 
     async def judged(self, task: JsonObject, task_id: str, tool: str, ctx: CallContext) -> JsonObject:
-        """A polled task as the caller may see it: one that is completed with what cannot be read reads as failed."""
+        """Return a polled task for the caller. A completed task with an unreadable result counts as failed."""
         if task.get("status") == "completed":
             result: JsonValue = task.get("result")
             is_one = isinstance(result, dict) and is_readable(cast("JsonMapping", result))
@@ -201,9 +202,9 @@ class TaskFollower:
         return task
 
     async def _with_judged_asks(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
-        """With its asks as the caller may see them. An ask is judged when it is first seen, not at every poll.
+        """Return a polled task with judged requests for input. A request is judged when first seen, not at every poll.
 
-        A task that asks what policy refuses is cancelled and reads as failed.
+        If policy refuses a request, the task is cancelled and counts as failed.
         """
         shown: JsonObject = {}
         for key, request in cast("JsonObject", task["inputRequests"]).items():
@@ -230,15 +231,15 @@ class TaskFollower:
         return {**{k: v for k, v in task.items() if k != "inputRequests"}, "status": "working"}
 
     async def _cancel(self, task_id: str, ctx: CallContext) -> None:
-        """One cancel request, bounded; its failure is one warning and never replaces what went wrong before."""
+        """Send one bounded cancel request. A failure is logged and never replaces the original error."""
         self._cancels += 1
         try:
             with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS) as scope:
                 await self._line.send("tasks/cancel", {"taskId": task_id}, ctx)
             if scope.cancelled_caught:
-                logger.warning("%s: no answer to the cancellation of task %s within %g s", self._server, task_id, CANCEL_SECONDS)
+                logger.warning("task cancellation not answered server=%s task=%s seconds=%g", self._server, task_id, CANCEL_SECONDS)
         except UpstreamError as error:
-            logger.warning("%s: task %s could not be cancelled: %s", self._server, task_id, error)
+            logger.warning("task not cancelled server=%s task=%s reason=%s", self._server, task_id, error)
         finally:
             self._cancels -= 1
             if self._cancels == 0:
@@ -246,18 +247,18 @@ class TaskFollower:
                 drained.set()
 
     async def drain(self) -> None:
-        """Wait, bounded, until no cancel request is under way; whoever closes the connection calls this first."""
+        """Wait, bounded, for running cancel requests. Called before the connection is closed."""
         with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
             while self._cancels:
                 await self._drained.wait()
 
 
 class _Abandoned(Exception):
-    """The task is given up and the server shall be told."""
+    """The task is abandoned, and the server gets a cancel request."""
 
 
 class _Followed:
-    """One task being followed."""
+    """One task that is being followed."""
 
     def __init__(
         self,
@@ -272,13 +273,13 @@ class _Followed:
     ) -> None:
         self.id = str(handle["taskId"])
         self.quiet = ctx.child()
-        """For requests about the task: no progress, no answers of an earlier round."""
+        """The context for requests about the task: no progress, no answers of an earlier round."""
         self._server = server
         self._line = line
         self._tool = tool
         self._ctx = ctx
         self._asking = asking_of(ctx, tool, {"task": self.id})
-        """The call, with question names that start with this task: another task of the server may use the same keys."""
+        """The call's context, with question names that start with this task, because another task may use the same keys."""
         self._dialect: Dialect = dialect
         self._latest = handle
         self._may_reconnect = True
@@ -288,7 +289,7 @@ class _Followed:
         self._messages = 0
 
     async def result(self) -> JsonObject:
-        """Poll until there is one."""
+        """Poll until there is a result."""
         latest = self._latest
         while True:
             await self._tell(latest)
@@ -313,13 +314,13 @@ class _Followed:
                 return latest
         except UpstreamTimeout:
             pass
-        except UpstreamRefused as error:
+        except Rejected as error:
             if error.code not in _TIMEOUT_CODES:
                 raise _Abandoned(f"Server {self._server!r} no longer follows the task of {self._tool!r}: {error}") from None
         return before
 
     async def _send(self, method: str, more: JsonObject | None = None) -> JsonObject:
-        """A request about the task; the first broken connection is opened again and the request repeated."""
+        """Send a request about the task. After the first broken connection, reconnect and send it again."""
         params: JsonObject = {"taskId": self.id, **(more or {})}
         ctx = self._ctx if method == "tasks/result" else self.quiet
         try:
@@ -331,7 +332,7 @@ class _Followed:
         try:
             await self._line.reconnect()
             return await self._line.send(method, dict(params), ctx)
-        except UpstreamRefused:
+        except Rejected:
             raise
         except UpstreamError as error:
             raise self._lost(error) from None
@@ -343,23 +344,23 @@ class _Followed:
         if self._dialect == "modern":
             result: JsonValue = latest.get("result")
         else:
-            self._may_reconnect = True  # the fetch has one of its own
+            self._may_reconnect = True  # fetching the result has a timeout of its own
             try:
                 result = await self._send("tasks/result")
-            except UpstreamRefused as error:
+            except Rejected as error:
                 raise TaskError(f"The result of {self._tool!r} could not be read: {error}") from None
         if not isinstance(result, dict) or not is_readable(cast("JsonMapping", result)):
             raise TaskError(_unreadable(self._server, self._tool))
         return cast("JsonObject", result)
 
     async def _answer_legacy(self, latest: JsonObject) -> JsonObject:
-        """Open `tasks/result`, on which a 2025 server asks; it ends with the task's result."""
+        """Open `tasks/result`, on which a 2025 server sends requests for input. It ends with the task's result."""
         if not any(self._ctx.client.can(c) for c in ("elicitation", "sampling", "roots")):
             raise self._failed(latest)
         return await self._fetch(latest)
 
     async def _answer(self, latest: JsonObject) -> None:
-        """Put the asks that are new to the caller and hand their answers over."""
+        """Put new requests for input to the caller, and send the answers."""
         requests = latest.get("inputRequests")
         asks = cast("JsonObject", requests) if isinstance(requests, dict) else {}
         for key, request in asks.items():
@@ -372,7 +373,7 @@ class _Followed:
             self._answered.add(key)
             try:
                 await self._send("tasks/update", {"inputResponses": {key: answer}})
-            except UpstreamRefused as error:
+            except Rejected as error:
                 raise _Abandoned(f"Server {self._server!r} did not take an answer for {self._tool!r}: {error}") from None
 
     def _failed(self, latest: JsonMapping) -> TaskError:
@@ -386,7 +387,7 @@ class _Followed:
         return TaskError(f"Task of {self._tool!r} ended as {status}: {said}")
 
     async def _tell(self, latest: JsonMapping) -> None:
-        """A new status message is progress."""
+        """Report a new status message as progress."""
         message = latest.get("statusMessage")
         if self._ctx.wants_progress and isinstance(message, str) and message and message != self._said:
             self._said = message
@@ -395,7 +396,7 @@ class _Followed:
 
 
 def task_options(policy: TaskPolicy) -> MCPTaskOptions:
-    """How tasks of a server are followed under a policy."""
+    """Return the options for tasks of a server under a policy."""
     return MCPTaskOptions(
         default_ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
         cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
@@ -404,7 +405,7 @@ def task_options(policy: TaskPolicy) -> MCPTaskOptions:
 
 
 def poll_seconds(task: JsonMapping) -> float:
-    """How long to wait before the next poll, from what either dialect says (`pollIntervalMs`, `pollInterval`)."""
+    """Return the seconds until the next poll, from either dialect's field (`pollIntervalMs`, `pollInterval`)."""
     wanted: JsonValue = task.get("pollIntervalMs", task.get("pollInterval"))
     if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not wanted > 0:
         return MIN_POLL_SECONDS
@@ -416,6 +417,6 @@ def _unreadable(server: str, tool: str) -> str:
 
 
 def _as_failed(task: JsonObject, code: int, text: str) -> JsonObject:
-    """A polled task that reads as failed, whatever its server says of it."""
+    """Return a polled task with the status `failed`, whatever its server reports."""
     kept = {key: value for key, value in task.items() if key not in ("inputRequests", "result")}
     return {**kept, "status": "failed", "statusMessage": text, "error": {"code": code, "message": text}}

@@ -1,39 +1,47 @@
-"""One request to a server within a span of our own, called by `Session` if instrumentation is on."""
+"""Spans of requests to servers. Used by `Session` and the carriers if instrumentation is on."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import cast
 
-from gateway.errors import UpstreamRefused
+from gateway.errors import Malformed, Rejected
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.telemetry.operations import traced
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.mcp_operations import traced
 
 
 async def request_in_span(
     method: str,
-    wire: JsonObject,
-    deliver: Callable[[JsonObject], Awaitable[JsonObject]],
+    params: JsonMapping,
+    meta: JsonMapping | None,
+    send: Callable[[JsonMapping | None], Awaitable[JsonObject]],
     *,
     protocol_version: str,
     is_pipe: bool,
     is_probing: bool,
 ) -> JsonObject:
-    """Send a request with the span's trace context in its `_meta`.
+    """Send a request within a span of its own. `send` gets `meta` with the span's trace context.
 
-    `is_probing`: the request finds out the server's era. A refusal, or no answer in time, says 2025 and is not an error.
+    `is_probing`: the request finds out the server's era, so that a rejection, or no answer in time, is not an error.
     """
 
-    async def send(carrier: dict[str, str]) -> JsonObject:
-        meta = {**cast("JsonMapping", wire.get("_meta") or {}), **carrier}
-        return await deliver({**wire, "_meta": meta} if meta else wire)
+    async def send_traced(trace_context: dict[str, str]) -> JsonObject:
+        return await send({**(meta or {}), **trace_context})
 
     return await traced(
         method,
-        wire,
-        send,
+        params,
+        send_traced,
         protocol_version=protocol_version,
         transport="pipe" if is_pipe else "tcp",
-        code_of=lambda error: error.code if isinstance(error, UpstreamRefused) else None,
-        is_expected=lambda error: is_probing and (isinstance(error, UpstreamRefused) or not isinstance(error, Exception)),
+        code_of=lambda error: error.code if isinstance(error, Rejected) else None,
+        is_expected=lambda error: is_probing and (isinstance(error, Rejected | Malformed) or not isinstance(error, Exception)),
     )
+
+
+def note_request_id(number: int) -> None:
+    """Add the id of a request to the active span."""
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        from opentelemetry.trace import get_current_span
+
+        get_current_span().set_attribute("jsonrpc.request.id", str(number))

@@ -1,16 +1,16 @@
-"""Graphs of executors: agents, tools and functions that pass messages along edges in rounds.
+"""Workflows: graphs of executors (agents, tools, functions) that send messages along edges in rounds.
 
-Two layers. The engine (`executor`, `graph`, `runner`, `workflow`, `builder`) knows nothing of files or MCP; its
-names are agent-framework's. On top, `definition`, `templates` and `steps` turn a `<name>.workflow.yaml` into a
-graph, and `tool` and `source` publish it.
+The package has two layers. The engine (`executor`, `graph`, `superstep_runner`, `workflow`, `builder`, `functional`) does not know files
+or MCP; its public names are agent-framework's. Above it, `definition`, `step_templates` and `steps` turn a `<name>.workflow.yaml` into a
+graph, and `tool` and `source` serve it as a tool.
 
-Decided: a run is advanced one round at a time, and everything a run carries between rounds is in `RunState`.
-Because: a checkpoint is then one value taken at the boundary, and a stream can pause there without holding a
-task group open. Instead of: a background task per run. Revisit when: rounds must overlap.
+Decided: a run advances one round at a time, and `RunState` contains everything that it carries between rounds. Because: a checkpoint is
+then a single value taken between rounds, and a stream can pause there without an open task group. Instead of: a background task per run.
+Revisit when: rounds must overlap.
 
-Decided: executors publish effects (messages, outputs, state) into their own `Effects`, applied in message order
-when the round ends. Because: the order of results never depends on which executor was faster.
+Decided: each executor sends messages through its own `WorkflowContext`, and they are delivered when the round ends, in the order of
+deliveries. Because: results then never depend on which executor was faster.
 
-Decided: a file is a fresh graph per call, a code graph is one object or a factory. Because: an executor object
-may keep state, so one `Workflow` runs one message at a time.
+Decided: each call of a file builds a new graph; a graph in code is one object, or a function that makes one. Because: an executor object
+may keep state, so a `Workflow` does one run at a time.
 """

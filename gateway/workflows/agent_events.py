@@ -1,6 +1,6 @@
-"""What of a workflow's events crosses to whoever uses it as an agent, and how answers come back (WF14).
+"""Converts a workflow's events to an agent's updates, and the agent's input to responses.
 
-Shared by `workflow_agent` and `functional`.
+Used by `workflow_agent` and `functional_agent`.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse, AgentResponseUpdate, iso_time
 from gateway.workflows.agent_executor import is_request
-from gateway.workflows.annotations import is_instance_of
 from gateway.workflows.encoding import TypeBook, decode, encode, settle
 from gateway.workflows.events import CROSSING_TYPES, WorkflowEvent
+from gateway.workflows.type_hints import is_instance_of
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
-"""The function that a request calls."""
+"""Name of the function that a request calls."""
 
 
 class _Imported(TypeBook):
-    """Classes of data of modules that are imported already: making one of them runs no code of theirs but a model's validation."""
+    """Trusts dataclasses, pydantic models and enums of imported modules: making one runs no code except a model's validation."""
 
     def find(self, name: str) -> type | None:
-        """The class of a name, when it is one of data."""
+        """Return the class with this name if it is trusted."""
         known = super().find(name)
         if known is not None:
             return known
@@ -49,13 +49,13 @@ class _Imported(TypeBook):
 
 @dataclass
 class RequestInfoFunctionArgs:
-    """The arguments of the call of `request_info` that a request crosses as."""
+    """The arguments of the `request_info` call that represents a request."""
 
     request_id: str
     request_event: WorkflowEvent[Any]
 
     def to_dict(self) -> JsonObject:
-        """As JSON."""
+        """Return the arguments as JSON-compatible data."""
         event = self.request_event
         form: JsonObject = {"type": event.type, "data": encode(event.data), "request_id": event.request_id}
         form |= {"source_executor_id": event.source_executor_id, "request_type": encode(event.request_type)}
@@ -63,10 +63,10 @@ class RequestInfoFunctionArgs:
 
     @classmethod
     def from_dict(cls, payload: JsonMapping) -> RequestInfoFunctionArgs:
-        """The inverse of `to_dict`, in a process that knows the classes.
+        """Make the arguments from the result of `to_dict`, in a process that has the classes.
 
         Raises:
-            ValueError: It is not what `to_dict` gives, or names a class that is not there.
+            ValueError: The payload is not a result of `to_dict`, or names an unknown class.
         """
         if not payload.get("request_id") or not isinstance(payload.get("request_event"), dict):
             raise ValueError("The arguments of request_info need 'request_id' and 'request_event'.")
@@ -80,16 +80,14 @@ class RequestInfoFunctionArgs:
 
 
 def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
-    """An event as parts of an agent's answer; none where it stays inside."""
+    """Return an event as updates of an agent's response; an empty list if the event is internal."""
     if event.type not in CROSSING_TYPES:
         return []
     if event.type == "request_info":
         return [_update([_to_content(event)], event.source_executor_id, event)]
     data, author = event.data, event.executor_id
     if isinstance(data, AgentResponseUpdate):
-        return [
-            replace(data, contents=list(data.contents), author_name=data.author_name or author)
-        ]
+        return [replace(data, contents=list(data.contents), author_name=data.author_name or author)]
     if isinstance(data, AgentResponse):
         updates = [_of_message(message, author) for message in data.messages]
         if updates and data.usage_details:
@@ -105,9 +103,9 @@ def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
 
 
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
-    """The messages with each tool's results right after the message with their calls, as providers want them.
+    """Return the messages with the results of each tool right after the message with their calls, as model providers require.
 
-    Agents that run side by side answer in between each other. Results without a call stay where they are.
+    Concurrent agents interleave their messages. Results without a call keep their position.
     """
     ordered: list[Message] = []
     for message in messages:
@@ -115,33 +113,33 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
         if message.role != "tool" or len(results) < len(message.contents):
             ordered.append(message)
             continue
-        by_home: dict[int, list[Content]] = {}
+        by_position: dict[int, list[Content]] = {}
         for result in results:
-            by_home.setdefault(_home_of(result, message.author_name, ordered), []).append(result)
-        for home in sorted(by_home, reverse=True):
-            own = message if len(by_home) == 1 else copy(message)
-            own.contents = by_home[home]
-            ordered.insert(home, own)
+            by_position.setdefault(_position_of(result, message.author_name, ordered), []).append(result)
+        for position in sorted(by_position, reverse=True):
+            own = message if len(by_position) == 1 else copy(message)
+            own.contents = by_position[position]
+            ordered.insert(position, own)
     return ordered
 
 
-def _home_of(result: Content, author: str | None, messages: Sequence[Message]) -> int:
-    """The place of a result: behind its call and the results that follow it already; the end if there is no such call.
+def _position_of(result: Content, author: str | None, messages: Sequence[Message]) -> int:
+    """Return the index for a result: after its call and the results that follow it already, or at the end without such a call.
 
-    Of several calls with its id, as agents side by side may make, the one of the same author counts.
+    Concurrent agents may use the same call id; then the call of the same author counts.
     """
     calls = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id == result.call_id for c in m.contents)]
     if not calls:
         return len(messages)
     own = [index for index in calls if messages[index].author_name == author]
-    place = (own or calls)[-1] + 1
-    while place < len(messages) and messages[place].role == "tool":
-        place += 1
-    return place
+    position = (own or calls)[-1] + 1
+    while position < len(messages) and messages[position].role == "tool":
+        position += 1
+    return position
 
 
 def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-    """The answer of a run that was not streamed: a message for each update, as it is."""
+    """Return the response of a run without streaming, with one message for each update."""
     messages: list[Message] = []
     usage: UsageDetails | None = None
     for update in updates:
@@ -166,7 +164,7 @@ def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 
 
 def _to_content(event: WorkflowEvent[Any]) -> Content:
-    """A request as a call of `request_info`; what already asks a person stays as it is."""
+    """Return a request as a call of `request_info`. A request that is already meant for a person does not change."""
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data
     arguments = RequestInfoFunctionArgs(event.request_id, event).to_dict()
@@ -174,10 +172,10 @@ def _to_content(event: WorkflowEvent[Any]) -> Content:
 
 
 def answers_in(messages: Sequence[Message]) -> dict[str, Any]:
-    """The answers to requests in an agent's input, by request id.
+    """Return the responses to requests in an agent's input, by request id.
 
     Raises:
-        AgentError: There are none, or there is something else.
+        AgentError: The messages contain no responses, or other contents.
     """
     answers: dict[str, Any] = {}
     for message in messages:
@@ -188,11 +186,11 @@ def answers_in(messages: Sequence[Message]) -> dict[str, Any]:
                 answers[str(content.call_id)] = content.result
             else:
                 raise AgentError(
-                    f"The workflow waits for answers, and the messages hold a content of type {content.type!r}; "
-                    "answer with function_result or function_approval_response contents."
+                    f"The workflow waits for answers, but the messages contain a content of type {content.type!r}. "
+                    "Answer with function_result or function_approval_response contents."
                 )
     if not answers:
-        raise AgentError("The workflow waits for answers, and the messages hold none.")
+        raise AgentError("The workflow waits for answers, but the messages contain none. Answer the requests in `pending_requests`.")
     return answers
 
 

@@ -1,7 +1,7 @@
-"""`AgentExecutor`: an agent as an executor. Names are agent-framework's.
+"""`AgentExecutor`: runs an agent as an executor. Names are agent-framework's.
 
-It collects messages until it has to answer, hands its answer on together with the whole conversation, and passes what
-the agent asks of a person (an approval, say) on as a request of the workflow.
+It collects messages until the agent must answer, and sends the answer on with the whole conversation. Requests of the agent, such as
+approvals, become requests of the workflow.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 
 from gateway.agents.agent import Agent
-from gateway.agents.recorded import RecordModelCalls
+from gateway.agents.model_call_recorder import RecordModelCalls
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, handler, response_handler
-from gateway.workflows.messages import RUN_KWARGS_KEY
+from gateway.workflows.run_state import RUN_KWARGS_KEY
+from gateway.workflows.workflow_context import WorkflowContext
 
 ContextMode = Literal["full", "last_agent", "custom"]
 
 
 @dataclass
 class AgentExecutorRequest:
-    """Messages for an agent; with `should_respond=False` they are only remembered."""
+    """Messages for an agent. With `should_respond=False` they are only added to the conversation."""
 
     messages: list[Message]
     should_respond: bool = True
@@ -35,14 +35,14 @@ class AgentExecutorRequest:
 
 @dataclass
 class AgentExecutorResponse:
-    """An agent's answer, and the conversation it closes."""
+    """An agent's answer, and the conversation up to and including it."""
 
     executor_id: str
     agent_response: AgentResponse
     full_conversation: list[Message]
 
     def with_text(self, text: str) -> AgentExecutorResponse:
-        """The same with another answer, in the conversation too."""
+        """Return a copy whose answer, also in the conversation, is `text`."""
         message = Message("assistant", [text])
         count = len(self.agent_response.messages)
         before = self.full_conversation[:-count] if count else self.full_conversation
@@ -53,10 +53,10 @@ AgentContextOf = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentRes
 
 
 class AgentExecutor(Executor):
-    """Runs one agent in one session of its own."""
+    """Runs one agent in a session of its own."""
 
     shows_parts: ClassVar[bool] = True
-    """Whether the parts of an answer are yielded as they come, where the run is streamed."""
+    """Whether parts of an answer are yielded as they arrive if the run is streamed."""
 
     def __init__(
         self,
@@ -67,11 +67,11 @@ class AgentExecutor(Executor):
         context_mode: ContextMode | None = None,
         context_filter: Callable[[list[Message]], list[Message]] | None = None,
     ) -> None:
-        """The id is the agent's name, else its id. `context_mode` says what of an earlier agent's conversation is taken
-        over: all of it (`full`), its answer (`last_agent`), or what `context_filter` makes of it (`custom`).
+        """The default id is the agent's name, otherwise its id. `context_mode` says which messages of an earlier agent this agent gets:
+        the whole conversation (`full`), the answer (`last_agent`), or the result of `context_filter` (`custom`).
 
         Raises:
-            ValueError: The agent has neither name nor id, or mode and filter do not fit together.
+            ValueError: The agent has neither name nor id, or mode and filter do not go together.
         """
         super().__init__(id or resolve_agent_id(agent))
         mode = context_mode or "full"
@@ -85,30 +85,30 @@ class AgentExecutor(Executor):
         self._filter = context_filter
         self._cache: list[Message] = []
         self._earlier: list[Message] = []
-        """The conversation up to where the agent asked a person; what the agent's own session has already."""
+        """The conversation before a request of the agent. The agent's own session contains it already."""
         self._pending: dict[str, Content] = {}
         self._answers: list[Content] = []
 
     @property
     def agent(self) -> SupportsAgentRun:
-        """The agent."""
+        """The agent that this executor runs."""
         return self._agent
 
     @property
     def description(self) -> str | None:
-        """What the agent says of itself."""
+        """The agent's description."""
         return self._agent.description
 
     @handler
     async def run(self, request: AgentExecutorRequest, ctx: AgentContextOf) -> None:
-        """Remember the messages, and answer if asked to."""
+        """Add the messages to the conversation, and run the agent if `should_respond`."""
         self._cache += request.messages
         if request.should_respond:
             await self._answer(ctx)
 
     @handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: AgentContextOf) -> None:
-        """Go on from another agent."""
+        """Run the agent after another agent, with what `context_mode` selects of that agent's conversation."""
         if self._filter is not None and self._mode == "custom":
             self._cache += self._filter(prior.full_conversation)
         else:
@@ -117,25 +117,25 @@ class AgentExecutor(Executor):
 
     @handler
     async def from_str(self, text: str, ctx: AgentContextOf) -> None:
-        """Answer a user's text."""
+        """Run the agent with a user's text."""
         self._cache += to_messages(text)
         await self._answer(ctx)
 
     @handler
     async def from_message(self, message: Message, ctx: AgentContextOf) -> None:
-        """Answer a message."""
+        """Run the agent with a message."""
         self._cache.append(message)
         await self._answer(ctx)
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: AgentContextOf) -> None:
-        """Answer messages; texts are the user's."""
+        """Run the agent with messages; texts are the user's."""
         self._cache += to_messages(messages)
         await self._answer(ctx)
 
     @response_handler
     async def handle_user_input_response(self, original_request: Content, response: Content, ctx: AgentContextOf) -> None:
-        """Go on with what a person answered, as soon as everything that was asked is answered."""
+        """Store a response to a request of the agent, and run the agent as soon as every request has a response."""
         asked = self._pending.pop(_request_id(original_request), original_request)
         self._answers.append(with_id(response, _request_id(asked)))
         if self._pending:
@@ -146,7 +146,7 @@ class AgentExecutor(Executor):
         await self._answer(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """The conversation so far."""
+        """Return the conversation, the agent's session and the open requests."""
         return {
             "cache": list(self._cache),
             "earlier": list(self._earlier),
@@ -156,7 +156,7 @@ class AgentExecutor(Executor):
         }
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state from `on_checkpoint_save`."""
         self._cache = list(state["cache"])
         self._earlier = list(state.get("earlier", []))  # absent from checkpoints of earlier versions
         self._session = AgentSession.from_dict(state["agent_session"])
@@ -164,23 +164,23 @@ class AgentExecutor(Executor):
         self._answers = list(state["pending_responses_to_agent"])
 
     def reset(self) -> None:
-        """Forget messages that wait for an answer."""
+        """Forget the messages that the agent has not answered."""
         self._cache.clear()
         self._earlier.clear()
 
     def forget(self) -> None:
-        """Begin a new conversation."""
+        """Start a new conversation."""
         self._cache, self._earlier, self._answers, self._pending = [], [], [], {}
         self._session = self._agent.create_session()
 
-    async def hand_on(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Yield the answer, unless its parts were already, and send it on; subclasses do other things with it."""
+    async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
+        """Yield the answer unless its parts were yielded, and send it on. Subclasses override what happens to an answer."""
         if not is_shown:
             await ctx.yield_output(self._with_calls(answer.agent_response))
         await ctx.send_message(answer)
 
     def _with_calls(self, response: AgentResponse) -> AgentResponse:
-        """The answer with the calls that its results are of, if the agent made them before it asked a person."""
+        """Return the response with the calls that its results belong to, if the agent made them before it asked a person."""
         results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
         calls: list[Message] = []
         for message in self._earlier:
@@ -210,7 +210,7 @@ class AgentExecutor(Executor):
                 await ctx.request_info(with_id(request, key), Content, request_id=key)
             return
         conversation = [*self._earlier, *response.messages]
-        await self.hand_on(AgentExecutorResponse(self.id, response, conversation), ctx, is_shown=is_streamed)
+        await self.publish_answer(AgentExecutorResponse(self.id, response, conversation), ctx, is_shown=is_streamed)
         self._cache, self._earlier = [], []
 
     async def _streamed(self, ctx: AgentContextOf, kwargs: Mapping[str, Any]) -> tuple[AgentResponse, list[Content]]:
@@ -231,7 +231,7 @@ class AgentExecutor(Executor):
         return response, asked
 
     def _run_kwargs(self, ctx: AgentContextOf) -> dict[str, Any]:
-        """The run's keyword arguments for this agent: those under its id, or all where no key is an executor's."""
+        """Return the run's keyword arguments for this agent: those under its id, or all if no key is an executor's id."""
         given = cast("Mapping[str, Mapping[str, Any]]", ctx.get_state(RUN_KWARGS_KEY, {}))
         kwargs: dict[str, Any] = {}
         for kind, values in given.items():
@@ -248,24 +248,24 @@ class AgentExecutor(Executor):
 
 @runtime_checkable
 class ServesCall(Protocol):
-    """An agent that does its work within the call that its workflow serves."""
+    """An agent that makes its calls as part of the tool call that its workflow serves."""
 
     def serve(self, call: CallContext) -> None:
-        """Act within this call from now on."""
+        """Use this call for the next runs."""
         ...
 
 
 def serve_call(agent: object, call: CallContext) -> None:
-    """Tell an agent which call it serves, where it wants to know."""
+    """Pass the call that a workflow serves to an agent that uses it."""
     if isinstance(agent, ServesCall):
         agent.serve(call)
 
 
 def resolve_agent_id(agent: SupportsAgentRun) -> str:
-    """What to call an agent in a graph: its name, else its id.
+    """Return an agent's id in a graph: its name, otherwise its own id.
 
     Raises:
-        ValueError: It has neither.
+        ValueError: The agent has neither.
     """
     found = agent.name or agent.id
     if not found:
@@ -274,22 +274,22 @@ def resolve_agent_id(agent: SupportsAgentRun) -> str:
 
 
 def is_agent(value: object) -> bool:
-    """Whether a value can be wrapped in an `AgentExecutor`."""
+    """Return whether a value is an agent, so that `AgentExecutor` can run it."""
     return callable(getattr(value, "run", None)) and callable(getattr(value, "create_session", None))
 
 
 def is_request(content: Content) -> bool:
-    """Whether a content asks a person something."""
+    """Return whether a content is a request to a person."""
     return content.type == "function_approval_request" or bool(content.user_input_request)
 
 
 def requests_of(response: AgentResponse) -> Sequence[Content]:
-    """What an agent asks of a person."""
+    """Return the requests to a person in a response."""
     return [content for message in response.messages for content in message.contents if is_request(content)]
 
 
 def _without_approvals(messages: Sequence[Message]) -> list[Message]:
-    """The messages as models know them: calls and results, without what was asked and answered about them."""
+    """Return the messages without approval requests and responses, as models expect them."""
     kept: list[Message] = []
     for message in messages:
         contents = [content for content in message.contents if content.type not in _APPROVALS]
@@ -310,7 +310,7 @@ def _request_id(content: Content) -> str:
 
 
 def with_id(content: Content, key: str) -> Content:
-    """Return a request or an answer under this id. The call that is to be approved keeps its own."""
+    """Return a request or a response with this id. The call that is to be approved keeps its own id."""
     if _request_id(content) == key:
         return content
     own = copy(content)

@@ -1,6 +1,6 @@
-"""`WorkflowBuilder`: puts executors and edges together and refuses graphs that cannot work.
+"""`WorkflowBuilder`: collects executors and edges, and builds a validated `Workflow`. Names are agent-framework's.
 
-Names are agent-framework's. Used by people's code, by orchestrations and by `plan`, which compiles workflow files.
+Used by user code, by orchestrations and by `file_graph`, which builds the graphs of workflow files.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any, Literal, Self
 
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Operation
 from gateway.workflows.agent_executor import AgentExecutor, is_agent
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.edges import (
@@ -27,8 +27,7 @@ from gateway.workflows.edges import (
     SwitchCaseEdgeGroupDefault,
 )
 from gateway.workflows.executor import Executor
-from gateway.workflows.runner import DEFAULT_MAX_ITERATIONS
-from gateway.workflows.tracing import traced_build
+from gateway.workflows.graph import DEFAULT_MAX_ITERATIONS, OutputDesignation
 from gateway.workflows.validation import (
     GraphConnectivityError,
     ValidationTypeEnum,
@@ -39,17 +38,17 @@ from gateway.workflows.validation import (
     raise_all,
     unknown_id,
 )
-from gateway.workflows.workflow import OutputDesignation, Workflow
+from gateway.workflows.workflow import Workflow
 
 Node = Any
-"""An executor, an agent (wrapped once, whatever number of edges names it), or the id of an executor given elsewhere."""
+"""An executor, an agent (which is wrapped once, however many edges name it), or the id of an executor given elsewhere."""
 
 OutputSelection = Literal["all"] | Sequence[Node]
 IntermediateSelection = Literal["all", "all_other"] | Sequence[Node]
 
 
 class WorkflowBuilder:
-    """Collects a graph; its shape is checked in `build`."""
+    """Collects a graph. `build` validates it."""
 
     def __init__(
         self,
@@ -62,13 +61,13 @@ class WorkflowBuilder:
         output_from: OutputSelection | None = None,
         intermediate_output_from: IntermediateSelection | None = None,
     ) -> None:
-        """`start_executor` gets the run's message. `checkpoint_storage` keeps a checkpoint of every round.
+        """`start_executor` receives the run's message. `checkpoint_storage` stores a checkpoint of every round.
 
-        `output_from` selects whose outputs count, `intermediate_output_from` whose are reported on the way; with both
-        left out everything counts, with one of them the rest is hidden.
+        `output_from` selects the executors whose outputs are the workflow's; `intermediate_output_from` those whose outputs are only
+        reported during the run. Without both, all outputs are the workflow's. With one of them, other outputs are hidden.
 
         Raises:
-            ValueError: A selection is a text other than those allowed.
+            ValueError: A selection is a text that is not allowed.
         """
         self._name = name or f"WorkflowBuilder-{uuid.uuid4()}"
         self._description = description
@@ -88,17 +87,17 @@ class WorkflowBuilder:
         self._start = self._note(start_executor)
 
     def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None, *, max_traversals: int | None = None) -> Self:
-        """Carry messages of `source` to `target`, where `condition` holds and at most `max_traversals` times a run."""
+        """Carry messages from `source` to `target` if `condition` is true, at most `max_traversals` times per run."""
         self._groups.append(SingleEdgeGroup(self._note(source), self._note(target), condition, max_traversals=max_traversals))
         return self
 
     def add_fan_out_edges(self, source: Node, targets: Sequence[Node]) -> Self:
-        """Carry every message of `source` to all `targets`."""
+        """Carry every message from `source` to all `targets`."""
         self._groups.append(FanOutEdgeGroup(self._note(source), [self._note(target) for target in targets]))
         return self
 
     def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> Self:
-        """Carry every message of `source` to the target of the first case that holds."""
+        """Carry every message from `source` to the target of the first case whose condition is true."""
         made = [
             SwitchCaseEdgeGroupDefault(self._note(case.target))
             if isinstance(case, Default)
@@ -109,20 +108,20 @@ class WorkflowBuilder:
         return self
 
     def add_multi_selection_edge_group(self, source: Node, targets: Sequence[Node], selection_func: Selection) -> Self:
-        """Carry every message of `source` to those of `targets` that `selection_func(message, ids)` picks."""
+        """Carry every message from `source` to the targets whose ids `selection_func(message, ids)` returns."""
         self._groups.append(FanOutEdgeGroup(self._note(source), [self._note(target) for target in targets], selection_func))
         return self
 
     def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> Self:
-        """Collect messages until every source has sent one, then hand them to `target` as a list, in the order of `sources`."""
+        """Collect messages until every source has sent one, then send them to `target` as a list, in the order of `sources`."""
         self._groups.append(FanInEdgeGroup([self._note(source) for source in sources], self._note(target)))
         return self
 
     def add_chain(self, executors: Sequence[Node]) -> Self:
-        """An edge from each to the next.
+        """Add an edge from each executor to the next.
 
         Raises:
-            ValueError: There are fewer than two.
+            ValueError: There are fewer than two executors.
         """
         if len(executors) < 2:
             raise ValueError("At least two executors are required to form a chain.")
@@ -131,16 +130,34 @@ class WorkflowBuilder:
         return self
 
     def build(self) -> Workflow:
-        """The workflow.
+        """Validate the graph and return the workflow.
 
         Raises:
-            WorkflowValidationError: All that is wrong, one line each; the class is that of the first problem.
+            WorkflowValidationError: Every problem of the graph, one per line. The class is that of the first problem.
         """
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
-            return traced_build(self._name, self._description, self._build)
+            return self._build_traced()
         return self._build(lambda: None)
 
-    def _build(self, checked: Callable[[], None]) -> Workflow:
+    def _build_traced(self) -> Workflow:
+        operation = Operation("workflow.build", {})
+        operation.event("build.started")
+        try:
+            with operation.active():
+                workflow = self._build(lambda: operation.event("build.validation_completed"))
+            operation.add({"workflow_builder.name": self._name, "workflow.id": workflow.id, "workflow.definition": workflow.to_json()})
+            if self._description:
+                operation.add({"workflow_builder.description": self._description})
+            operation.event("build.completed")
+            return workflow
+        except Exception as error:
+            operation.event("build.error", {"build.error.type": type(error).__name__, "build.error.message": str(error)})
+            operation.fail(error)
+            raise
+        finally:
+            operation.end()
+
+    def _build(self, on_valid: Callable[[], None]) -> Workflow:
         named = [self._start, *(name for group in self._groups for edge in group.edges for name in (edge.source_id, edge.target_id))]
         raise_all(
             [GraphConnectivityError(unknown_id(name, self._executors)) for name in dict.fromkeys(named) if name not in self._executors]
@@ -159,7 +176,7 @@ class WorkflowBuilder:
             *check_yields(self._executors, [*self._named(self._output_from), *self._named(self._intermediate_output_from)]),
         ]
         raise_all(problems)
-        checked()
+        on_valid()
         is_open = outputs is None and intermediates is None
         return Workflow(
             self._groups,
@@ -187,7 +204,7 @@ class WorkflowBuilder:
         return self._named(selection)
 
     def _named(self, selection: OutputSelection | IntermediateSelection | None) -> list[str]:
-        """The executors that a selection names one by one."""
+        """Return the ids that a selection lists; none for a word such as `all`."""
         if selection is None or isinstance(selection, str):
             return []
         return [item if isinstance(item, str) else self._id_of(item) for item in selection]
@@ -205,7 +222,7 @@ class WorkflowBuilder:
             item = self._wrap(item)
         if self._executors.setdefault(item.id, item) is not item:
             raise ValueError(
-                f"Duplicate executor ID {item.id!r} detected in workflow: two executors must not share an id. Pass another one as id=."
+                f"Duplicate executor ID {item.id!r} detected in workflow: two executors must not share an id. Pass another `id=`."
             )
         return item.id
 

@@ -1,9 +1,8 @@
-"""`WorkflowCheckpoint` and where checkpoints are kept: in memory, or in files (`sql_checkpoints`: in a database). Names are
-agent-framework's.
+"""`WorkflowCheckpoint`, and storage of checkpoints in memory and in files (`sql_checkpoints`: in a database).
 
-A checkpoint is everything a run carries from one round to the next, taken at the boundary: messages, shared state,
-executors' own state, open requests. Written as JSON with a version (`encoding`); a graph takes back only checkpoints of
-its own signature (`workflow`).
+A checkpoint contains everything that a run carries from one round to the next: messages, shared state, the executors' own state and open
+requests. It is written as JSON with a version (`encoding`). A workflow restores only checkpoints with its own graph signature. Names are
+agent-framework's.
 """
 
 from __future__ import annotations
@@ -23,20 +22,20 @@ import anyio.to_thread
 
 from gateway.errors import WorkflowCheckpointException
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.storage.files import write_atomic
+from gateway.storage.atomic_files import write_atomic
 from gateway.workflows.encoding import TypeBook, decode, encode
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.messages import WorkflowMessage
 
 VERSION = "1.0"
-"""Version of the format; another one is refused."""
+"""Version of the format. Checkpoints of other versions are refused."""
 
 CheckpointID = str
 
 _FILE_ID = re.compile(r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,127}$")
 
 
-_LONE = re.compile("[\ud800-\udfff]")
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 def _now() -> str:
@@ -45,18 +44,18 @@ def _now() -> str:
 
 @dataclass(slots=True)
 class WorkflowCheckpoint:
-    """A run between two rounds."""
+    """The state of a run between two rounds."""
 
     workflow_name: str
     graph_signature_hash: str
     checkpoint_id: CheckpointID = field(default_factory=lambda: str(uuid.uuid4()))
     previous_checkpoint_id: CheckpointID | None = None
     timestamp: str = field(default_factory=_now)
-    """ISO 8601."""
+    """Time of creation, ISO 8601."""
     messages: dict[str, list[WorkflowMessage]] = field(default_factory=dict[str, list[WorkflowMessage]])
-    """In transit, by sender."""
+    """Messages for the next round, by sender."""
     state: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Shared state; keys that begin with `_` are the engine's."""
+    """Shared state. Keys that begin with `_` belong to the engine."""
     pending_request_info_events: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
     """Requests without a response, by id."""
     iteration_count: int = 0
@@ -64,12 +63,12 @@ class WorkflowCheckpoint:
     version: str = VERSION
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, not converted further."""
+        """Return the fields as a dict, with their values unchanged."""
         return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> WorkflowCheckpoint:
-        """The inverse of `to_dict`.
+        """Make a checkpoint from the result of `to_dict`.
 
         Raises:
             WorkflowCheckpointException: A field is missing or unknown.
@@ -77,33 +76,33 @@ class WorkflowCheckpoint:
         try:
             return cls(**data)
         except TypeError as error:
-            raise WorkflowCheckpointException(f"This is no checkpoint: {error}.") from error
+            raise WorkflowCheckpointException(f"This is not a checkpoint: {error}.") from error
 
 
 def to_json(checkpoint: WorkflowCheckpoint) -> str:
-    """A checkpoint as JSON text.
+    """Return a checkpoint as JSON text.
 
     Raises:
-        WorkflowCheckpointException: Something in it cannot be written.
+        WorkflowCheckpointException: A value cannot be written as JSON.
     """
     form = {name: encode(value) for name, value in checkpoint.to_dict().items()}
     text = json.dumps(form, ensure_ascii=False)
-    # Half a surrogate pair is no UTF-8; escaped it comes through.
-    return text if text.isascii() or not _LONE.search(text) else json.dumps(form)
+    # UTF-8 has no form for a lone surrogate, but an escape sequence preserves it.
+    return text if text.isascii() or not _LONE_SURROGATE.search(text) else json.dumps(form)
 
 
 def from_json(text: str, book: TypeBook) -> WorkflowCheckpoint:
-    """The inverse of `to_json`; values of classes that `book` does not know stay `Foreign`.
+    """Make a checkpoint from the result of `to_json`. Values of classes that `book` does not contain stay `Foreign`.
 
     Raises:
-        WorkflowCheckpointException: The text is no checkpoint of this version.
+        WorkflowCheckpointException: The text is not a checkpoint of this version.
     """
     try:
         data: Any = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise WorkflowCheckpointException(f"This is no checkpoint: {error}.") from error
+        raise WorkflowCheckpointException(f"This is not a checkpoint: {error}.") from error
     if not isinstance(data, dict):
-        raise WorkflowCheckpointException("This is no checkpoint: it is not a JSON object.")
+        raise WorkflowCheckpointException("This is not a checkpoint: it is not a JSON object.")
     version = cast("JsonObject", data).get("version")
     if version != VERSION:
         raise WorkflowCheckpointException(f"The checkpoint has the version {version!r}, and this release reads {VERSION!r}.")
@@ -111,59 +110,59 @@ def from_json(text: str, book: TypeBook) -> WorkflowCheckpoint:
 
 
 def latest(checkpoints: Sequence[WorkflowCheckpoint]) -> WorkflowCheckpoint | None:
-    """The newest of them."""
+    """Return the newest checkpoint; `None` for an empty list."""
     return max(checkpoints, key=lambda item: (datetime.fromisoformat(item.timestamp), item.iteration_count), default=None)
 
 
 @runtime_checkable
 class CheckpointStorage(Protocol):
-    """Where checkpoints are kept."""
+    """Stores checkpoints."""
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Keep it and return its id."""
+        """Store a checkpoint and return its id."""
         ...
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
-        """One checkpoint.
+        """Return the checkpoint with this id.
 
         Raises:
-            WorkflowCheckpointException: There is none of that id, or it cannot be read.
+            WorkflowCheckpointException: The checkpoint does not exist or cannot be read.
         """
         ...
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Those of a workflow, oldest first."""
+        """Return the checkpoints of a workflow, oldest first."""
         ...
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
-        """Remove it; whether it was there."""
+        """Delete a checkpoint. Return whether it existed."""
         ...
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """The newest of a workflow."""
+        """Return the newest checkpoint of a workflow, or `None`."""
         ...
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """The ids of a workflow's, oldest first."""
+        """Return the ids of a workflow's checkpoints, oldest first."""
         ...
 
 
 class InMemoryCheckpointStorage:
-    """Checkpoints in this process; they hold copies of the values themselves, so any type will do."""
+    """Keeps copies of checkpoints in this process. Values of any type are allowed."""
 
     def __init__(self) -> None:
         self._checkpoints: dict[CheckpointID, WorkflowCheckpoint] = {}
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Keep a copy."""
+        """Store a copy of the checkpoint."""
         self._checkpoints[checkpoint.checkpoint_id] = deepcopy(checkpoint)
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
-        """A copy.
+        """Return a copy of the checkpoint with this id.
 
         Raises:
-            WorkflowCheckpointException: There is none of that id.
+            WorkflowCheckpointException: The checkpoint does not exist.
         """
         found = self._checkpoints.get(checkpoint_id)
         if found is None:
@@ -171,47 +170,49 @@ class InMemoryCheckpointStorage:
         return deepcopy(found)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Those of a workflow, oldest first."""
+        """Return the checkpoints of a workflow, oldest first."""
         return [item for item in self._checkpoints.values() if item.workflow_name == workflow_name]
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
-        """Remove it; whether it was there."""
+        """Delete a checkpoint. Return whether it existed."""
         return self._checkpoints.pop(checkpoint_id, None) is not None
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """The newest of a workflow."""
+        """Return the newest checkpoint of a workflow, or `None`."""
         return latest(await self.list_checkpoints(workflow_name=workflow_name))
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """The ids of a workflow's, oldest first."""
+        """Return the ids of a workflow's checkpoints, oldest first."""
         return [item.checkpoint_id for item in await self.list_checkpoints(workflow_name=workflow_name)]
 
 
 class FileCheckpointStorage:
-    """Checkpoints as JSON files in one folder, `<id>.json` each."""
+    """Stores checkpoints as JSON files in one folder, each as `<id>.json`."""
 
     def __init__(self, storage_path: str | Path, *, allowed_checkpoint_types: Sequence[str] | None = None) -> None:
-        """`allowed_checkpoint_types` are classes, as `module:qualname`, that checkpoints may hold beside those that the
-        workflow's own handlers and modules name."""
+        """`allowed_checkpoint_types` are additional classes, as `module:qualname`, that checkpoints may contain.
+
+        The types of the workflow's handlers, and the classes in their modules, are always allowed.
+        """
         self.storage_path = Path(storage_path)
         self.storage_path.mkdir(parents=True, exist_ok=True)
         self._book = TypeBook(allowed=allowed_checkpoint_types or ())
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Write the file.
+        """Write the checkpoint to its file.
 
         Raises:
-            WorkflowCheckpointException: Something in it cannot be written as JSON.
+            WorkflowCheckpointException: A value cannot be written as JSON.
         """
         path = self._path(checkpoint.checkpoint_id)
         await anyio.to_thread.run_sync(partial(write_atomic, path, to_json(checkpoint).encode()))
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
-        """Read the file.
+        """Read the checkpoint from its file.
 
         Raises:
-            WorkflowCheckpointException: There is none, or it is no checkpoint.
+            WorkflowCheckpointException: The file does not exist, or is not a checkpoint.
         """
         path = self._path(checkpoint_id)
         try:
@@ -223,7 +224,7 @@ class FileCheckpointStorage:
         return from_json(text, self._book)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Those of a workflow, oldest first; files that are no checkpoints are passed over."""
+        """Return the checkpoints of a workflow, oldest first. Skips files that are not checkpoints."""
         found: list[WorkflowCheckpoint] = []
         for path in await anyio.to_thread.run_sync(lambda: sorted(self.storage_path.glob("*.json"))):
             try:
@@ -235,7 +236,7 @@ class FileCheckpointStorage:
         return sorted(found, key=lambda item: (item.timestamp, item.iteration_count))
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
-        """Remove the file; whether it was there."""
+        """Delete the file. Return whether it existed."""
         path = self._path(checkpoint_id)
         try:
             await anyio.to_thread.run_sync(path.unlink)
@@ -244,15 +245,15 @@ class FileCheckpointStorage:
         return True
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """The newest of a workflow."""
+        """Return the newest checkpoint of a workflow, or `None`."""
         return latest(await self.list_checkpoints(workflow_name=workflow_name))
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """The ids of a workflow's, oldest first."""
+        """Return the ids of a workflow's checkpoints, oldest first."""
         return [item.checkpoint_id for item in await self.list_checkpoints(workflow_name=workflow_name)]
 
     def _path(self, checkpoint_id: CheckpointID) -> Path:
-        """Ids come from callers, so none may lead out of the folder."""
+        """Return the file of an id. Ids come from callers, so an id that could lead out of the folder is refused."""
         if not _FILE_ID.match(checkpoint_id):
             raise WorkflowCheckpointException(f"Invalid checkpoint ID: {checkpoint_id!r}")
         return self.storage_path / f"{checkpoint_id}.json"

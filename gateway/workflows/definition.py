@@ -1,8 +1,8 @@
 """`WorkflowFile`: the format of `<name>.workflow.yaml`.
 
-A file is a graph (`executors`, `start`, `edges`, `output`), an orchestration (`team_files`), or points to a graph in code
-(`python`). Only shapes live here: files are read by `loader`, judged by `checks`, built by `plan` and run by `steps`. Used
-by those, and by the CLI for the JSON Schema.
+A file contains a graph (`executors`, `start`, `edges`, `output`), an orchestration (`team_definition`), or a reference to a workflow in
+code (`python`). `loader` reads files, `file_rules` checks them, `plan` and `file_graph` build them. The CLI makes the JSON Schema of these
+models, with their docstrings as descriptions.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from gateway.config.executes import RunEntry, file_entry
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import TaskSupport
-from gateway.workflows.shapes import FUNCTION, FUNCTION_SCHEMA, NAME, NAME_SCHEMA, TOOL, TOOL_SCHEMA, Closed, Names, OneOrMore
-from gateway.workflows.team_files import (
+from gateway.workflows.field_types import FUNCTION, FUNCTION_SCHEMA, NAME, NAME_SCHEMA, TOOL, TOOL_SCHEMA, Closed, Names, OneOrMore
+from gateway.workflows.team_definition import (
     TEAM_FUNCTIONS,
     ConcurrentTeam,
     GroupChatTeam,
@@ -28,7 +28,7 @@ from gateway.workflows.team_files import (
 )
 
 KINDS = ("agent", "tool", "python", "workflow", "ask")
-"""Keys that say what an executor is; it has exactly one of them."""
+"""Keys that say what an executor is. Each executor has exactly one of them."""
 
 
 NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,49}$")
@@ -41,9 +41,9 @@ class AgentStep(Closed):
     agent: Annotated[str, NAME, NAME_SCHEMA]
     """Name of the agent."""
     prompt: str | None = None
-    """What to ask, a template; left out, the agent gets what the executors before it gave."""
+    """The question, as a template. By default the agent gets the outputs of the executors before it."""
     output: dict[str, JsonObject] | None = None
-    """Fields the answer must have, each with its JSON Schema; the answer then is an object instead of text."""
+    """Fields that the answer must have, each with its JSON Schema. The answer is then an object instead of text."""
 
 
 class ToolStep(Closed):
@@ -52,40 +52,40 @@ class ToolStep(Closed):
     tool: Annotated[str, TOOL, TOOL_SCHEMA]
     """The tool as `source/tool`; also `workflow/NAME`, `function/NAME` and `skill/NAME`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Its arguments; texts are templates, and a text that is one reference keeps the JSON type of its value."""
+    """Arguments of the tool. Texts are templates; a text that is a single reference keeps the JSON type of its value."""
     output: dict[str, JsonObject] | None = None
-    """Fields the result must have, each with its JSON Schema."""
+    """Fields that the result must have, each with its JSON Schema."""
 
 
 class PythonStep(Closed):
     """Calls a Python function."""
 
     python: Annotated[str, FUNCTION, FUNCTION_SCHEMA]
-    """The function as `package.module:function`; modules beside the configuration file are found too."""
+    """The function as `package.module:function`. Modules in the configuration file's folder can be imported too."""
     arguments: dict[str, JsonValue] | None = None
-    """Its arguments, as those of a tool; left out, a function with one parameter gets what came before."""
+    """Arguments of the function, as for a tool. By default the only parameter gets the output of the executors before."""
     output: dict[str, JsonObject] | None = None
-    """Fields the result must have, each with its JSON Schema."""
+    """Fields that the result must have, each with its JSON Schema."""
 
 
 class WorkflowStep(Closed):
-    """Runs another workflow; what it asks goes to whoever runs this one."""
+    """Runs another workflow. Its questions go to the caller of this workflow."""
 
     workflow: Annotated[str, NAME, NAME_SCHEMA]
     """Name of the workflow."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
-    """Its input, as the arguments of a tool."""
+    """Input of the workflow, as the arguments of a tool."""
     output: dict[str, JsonObject] | None = None
-    """Fields the result must have, each with its JSON Schema."""
+    """Fields that the result must have, each with its JSON Schema."""
 
 
 class AskStep(Closed):
-    """Asks a person, and waits for the answer."""
+    """Asks a person and waits for the answer."""
 
     ask: str = Field(min_length=1)
-    """The question, a template."""
+    """The question, as a template."""
     output: dict[str, JsonObject] | None = None
-    """Fields of the answer, each with the JSON Schema of one value: text, a number, true or false, or one of a list; left out, a text."""
+    """Fields of the answer, each with the JSON Schema of a single value: text, number, boolean or `enum`. By default one text."""
 
 
 Step = AgentStep | ToolStep | PythonStep | WorkflowStep | AskStep
@@ -97,11 +97,11 @@ STEP_MODELS: dict[str, type[Step]] = {
     "workflow": WorkflowStep,
     "ask": AskStep,
 }
-"""The model of each kind."""
+"""The model of each kind of executor."""
 
 
 def step_kind(value: Any) -> str | None:
-    """Which of `KINDS` an executor is, as written or as read; `None` when it does not say."""
+    """Return the kind of an executor, as raw YAML or as a model; `None` if it has no key of `KINDS`."""
     if isinstance(value, Closed):
         return next(kind for kind, model in STEP_MODELS.items() if isinstance(value, model))
     keys = cast("JsonObject", value) if isinstance(value, dict) else {}
@@ -122,33 +122,33 @@ class CaseEntry(Closed):
     """One case of a switch."""
 
     when: dict[str, JsonValue] | None = Field(default=None, min_length=1)
-    """Fields of the output and the values they must all have; the last case has none and takes what no other took."""
+    """Output fields and the values that they must have. The last case has no `when` and matches everything else."""
     to: str
-    """Executor that runs next."""
+    """The executor that runs next."""
 
 
 EdgeKind = Literal["single", "fan-out", "fan-in", "switch", "select"]
 
 
 class EdgeEntry(Closed):
-    """From one executor to the next, from one to several, or from several to one."""
+    """An edge from one executor to the next, from one to several, or from several to one."""
 
     sources: OneOrMore = Field(alias="from")
-    """Executor whose output goes along this edge; of a list all, the next one runs when each of them has given something."""
+    """The executor whose output goes along this edge. With a list, the target runs when all of them have an output."""
     targets: OneOrMore = Field(default=(), alias="to")
-    """Executor that runs next; of a list all."""
+    """The executor that runs next. With a list, all of them run."""
     when: dict[str, JsonValue] | None = Field(default=None, min_length=1)
-    """Fields of the output and the values they must all have; left out, the edge is always taken."""
+    """Output fields and the values that they must have. By default the edge is always taken."""
     max: int | None = Field(default=None, ge=1)
-    """How often one run may take this edge; left out, any number of times."""
+    """How often one run may take this edge. Unlimited by default."""
     switch: list[CaseEntry] | None = Field(default=None, min_length=2)
-    """Cases instead of `to`: the first that holds says what runs next."""
+    """Cases instead of `to`. The first matching case says what runs next."""
     select: str | None = None
-    """Field of the output that names which of `to` run next: one id or a list of ids."""
+    """The output field that names which executors of `to` run next: an id or a list of ids."""
 
     @property
     def kind(self) -> EdgeKind:
-        """What sort of edge it is."""
+        """The kind of edge."""
         if self.switch is not None:
             return "switch"
         if self.select is not None:
@@ -159,23 +159,23 @@ class EdgeEntry(Closed):
 
     @property
     def source(self) -> str:
-        """Its source; of a fan-in the first."""
+        """The source; the first source of a fan-in."""
         return self.sources[0]
 
     @property
     def target(self) -> str:
-        """Its target; of a fan-out the first."""
+        """The target; the first target of a fan-out."""
         return self.targets[0]
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Everything it connects."""
+        """Every pair of source and target that the edge connects."""
         targets = self.targets if self.switch is None else tuple(dict.fromkeys(case.to for case in self.switch))
         return [(source, target) for source in self.sources for target in targets]
 
     @property
     def is_always_taken(self) -> bool:
-        """Whether nothing ever stops a message on it."""
+        """Whether the edge carries every message."""
         return self.when is None and self.max is None and self.switch is None and self.select is None
 
 
@@ -193,76 +193,76 @@ class WorkflowFile(Closed):
     name: Annotated[str, NAME, NAME_SCHEMA]
     """Name of the workflow and of its tool."""
     description: str = Field(min_length=1)
-    """What it does and when to use it; shown to models."""
+    """What the workflow does and when to use it. Models read it."""
     input: dict[str, JsonObject] = Field(default_factory=dict)
-    """Arguments of the tool, each with its JSON Schema; required unless the schema has a `default`."""
+    """Arguments of the tool, each with its JSON Schema. An argument is required unless its schema has a `default`."""
     executors: dict[str, AnyStep] | None = None
     """The nodes of the graph, by id."""
     start: str | None = None
-    """Executor that runs first."""
+    """The executor that runs first."""
     edges: list[EdgeEntry] = Field(default_factory=list[EdgeEntry])
-    """What runs after what. Executors reached in one round run at the same time, each once."""
+    """What runs after what. Executors reached in the same round run concurrently, each once."""
     output: str | None = None
-    """Executor whose last output is the result; may be left out when only one has no outgoing edge."""
+    """The executor whose last output is the result. May be omitted if only one executor has no outgoing edge."""
     output_from: Names | None = Field(default=None, alias="output-from")
-    """Instead of `output`: executors or participants whose outputs, all of them, are the result; or `all`."""
+    """Instead of `output`: the executors or participants whose outputs are all part of the result, or `all`."""
     intermediate_output_from: Names | None = Field(default=None, alias="intermediate-output-from")
-    """Those whose outputs are told as progress: a list, `all` or `all_other`."""
+    """Executors or participants whose outputs are reported as progress: a list, `all` or `all_other`."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1, le=10_000)
-    """Rounds after which a run counts as endless; left out, 100."""
+    """Maximum number of rounds of a run. The default is 100."""
     sequential: SequentialTeam | None = None
-    """An orchestration: one after the other, each with what was said before."""
+    """An orchestration: participants run one after the other, each with the conversation so far."""
     concurrent: ConcurrentTeam | None = None
-    """An orchestration: all at once on the same message, then their answers together."""
+    """An orchestration: all participants get the same message at once, and their answers are combined."""
     group_chat: GroupChatTeam | None = Field(default=None, alias="group-chat")
-    """An orchestration: a conversation in which somebody chooses who speaks next."""
+    """An orchestration: a conversation in which a function or an agent chooses the next speaker."""
     handoff: HandoffTeam | None = None
-    """An orchestration: the conversation is passed on, and the user asked otherwise."""
+    """An orchestration: participants hand the conversation over to each other, or ask the user."""
     magentic: MagenticTeam | None = None
-    """An orchestration: a manager plans, follows the progress and plans again."""
+    """An orchestration: a manager makes a plan, follows the progress and plans again."""
     prompt: str | None = None
-    """What an orchestration is asked, a template of the input; left out: the only argument, or all of them."""
+    """The task of an orchestration, as a template of the input. By default the only argument, or all arguments."""
     python: Annotated[str, FUNCTION, FUNCTION_SCHEMA] | None = None
-    """A workflow in code instead: `package.module:workflow`, a `Workflow`, a function with steps, or one that returns either."""
+    """A workflow in code as `package.module:name`: a `Workflow`, a function with steps, or a function that returns either."""
     task: TaskSupport = "optional"
-    """Whether clients may (`optional`), must (`required`) or cannot (`never`) run it in the background."""
+    """Whether clients may (`optional`), must (`required`) or cannot (`never`) run the workflow in the background."""
 
     @property
     def python_references(self) -> set[str]:
-        """Everything that it names in Python, as `module:name`."""
+        """Every Python object that the file names, as `module:name`."""
         named = [self.python, *(step.python for step in self.steps.values() if isinstance(step, PythonStep))]
         named += [getattr(self.team, key, None) for key in TEAM_FUNCTIONS]
         return {reference for reference in named if reference is not None and ":" in reference}
 
     def run_entry(self, path: Path) -> RunEntry | None:
-        """What must be accepted before the Python names of the file at `path` are imported; `None` if it has none."""
+        """Return what a person must accept before the Python names of the file at `path` are imported; `None` if it has none."""
         names = self.python_references
         return file_entry(f"workflow/{self.name}", path, self.model_dump(mode="json", exclude_defaults=True), names) if names else None
 
     @property
     def team(self) -> Team | None:
-        """The orchestration; `None` for other files."""
+        """The orchestration; `None` if the file has none."""
         return self.sequential or self.concurrent or self.group_chat or self.handoff or self.magentic
 
     @property
     def steps(self) -> dict[str, Step]:
-        """The executors; none for a graph in code."""
+        """The executors by id; empty for a workflow in code."""
         return self.executors or {}
 
     @property
     def output_id(self) -> str:
-        """The executor whose output is the result."""
+        """The id of the executor whose output is the result."""
         return self.output or self.last_ids[0]
 
     @property
     def last_ids(self) -> list[str]:
-        """Executors without an outgoing edge."""
+        """Ids of the executors without an outgoing edge."""
         sources = {source for edge in self.edges for source in edge.sources}
         return [name for name in self.steps if name not in sources]
 
 
 def object_schema(fields: dict[str, JsonObject], *, is_closed: bool) -> JsonObject:
-    """The schema of an object with these fields; one with a `default` may be left out."""
+    """Return the schema of an object with these fields. A field with a `default` is optional."""
     schema: JsonObject = {"type": "object", "properties": dict(fields)}
     required = [name for name, field in fields.items() if "default" not in field]
     if required:

@@ -1,7 +1,4 @@
-"""`draw`: the graph of a workflow file, built without what it calls. For `moongate workflows graph`; never run.
-
-Modules that the file names are imported; agents and tools need not be there.
-"""
+"""`draw`: the graph of a workflow file as text, for `moongate workflows graph`. Builds the graph with placeholders instead of tools."""
 
 from __future__ import annotations
 
@@ -13,10 +10,10 @@ import anyio.to_thread
 
 from gateway.config.executes import RunEntry
 from gateway.errors import ToolFailed, WorkflowInvalid
+from gateway.gate.function_rules import FunctionRules
 from gateway.json_types import JsonObject
 from gateway.tools.base import ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
-from gateway.tools.function_rules import FunctionRules
 from gateway.workflows.loader import load_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.viz import WorkflowViz
@@ -26,17 +23,16 @@ Picture = Literal["mermaid", "dot", "svg"]
 
 
 class _Placeholder:
-    """Stands where a tool will be."""
+    """Takes the place of a tool in a graph that is only drawn."""
 
     def __init__(self, name: str) -> None:
         task: JsonObject = {"type": "object", "properties": {"task": {"type": "string"}}}
         self.definition = ToolDefinition(name=name, description="", input_schema=task, task="never")
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Never called.
-
+        """
         Raises:
-            ToolFailed: Always.
+            ToolFailed: Always, because the graph never runs.
         """
         raise ToolFailed(f"{self.definition.name!r} is only drawn.")
 
@@ -44,10 +40,10 @@ class _Placeholder:
 async def draw(
     path: Path, picture: Picture, *, base_dir: Path, rules: FunctionRules | None = None, refusal: Callable[[RunEntry], str | None]
 ) -> str:
-    """The file's graph as text of that kind. `rules` say which functions may run to make it; `refusal` why nothing of it is imported.
+    """Return the file's graph as text. `rules` say which functions may run to build it; `refusal` may refuse imports.
 
     Raises:
-        WorkflowInvalid: The file, or a module it names, cannot be used, or waits for acceptance; one line per mistake.
+        WorkflowInvalid: The file or a module that it names is invalid, or waits for acceptance; one problem per line.
     """
     file = load_workflow(path)
     entry = file.run_entry(path)
@@ -57,7 +53,9 @@ async def draw(
     tools = {name: _Placeholder(pattern) for name, pattern in plan.patterns.items()}
     workflow = plan.sample or await plan.build(tools, CallContext())
     if not isinstance(workflow, Workflow):
-        raise WorkflowInvalid(f"{path}: python: {workflow.entry_id!r} is a function, and its steps are known only when it runs: no graph.")
+        raise WorkflowInvalid(
+            f"{path}: python: {workflow.entry_id!r} is a function, whose steps are known only when it runs, so it has no graph."
+        )
     made = WorkflowViz(workflow)
     match picture:
         case "mermaid":

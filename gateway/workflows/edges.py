@@ -1,7 +1,7 @@
-"""Edges and edge groups: where messages of an executor go. Names are agent-framework's.
+"""Edges and edge groups: they decide which executors receive a message. Names are agent-framework's.
 
-A group decides over one message at a time: a single edge by its condition, a fan-out by its selection, a switch by its
-first matching case, a fan-in by waiting for all its sources. Delivering is `runner`'s.
+A group decides about one message at a time: a single edge by its condition, a fan-out by its selection, a switch by its first matching
+case, a fan-in by waiting for all its sources. `superstep_runner` delivers the messages.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EdgeCondition = Callable[[Any], bool | Awaitable[bool]]
-"""Judges the message; the edge carries it only when true."""
+"""Judges a message; the edge carries it if the result is true."""
 
 Selection = Callable[[Any, list[str]], list[str]]
-"""Of a message and the ids of all targets, the targets that get it."""
+"""Takes the message and the ids of all targets, and returns the ids of the targets that receive it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edge:
-    """Carries messages of one executor to another."""
+    """Carries messages from one executor to another."""
 
     source_id: str
     target_id: str
     condition: EdgeCondition | None = field(default=None, compare=False)
     max_traversals: int | None = None
-    """Messages it carries in one run; `None` means no limit."""
+    """Maximum number of messages per run; `None` means no limit."""
     condition_name: str | None = None
-    """What to call the condition in drawings and in the graph's signature; by default its function's name."""
+    """Name of the condition in drawings and in the graph's signature; by default the function's name."""
 
     @property
     def id(self) -> str:
@@ -46,24 +46,24 @@ class Edge:
 
     @property
     def has_condition(self) -> bool:
-        """Whether it carries some messages only."""
+        """Whether a condition filters the messages."""
         return self.condition is not None
 
     @property
     def label(self) -> str | None:
-        """The name of its condition, where it has one."""
+        """The name of the condition; `None` without a condition."""
         if self.condition is None:
             return None
         return self.condition_name or getattr(self.condition, "__name__", type(self.condition).__name__)
 
     def to_dict(self) -> dict[str, Any]:
-        """The edge as data, its condition by name."""
+        """Return the edge as JSON-compatible data, with the name of its condition."""
         ends: dict[str, Any] = {"source_id": self.source_id, "target_id": self.target_id}
         named = {"condition_name": self.label, "max_traversals": self.max_traversals}
         return ends | {key: value for key, value in named.items() if value is not None}
 
     async def should_route(self, data: Any) -> bool:
-        """Whether the condition lets the message pass."""
+        """Return whether the condition accepts the message."""
         if self.condition is None:
             return True
         verdict = self.condition(data)
@@ -80,52 +80,52 @@ class Case:
 
 @dataclass
 class Default:
-    """The case of a switch that takes what no other took."""
+    """The case of a switch that receives what no other case matches."""
 
     target: Executor | Agent
 
 
 @dataclass(eq=False)
 class EdgeGroup:
-    """Edges that decide together. `edges` is in the order in which targets were given."""
+    """Edges that decide together, in the order in which the targets were given."""
 
     edges: list[Edge]
 
     @property
     def type(self) -> str:
-        """The name of the kind."""
+        """The name of the class."""
         return type(self).__name__
 
     @property
     def source_executor_ids(self) -> list[str]:
-        """Where its messages come from."""
+        """Ids of the executors that send to this group."""
         return list(dict.fromkeys(edge.source_id for edge in self.edges))
 
     @property
     def target_executor_ids(self) -> list[str]:
-        """Where they may go."""
+        """Ids of the executors that may receive from this group."""
         return list(dict.fromkeys(edge.target_id for edge in self.edges))
 
     async def select(self, message: Any) -> list[Edge]:
-        """The edges that want this message, before types are looked at."""
+        """Return the edges that accept this message, before the types of handlers are checked."""
         return [edge for edge in self.edges if await edge.should_route(message)]
 
     @property
     def id(self) -> str:
-        """What it connects; unique in a graph that was checked."""
+        """An id made of sources and targets; unique in a validated graph."""
         return f"{self.type}/{','.join(self.source_executor_ids)}->{','.join(self.target_executor_ids)}"
 
     def to_dict(self) -> dict[str, Any]:
-        """The group as data, functions by name."""
+        """Return the group as JSON-compatible data, with the names of its functions."""
         return {"id": self.id, "type": self.type, "edges": [edge.to_dict() for edge in self.edges]}
 
     def describe(self) -> dict[str, Any]:
-        """What the graph's signature says about it."""
+        """Return the group's part of the graph's signature."""
         return {"type": self.type, "edges": [[edge.source_id, edge.target_id, edge.label, edge.max_traversals] for edge in self.edges]}
 
 
 class SingleEdgeGroup(EdgeGroup):
-    """One edge."""
+    """A group of one edge."""
 
     def __init__(
         self, source_id: str, target_id: str, condition: EdgeCondition | None = None, *, max_traversals: int | None = None
@@ -134,7 +134,7 @@ class SingleEdgeGroup(EdgeGroup):
 
 
 class FanOutEdgeGroup(EdgeGroup):
-    """From one executor to several: to all, or to those that `selection_func` picks."""
+    """Edges from one executor to several: to all, or to those that `selection_func` returns."""
 
     def __init__(self, source_id: str, target_ids: Sequence[str], selection_func: Selection | None = None) -> None:
         """
@@ -147,10 +147,10 @@ class FanOutEdgeGroup(EdgeGroup):
         self.selection_func = selection_func
 
     async def select(self, message: Any) -> list[Edge]:
-        """The chosen targets, in the order chosen.
+        """Return the edges to the chosen targets, in the order chosen.
 
         Raises:
-            RuntimeError: The selection named somebody else.
+            RuntimeError: The selection returned an id that is not a target.
         """
         if self.selection_func is None:
             return list(self.edges)
@@ -158,15 +158,16 @@ class FanOutEdgeGroup(EdgeGroup):
         chosen = self.selection_func(message, list(by_target))
         unknown = [name for name in chosen if name not in by_target]
         if unknown:
-            raise RuntimeError(f"Invalid selection result: {unknown[0]!r} is no target; the targets are {', '.join(map(repr, by_target))}.")
+            known = ", ".join(map(repr, by_target))
+            raise RuntimeError(f"Invalid selection result: {unknown[0]!r} is not a target; the targets are {known}.")
         return [by_target[name] for name in chosen]
 
     def to_dict(self) -> dict[str, Any]:
-        """With the name of the selection."""
+        """Return the group with the name of its selection."""
         return {**EdgeGroup.to_dict(self), "selection_func_name": self._selection_name}
 
     def describe(self) -> dict[str, Any]:
-        """With the name of the selection."""
+        """Return the group with the name of its selection."""
         return {**EdgeGroup.describe(self), "selection": self._selection_name}
 
     @property
@@ -175,7 +176,7 @@ class FanOutEdgeGroup(EdgeGroup):
 
 
 class FanInEdgeGroup(EdgeGroup):
-    """From several executors to one, which gets a list as soon as each of them has sent something."""
+    """Edges from several executors to one, which receives a list as soon as each source has sent a message."""
 
     def __init__(self, source_ids: Sequence[str], target_id: str) -> None:
         """
@@ -189,29 +190,29 @@ class FanInEdgeGroup(EdgeGroup):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupCase:
-    """A case with its target's id."""
+    """A case with the id of its target."""
 
     condition: Callable[[Any], bool]
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The case as data, its condition by name."""
+        """Return the case as JSON-compatible data, with the name of its condition."""
         return {"target_id": self.target_id, "type": "Case", "condition_name": getattr(self.condition, "__name__", "")}
 
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupDefault:
-    """The default case with its target's id."""
+    """The default case with the id of its target."""
 
     target_id: str
 
     def to_dict(self) -> dict[str, Any]:
-        """The case as data."""
+        """Return the case as JSON-compatible data."""
         return {"target_id": self.target_id, "type": "Default"}
 
 
 class SwitchCaseEdgeGroup(FanOutEdgeGroup):
-    """To the target of the first case that holds, else to the default's."""
+    """Edges to the target of the first case whose condition is true, otherwise to the default target."""
 
     def __init__(self, source_id: str, cases: Sequence[SwitchCaseEdgeGroupCase | SwitchCaseEdgeGroupDefault]) -> None:
         """
@@ -228,36 +229,36 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
         self.selection_func = self._choose
 
     def _choose(self, message: Any, targets: list[str]) -> list[str]:
-        """Cases in order, the default last wherever it stands; a condition that cannot judge the message does not hold."""
+        """Try the cases in order and the default last. If a condition raises, its case does not match."""
         for case in self.cases:
             if isinstance(case, SwitchCaseEdgeGroupDefault):
                 continue
             try:
                 if case.condition(message):
                     return [case.target_id]
-            except ToolFailed:  # raised on purpose
+            except ToolFailed:  # a workflow file's condition raises it to end the run
                 raise
-            except Exception as error:  # a condition is the user's; the next case may know the type
-                logger.warning("the condition of case %r failed: %s", case.target_id, error)
+            except Exception as error:  # user code; a later case may accept the type
+                logger.warning("switch condition failed case=%s error=%s", case.target_id, error)
         return [case.target_id for case in self.cases if isinstance(case, SwitchCaseEdgeGroupDefault)]
 
     def to_dict(self) -> dict[str, Any]:
-        """With the cases."""
+        """Return the group with its cases."""
         return {**EdgeGroup.to_dict(self), "cases": [case.to_dict() for case in self.cases]}
 
     def describe(self) -> dict[str, Any]:
-        """With the names of the conditions."""
+        """Return the group with the names of its conditions."""
         names = [None if isinstance(case, SwitchCaseEdgeGroupDefault) else getattr(case.condition, "__name__", "") for case in self.cases]
         return {**EdgeGroup.describe(self), "cases": names}
 
 
 class InternalEdgeGroup(EdgeGroup):
-    """From an executor to itself: how answers to its own requests reach it."""
+    """The edge from an executor to itself that carries responses to its requests."""
 
     def __init__(self, executor_id: str) -> None:
         super().__init__([Edge(internal_source(executor_id), executor_id)])
 
 
 def internal_source(executor_id: str) -> str:
-    """The source of an executor's responses."""
+    """Return the source id of responses to an executor's requests."""
     return f"internal:{executor_id}"

@@ -1,8 +1,8 @@
-"""Python values as JSON and back, for checkpoints. Never pickle: reading a checkpoint runs no code that it names.
+"""Converts Python values to JSON and back, for checkpoints. Unlike pickle, reading runs no code that a checkpoint names.
 
-JSON values stay as they are. Anything else becomes an object with the key `$type`: a few built-in types by short names,
-classes as `module:qualname` with their fields. On the way back a class is looked up among those that the reader trusts
-(`TypeBook`); what it does not know stays `Foreign`, so that a checkpoint can be listed by whoever does not know its types.
+JSON values do not change. Other values become an object with the key `$type`: short names for built-in types, `module:qualname` with the
+fields for classes. When reading, a class must be in the reader's `TypeBook`. A value of another class stays `Foreign`, so that checkpoints
+can be listed without the classes in them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TYPE = "$type"
 """Key that marks an encoded value."""
 
 _MAX_DEPTH = 200
-"""Deepest nesting of a value; deeper ones are taken for circular."""
+"""Deepest nesting of a value. A deeper value is considered circular."""
 
 _TO_TEXT: dict[type, tuple[str, Callable[[Any], str]]] = {
     datetime: ("datetime", datetime.isoformat),
@@ -57,26 +57,26 @@ _SAFE_BUILTINS: dict[str, Any] = {
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """A value of a class that the reader does not know, as it was written."""
+    """A value of a class that the reader does not trust, in its JSON form."""
 
     type_name: str
     payload: JsonObject
 
 
 class TypeBook:
-    """Which classes a checkpoint may name."""
+    """The classes that a checkpoint may name."""
 
     def __init__(self, *, allowed: Iterable[str] = (), known: Iterable[type] = (), modules: Iterable[str] = ()) -> None:
-        """`allowed` are `module:qualname`, imported when needed; `known` classes; `modules` whose classes all count.
+        """`allowed` are class names as `module:qualname`, imported when needed. `known` are classes. All classes of `modules` are allowed.
 
-        Classes of this package count always.
+        Classes of this package are always allowed.
         """
         self._allowed = frozenset(allowed)
         self._known = {type_name(kind): kind for kind in known}
         self._modules = frozenset(modules)
 
     def find(self, name: str) -> type | None:
-        """The class of a name, when it is to be trusted."""
+        """Return the class with this name, or `None` if it is not allowed."""
         if name in _SAFE_BUILTINS:
             return _SAFE_BUILTINS[name]
         if name in self._known:
@@ -95,15 +95,15 @@ class TypeBook:
 
 
 def type_name(kind: type) -> str:
-    """The name under which a class is written."""
+    """Return the name that stands for a class in JSON."""
     return kind.__name__ if kind.__name__ in _SAFE_BUILTINS and kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
 
 
 def encode(value: Any, depth: int = 0) -> JsonValue:
-    """The JSON form of a value.
+    """Return the JSON form of a value.
 
     Raises:
-        WorkflowCheckpointException: It has none (an open file, a lock, a function), or contains itself.
+        WorkflowCheckpointException: The value has no JSON form (an open file, a lock, a function), or contains itself.
     """
     if value is None or (isinstance(value, str | bool | int) and type(value) in (str, bool, int)):
         return value
@@ -164,10 +164,10 @@ def _encode_type(kind: Any) -> JsonValue:
 
 
 def decode(value: JsonValue, book: TypeBook) -> Any:
-    """The value behind a JSON form; `Foreign` where `book` does not know a class.
+    """Return the value of a JSON form. Values of classes that are not in `book` are returned as `Foreign`.
 
     Raises:
-        WorkflowCheckpointException: The form is none that `encode` makes.
+        WorkflowCheckpointException: `encode` did not make the form.
     """
     if isinstance(value, list):
         return [decode(item, book) for item in cast("list[JsonValue]", value)]
@@ -214,7 +214,7 @@ def _decode_tagged(form: JsonObject, book: TypeBook) -> Any:
 
 
 def _make_dataclass(kind: Any, values: dict[str, Any]) -> Any:
-    """The object with exactly these fields; `__init__` and `__post_init__` do not run, as the fields are all there."""
+    """Make an object with these fields. `__init__` and `__post_init__` do not run, because the stored fields are complete."""
     made = object.__new__(kind)
     for field in dataclasses.fields(kind):
         if field.name in values:
@@ -237,10 +237,10 @@ def _decode_type(form: JsonValue, book: TypeBook) -> Any:
 
 
 def settle(value: Any, book: TypeBook) -> Any:
-    """`value` with everything `Foreign` in it decoded.
+    """Return `value` with every `Foreign` in it decoded.
 
     Raises:
-        WorkflowCheckpointException: `book` does not know a class either.
+        WorkflowCheckpointException: A class is not in `book`.
     """
     if isinstance(value, Foreign):
         found = decode(value.payload, book)

@@ -1,13 +1,13 @@
-"""`evaluate_workflow`: a workflow's outputs, and the answers of the agents in it, judged as `evaluate_agent` judges an agent's."""
+"""`evaluate_workflow`: evaluates a workflow's outputs, and the answers of its agents, as `evaluate_agent` does for an agent."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import cast
 
-from gateway.agents.evaluation.evaluate import Evaluator, Evaluators, as_list, to_eval_item, to_evaluators
+from gateway.agents.evaluation.eval_results import EvalResults
+from gateway.agents.evaluation.evaluators import Evaluator, Evaluators, as_list, to_eval_item, to_evaluators
 from gateway.agents.evaluation.items import ConversationSplitter, EvalItem, Split
-from gateway.agents.evaluation.results import EvalResults
 from gateway.staging import ExperimentalFeature, experimental
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
@@ -30,12 +30,12 @@ async def evaluate_workflow(
     conversation_split: ConversationSplitter | Callable[[list[Message]], Split] | None = None,
     num_repetitions: int = 1,
 ) -> list[EvalResults]:
-    """Run a workflow for each query, or take the result it gave, and judge it; one result for each evaluator.
+    """Run a workflow once per query, or take an existing result, and evaluate it. Return one result per evaluator.
 
-    The result is about the workflow's last output; `sub_results` are about each agent in it, by its executor's id.
+    The result covers the workflow's last output; `sub_results` cover its agents, by executor id.
 
     Raises:
-        ValueError: The lists do not fit together, or no agent took part and nothing came out.
+        ValueError: The lists have different lengths, or there is neither an output nor an agent's answer.
     """
     asked, outputs = as_list(queries, str), as_list(expected_output, str)
     if num_repetitions < 1:
@@ -84,7 +84,7 @@ async def _results(
 
 
 def _query_of(result: WorkflowRunResult) -> str | None:
-    """What the first executor was given, as text."""
+    """Return the input of the first executor as text."""
     given = next((event.data for event in result if event.type == "executor_invoked" and event.data is not None), None)
     if not isinstance(given, list):
         return None if given is None else str(given)
@@ -107,7 +107,7 @@ def _overall(query: str | None, result: WorkflowRunResult) -> EvalItem | None:
 
 
 def _answers(workflow: Workflow, result: WorkflowRunResult) -> list[tuple[str, EvalItem]]:
-    """What each agent of the workflow was asked and answered."""
+    """Return the prompt and answer of each agent in the workflow, with its executor's id."""
     found: list[tuple[str, EvalItem]] = []
     for event in result:
         executor = workflow.executors.get(event.executor_id or "")

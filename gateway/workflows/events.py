@@ -1,14 +1,14 @@
-"""What a workflow run says about itself: states, events, error details and the result.
+"""Events of a workflow run: states, events, error details and the run's result.
 
-Plain values, made by `runner` and read by streams, the console and the tool. Names and state values are
-agent-framework's.
+Plain values. The engine creates them; streams, the tool and checkpoints read them. Checkpoints on disk name the classes and fields of
+this module, so they must not be renamed. Public names and state values are agent-framework's.
 """
 
 from __future__ import annotations
 
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Generic, Literal
@@ -21,7 +21,7 @@ DataT = TypeVar("DataT", default=Any)
 
 
 class WorkflowRunState(str, Enum):  # noqa: UP042  # prints as agent-framework's does
-    """Where a run stands. `IDLE` is the good end."""
+    """The state of a run. `IDLE` means that it succeeded."""
 
     STARTED = "STARTED"
     IN_PROGRESS = "IN_PROGRESS"
@@ -33,7 +33,7 @@ class WorkflowRunState(str, Enum):  # noqa: UP042  # prints as agent-framework's
 
 
 class WorkflowEventSource(str, Enum):  # noqa: UP042  # as above
-    """Whether the engine or an executor's code made an event."""
+    """Whether the engine or an executor's code created an event."""
 
     FRAMEWORK = "FRAMEWORK"
     EXECUTOR = "EXECUTOR"
@@ -59,18 +59,18 @@ WorkflowEventType = Literal[
     "handoff_sent",
     "magentic_orchestrator",
 ]
-"""Kinds of events. `warning` and `error` come from executors, the last three from orchestrations; `data` is `emit`'s."""
+"""Types of events. Executors emit `warning` and `error`, orchestrations the last three, and the deprecated `emit` makes `data`."""
 
 RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
-"""Kinds that only the engine makes; executors have `yield_output` and `request_info` instead."""
+"""Types that only the engine may emit. Executors use `yield_output` and `request_info` instead."""
 
 CROSSING_TYPES = frozenset({"output", "intermediate", "request_info"})
-"""Kinds that leave a workflow which is used as an agent (WF14)."""
+"""Types that the caller sees when a workflow is used as an agent."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowErrorDetails:
-    """A failure as data: for consoles and logs, never for the wire (it has a traceback)."""
+    """A failure as data, for consoles and logs. It contains a traceback, so it must not be sent to clients."""
 
     error_type: str
     message: str
@@ -80,31 +80,31 @@ class WorkflowErrorDetails:
 
     @classmethod
     def from_exception(cls, exc: BaseException, *, executor_id: str | None = None, extra: JsonObject | None = None) -> WorkflowErrorDetails:
-        """Class name, message and traceback of an exception."""
+        """Return class name, message and traceback of an exception."""
         return cls(type(exc).__name__, str(exc), "".join(traceback.format_exception(exc)), executor_id, extra)
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class WorkflowEvent(Generic[DataT]):
-    """One thing that happened in a run. Which fields are set depends on `type`."""
+    """One event of a run. `type` decides which fields are set."""
 
     type: WorkflowEventType
     data: DataT = None  # pyright: ignore[reportAssignmentType]  # None stands for "no payload" whatever the type
-    """Payload of `output`, `intermediate`, `warning` and `error`; the request of `request_info`; the message of
-    `executor_invoked`; what was sent and yielded of `executor_completed`."""
+    """Payload of `output`, `intermediate`, `warning` and `error`. For `request_info` the request, for `executor_invoked` the message, for
+    `executor_completed` the values that the executor sent and yielded."""
     executor_id: str | None = None
     state: WorkflowRunState | None = None
-    """New state, of `status`."""
+    """New state of a `status` event."""
     details: WorkflowErrorDetails | None = None
-    """Of `failed` and `executor_failed`."""
+    """Details of a `failed` or `executor_failed` event."""
     iteration: int | None = None
-    """1-based round, of the superstep events."""
+    """Round of a superstep event, from 1."""
     origin: WorkflowEventSource = WorkflowEventSource.EXECUTOR
     asked: RequestFacts | None = None
-    """Of `request_info`; read it through the properties."""
+    """Facts of a `request_info` event; read them through the properties."""
 
     def __repr__(self) -> str:
-        """The type, and what this event has."""
+        """Return the type and the fields that are set."""
         request_id = self.asked.request_id if self.asked is not None else None
         found = {"executor_id": self.executor_id, "iteration": self.iteration, "request_id": request_id, "data": self.data}
         parts = [f"{name}={value!r}" for name, value in found.items() if value is not None]
@@ -113,82 +113,82 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def started(cls, data: DataT = None) -> WorkflowEvent[DataT]:
-        """A run began."""
+        """Report that a run began."""
         return cls("started", data, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def status(cls, state: WorkflowRunState) -> WorkflowEvent[Any]:
-        """The run's state changed."""
+        """Report the run's new state."""
         return WorkflowEvent("status", state=state, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def failed(cls, details: WorkflowErrorDetails) -> WorkflowEvent[Any]:
-        """The run ended with an error."""
+        """Report that the run ended with an error."""
         return WorkflowEvent("failed", details=details, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def emit(cls, executor_id: str, data: DataT) -> WorkflowEvent[DataT]:
-        """An executor's output on the way, as agent-framework's first versions reported it; `ctx.yield_output` is today's."""
+        """Report an intermediate output as the first versions of agent-framework did. Deprecated: use `ctx.yield_output`."""
         text = "WorkflowEvent.emit() is deprecated: use ctx.yield_output() and intermediate_output_from"
         warnings.warn(text, DeprecationWarning, stacklevel=2)
         return cls("data", data, executor_id)
 
     @classmethod
     def warning(cls, message: str) -> WorkflowEvent[str]:
-        """A warning of an executor."""
+        """Report a warning of an executor."""
         return WorkflowEvent("warning", message)
 
     @classmethod
     def error(cls, exception: Exception) -> WorkflowEvent[Exception]:
-        """An error of an executor that does not end the run."""
+        """Report an error of an executor that does not end the run."""
         return WorkflowEvent("error", exception)
 
     @classmethod
     def request_info(
         cls, request_id: str, source_executor_id: str, request_data: DataT, response_type: Any, *, question: str = ""
     ) -> WorkflowEvent[DataT]:
-        """An executor waits for information from outside."""
+        """Report that an executor waits for a response of the run's caller."""
         facts = RequestFacts(request_id, source_executor_id, type(request_data), response_type, question or request_id)
         return cls("request_info", request_data, origin=WorkflowEventSource.FRAMEWORK, asked=facts)
 
     @classmethod
     def superstep_started(cls, iteration: int) -> WorkflowEvent[Any]:
-        """A round began."""
+        """Report that a round began."""
         return WorkflowEvent("superstep_started", iteration=iteration, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def superstep_completed(cls, iteration: int) -> WorkflowEvent[Any]:
-        """A round ended."""
+        """Report that a round ended."""
         return WorkflowEvent("superstep_completed", iteration=iteration, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_invoked(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """An executor got a message."""
+        """Report that an executor received a message."""
         return WorkflowEvent("executor_invoked", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_completed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """An executor is done with a message."""
+        """Report that an executor finished with a message."""
         return WorkflowEvent("executor_completed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_failed(cls, executor_id: str, details: WorkflowErrorDetails) -> WorkflowEvent[WorkflowErrorDetails]:
-        """An executor raised."""
+        """Report that an executor raised an exception."""
         return WorkflowEvent("executor_failed", details, executor_id, details=details, origin=WorkflowEventSource.FRAMEWORK)
 
     @classmethod
     def executor_bypassed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """A step did not run, because its result is known."""
+        """Report that a step did not run because its result is known."""
         return WorkflowEvent("executor_bypassed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @property
     def request_id(self) -> str:
-        """Of a `request_info` event."""
+        """Id of a `request_info` event's request."""
         return self._facts.request_id
 
     @property
     def source_executor_id(self) -> str:
-        """Which executor asks, of a `request_info` event."""
+        """The executor that made the request of a `request_info` event."""
         return self._facts.source_executor_id
 
     @property
@@ -198,12 +198,12 @@ class WorkflowEvent(Generic[DataT]):
 
     @property
     def request_type(self) -> Any:
-        """The type of the request, of a `request_info` event."""
+        """The type of a `request_info` event's request."""
         return self._facts.request_type
 
     @property
     def response_type(self) -> Any:
-        """The type of the response, of a `request_info` event."""
+        """The type of a `request_info` event's response."""
         return self._facts.response_type
 
     @property
@@ -213,54 +213,58 @@ class WorkflowEvent(Generic[DataT]):
         return self.asked
 
 
+OnEvent = Callable[[WorkflowEvent[Any]], Awaitable[None]]
+"""Receives each event of a run while the executor that caused it waits; must not raise."""
+
+
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """What a `request_info` event says beside its data."""
+    """Facts of a `request_info` event, in addition to the request itself."""
 
     request_id: str
     source_executor_id: str
     request_type: Any
     response_type: Any
     question: str = ""
-    """Name of the question in a durable task: the same at every attempt. Checkpoints of earlier versions have none."""
+    """Name of the question in a durable task, the same at every attempt. Empty in checkpoints of earlier versions."""
 
 
 class WorkflowRunResult(list[WorkflowEvent[Any]]):
-    """A run that ended, as the list of its events without `started` and (unless asked for) `status`."""
+    """The events of a finished run, without `started`, and without `status` unless they were requested."""
 
     def __init__(self, events: Sequence[WorkflowEvent[Any]], status_events: Sequence[WorkflowEvent[Any]] = ()) -> None:
-        """`status_events` are the timeline, oldest first."""
+        """`status_events` are the state changes, oldest first."""
         super().__init__(events)
         self._status_events = list(status_events)
 
     @classmethod
     def of(cls, events: Sequence[WorkflowEvent[Any]], *, include_status_events: bool = False) -> WorkflowRunResult:
-        """The result of a run that said `events`."""
+        """Return the result of a run with these events."""
         hidden = ("started",) if include_status_events else ("started", "status")
         return cls([e for e in events if e.type not in hidden], [e for e in events if e.type == "status"])
 
     def get_outputs(self) -> list[Any]:
-        """Payloads of the outputs."""
+        """Return the values of the outputs."""
         return [event.data for event in self if event.type == "output"]
 
     def get_intermediate_outputs(self) -> list[Any]:
-        """Payloads of the intermediate outputs."""
+        """Return the values of the intermediate outputs."""
         return [event.data for event in self if event.type == "intermediate"]
 
     def get_request_info_events(self) -> list[WorkflowEvent[Any]]:
-        """What was asked in this run."""
+        """Return the requests that the run made."""
         return [event for event in self if event.type == "request_info"]
 
     def get_final_state(self) -> WorkflowRunState:
-        """The last state reported.
+        """Return the last reported state.
 
         Raises:
-            RuntimeError: None was.
+            RuntimeError: The run reported no state.
         """
         if not self._status_events or self._status_events[-1].state is None:
             raise RuntimeError("The run reported no state.")
         return self._status_events[-1].state
 
     def status_timeline(self) -> list[WorkflowEvent[Any]]:
-        """All `status` events, oldest first."""
+        """Return all `status` events, oldest first."""
         return list(self._status_events)

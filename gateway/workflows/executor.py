@@ -1,7 +1,6 @@
-"""`Executor`, `handler` and `response_handler`: what people write to make a graph.
+"""`Executor`, `handler` and `response_handler`: the base of user-defined graph nodes. Names are agent-framework's.
 
-An executor handles one message at a time and acts through its context only. Knows nothing of files, tools or MCP,
-except that a context carries the `CallContext` of the run. Functions as executors are `function_executor`'s.
+An executor handles one message at a time and acts only through its `WorkflowContext`. `function_executor` makes executors of functions.
 """
 
 from __future__ import annotations
@@ -14,19 +13,19 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, ForwardRef, Protocol, Self, TypeVar, cast, get_args, get_origin, overload
 
 from gateway.errors import WorkflowError
-from gateway.workflows.annotations import hints_of, is_compatible, is_instance_of, members, name_of, resolved
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.messages import MessageType, WorkflowMessage
+from gateway.workflows.type_hints import hints_of, is_compatible, is_instance_of, members, name_of, resolved
+from gateway.workflows.workflow_context import WorkflowContext
 
 HandlerFunction = Callable[..., Awaitable[Any]]
 FunctionT = TypeVar("FunctionT", bound=HandlerFunction)
 
 
 class Mark(Protocol):
-    """A decorator that leaves the function as it is."""
+    """A decorator that returns the function unchanged."""
 
     def __call__(self, function: FunctionT, /) -> FunctionT:
-        """The same function."""
+        """Return the same function."""
         ...
 
 
@@ -36,11 +35,11 @@ _RESPONSE_HANDLER = "__workflow_response_handler__"
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """What a handler takes and gives."""
+    """The types that a handler takes, sends and yields."""
 
     name: str
     message_type: Any
-    """For a response handler the pair of request and response type."""
+    """For a response handler the pair of request type and response type."""
     output_types: tuple[Any, ...]
     workflow_output_types: tuple[Any, ...]
 
@@ -49,10 +48,10 @@ class Executor:
     """A node of a graph. Subclass it and mark async methods `(self, message, ctx)` with `@handler`."""
 
     joins: ClassVar[bool] = False
-    """Whether the messages that arrive in one round are handled together, as one list, instead of one by one."""
+    """Whether the messages of one round are handled together as one list, instead of one at a time."""
 
     def __init__(self, id: str, *, type: str | None = None, defer_discovery: bool = False) -> None:
-        """`id` is unique within a workflow. `defer_discovery` leaves finding handlers to the subclass.
+        """`id` is unique within a workflow. With `defer_discovery` the subclass registers its handlers itself.
 
         Raises:
             ValueError: The id is empty, or no method is a handler.
@@ -72,42 +71,42 @@ class Executor:
 
     @property
     def input_types(self) -> list[Any]:
-        """Message types it handles, in the order in which they are tried."""
+        """Message types of the handlers, in the order in which they are tried."""
         return list(self._handlers)
 
     @property
     def output_types(self) -> list[Any]:
-        """What it may send on, by its annotations; empty when they do not say."""
+        """Types that the handlers may send, by their annotations; empty if they do not say."""
         return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.output_types))
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """What it may yield, by its annotations; empty when they do not say."""
+        """Types that the handlers may yield, by their annotations; empty if they do not say."""
         return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.workflow_output_types))
 
     @property
     def request_types(self) -> list[tuple[Any, Any]]:
-        """Pairs of request and response type that it can take answers for."""
+        """Pairs of request type and response type of the response handlers."""
         return list(self._response_handlers)
 
     @property
     def is_request_response_capable(self) -> bool:
-        """Whether it has a response handler."""
+        """Whether the executor has a response handler."""
         return bool(self._response_handlers)
 
     def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
-        """Whether a response handler would take that pair."""
+        """Return whether a response handler accepts this pair of types."""
         return any(is_compatible(request_type, one) and is_compatible(response_type, two) for one, two in self._response_handlers)
 
     def can_handle(self, message: WorkflowMessage) -> bool:
-        """Whether a handler takes this message."""
+        """Return whether a handler accepts this message."""
         return self._find(message) is not None
 
     def find(self, message: WorkflowMessage) -> HandlerFunction:
-        """What handles the message, called with the message and a context.
+        """Return the function that handles the message. Call it with the message's data and a context.
 
         Raises:
-            WorkflowError: Nothing does.
+            WorkflowError: No handler accepts the message.
         """
         found = self._find(message)
         if found is None:
@@ -119,31 +118,31 @@ class Executor:
         return found
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """What the executor keeps beside the shared state, for a checkpoint. Override together with `on_checkpoint_restore`."""
+        """Return the executor's own state for a checkpoint. Override together with `on_checkpoint_restore`."""
         return {}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take back what `on_checkpoint_save` gave."""
+        """Restore the state that `on_checkpoint_save` returned."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Id and kind."""
+        """Return id and type."""
         return {"id": self.id, "type": self.type}
 
     def to_json(self) -> str:
-        """`to_dict` as text."""
+        """Return `to_dict` as JSON text."""
         return json.dumps(self.to_dict(), ensure_ascii=False)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """An executor of this class with what `to_dict` says; a class that takes more than an id overrides this."""
+        """Make an executor of this class from `to_dict`. Override it in a class whose constructor takes more than an id."""
         return cls(**{name: value for name, value in data.items() if name != "type"})
 
     @classmethod
     def from_json(cls, raw: str) -> Self:
-        """The inverse of `to_json`.
+        """Make an executor from the result of `to_json`.
 
         Raises:
-            ValueError: It is no JSON object.
+            ValueError: The text is not a JSON object.
         """
         data = json.loads(raw)
         if not isinstance(data, dict):
@@ -151,10 +150,10 @@ class Executor:
         return cls.from_dict(cast("dict[str, Any]", data))
 
     def register(self, function: HandlerFunction, spec: HandlerSpec) -> None:
-        """Add a handler to this object; for subclasses that are made from functions.
+        """Add a handler to this object, for subclasses that wrap functions.
 
         Raises:
-            ValueError: There already is one for that type.
+            ValueError: There already is a handler for that type.
         """
         if spec.message_type in self._handlers:
             raise ValueError(f"Duplicate handler for type {name_of(spec.message_type)} in {self.__class__.__name__}.")
@@ -202,11 +201,10 @@ def handler(*, input: Any = None, output: Any = None, workflow_output: Any = Non
 def handler(function: HandlerFunction | None = None, /, *, input: Any = None, output: Any = None, workflow_output: Any = None) -> Any:
     """Mark an async method `(self, message, ctx)` as a handler of messages of the annotated type.
 
-    `input`, `output` and `workflow_output` say the types instead of the annotations; text is resolved where the method
-    was written.
+    `input`, `output` and `workflow_output` give the types instead of the annotations. Types as text are resolved in the method's scope.
 
     Raises:
-        ValueError: The signature is another, or the message has no type.
+        ValueError: The method has another signature, or the message has no type.
     """
 
     def mark(method: HandlerFunction) -> HandlerFunction:
@@ -244,12 +242,12 @@ def response_handler(
     output: Any = None,
     workflow_output: Any = None,
 ) -> Any:
-    """Mark an async method `(self, original_request, response, ctx)`: it gets the answers to `request_info`.
+    """Mark an async method `(self, original_request, response, ctx)` as the handler of responses to `request_info`.
 
-    The types of request and response choose the method; give them as annotations or as arguments.
+    The types of request and response, from annotations or arguments, decide which method gets a response.
 
     Raises:
-        ValueError: The signature is another, or a type is missing.
+        ValueError: The method has another signature, or a type is missing.
     """
 
     def mark(method: HandlerFunction) -> HandlerFunction:
@@ -275,10 +273,10 @@ def response_handler(
 
 
 def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., Any], word: str) -> Any:
-    """The annotated type of a message parameter.
+    """Return the annotated type of a message parameter.
 
     Raises:
-        ValueError: There is none, or it is a type variable.
+        ValueError: The parameter has no annotation, or a type variable.
     """
     if name not in hints:
         raise ValueError(f"{word} {function.__name__} must have a type annotation for the message parameter {name!r}.")
@@ -288,10 +286,10 @@ def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., An
 
 
 def context_types(annotation: Any, who: str) -> tuple[list[Any], list[Any]]:
-    """What a context's annotation says that is sent and yielded.
+    """Return the types that a context annotation says are sent, and those that are yielded.
 
     Raises:
-        ValueError: It is no `WorkflowContext`.
+        ValueError: The annotation is not a `WorkflowContext`.
     """
     origin = get_origin(annotation) or annotation
     if annotation is inspect.Parameter.empty:

@@ -1,4 +1,4 @@
-"""`FunctionExecutor` and `@executor`: a plain function as an executor."""
+"""`FunctionExecutor` and `@executor`: a function as an executor. Names are agent-framework's."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable
 from typing import Any, overload
 
 from gateway.tools.function import run_function
-from gateway.workflows.annotations import hints_of, members, resolved
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, HandlerSpec, context_types, message_type_of
+from gateway.workflows.type_hints import hints_of, members, resolved
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 class FunctionExecutor(Executor):
-    """A function `func(message)` or `func(message, ctx)`, sync or async, as an executor.
+    """Runs a function `func(message)` or `func(message, ctx)`, sync or async, as an executor.
 
-    What a function without context returns, unless `None`, is both sent on and yielded; one with a context does that
-    itself. A sync function runs in a worker thread.
+    The result of a function without context is sent on and yielded, unless it is `None`. A function with context does that itself. A sync
+    function runs in a worker thread.
     """
 
     def __init__(
         self, func: Callable[..., Any], id: str | None = None, *, input: Any = None, output: Any = None, workflow_output: Any = None
     ) -> None:
-        """The id is the function's name where not given; the types say what the annotations do not.
+        """The default id is the function's name. The types override the function's annotations.
 
         Raises:
-            ValueError: The function takes something else, its message has no type, or it is a method.
+            ValueError: The function has another signature, its message has no type, or it is a method.
         """
         if isinstance(func, staticmethod | classmethod):
             kind = "staticmethod" if isinstance(func, staticmethod) else "classmethod"
@@ -69,7 +69,7 @@ def executor(
 def executor(
     func: Callable[..., Any] | None = None, /, *, id: str | None = None, input: Any = None, output: Any = None, workflow_output: Any = None
 ) -> Any:
-    """Make a function a `FunctionExecutor`: `@executor`, or `@executor(id=…)`."""
+    """Make a `FunctionExecutor` of a function: `@executor`, or `@executor(id=…)`."""
 
     def wrap(wrapped: Callable[..., Any]) -> FunctionExecutor:
         return FunctionExecutor(wrapped, id, input=input, output=output, workflow_output=workflow_output)

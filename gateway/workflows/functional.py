@@ -1,7 +1,7 @@
-"""Functional workflows: an async function as a workflow, with steps whose results are remembered. Names are agent-framework's.
+"""Functional workflows: an async function as a workflow, whose steps run once. Names are agent-framework's.
 
-A run is the function from its start to its end, or to the first request that nobody has answered (`functional_steps`). Its
-checkpoints are taken after each step.
+A run executes the function from its start to its end, or to the first request without a response (`functional_steps`). A checkpoint is
+saved after each step.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ import anyio
 
 from gateway.errors import CODE_ERRORS, WorkflowFailed, without_exit
 from gateway.former import FormerMethods
-from gateway.sessions.context import ContextProvider
+from gateway.sessions.session_context import ContextProvider
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.types.streams import ResponseStream
-from gateway.workflows.annotations import coerced, hints_of, is_instance_of, members, name_of, types_in
 from gateway.workflows.checkpoints import CheckpointStorage, WorkflowCheckpoint
 from gateway.workflows.encoding import TypeBook, settle
-from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
-from gateway.workflows.exclusive import OneRun, Turn
+from gateway.workflows.events import OnEvent, WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
+from gateway.workflows.executor_failures import failed_executor
 from gateway.workflows.functional_agent import FunctionalWorkflowAgent
 from gateway.workflows.functional_steps import Function, RunContext, StepWrapper, WorkflowInterrupted, context_parameter, within
-from gateway.workflows.request import RunRequest
-from gateway.workflows.runner import OnEvent, failed_executor
-from gateway.workflows.stream import live
+from gateway.workflows.run_lock import RunLock, RunSlot
+from gateway.workflows.run_request import RunRequest
+from gateway.workflows.run_stream import stream_events
 from gateway.workflows.tracing import traced_run
+from gateway.workflows.type_hints import checked_response, hints_of, is_instance_of, members, types_in
 
 logger = logging.getLogger(__name__)
 
 _STEPS = "_step_cache"
 _ASKED = "_step_requests"
-"""Only in checkpoints of earlier versions, which have no places."""
+"""Only in checkpoints of earlier versions, which have no places (`RunContext.places`)."""
 
 _PLACES = "_request_places"
 _FLAT = "_flat_steps"
@@ -48,7 +48,7 @@ _ANSWERS = "_responses"
 
 
 class FunctionalWorkflow(FormerMethods):
-    """An async function of one message, and maybe a `RunContext`, as a workflow; does one run at a time."""
+    """An async function of one message, and optionally a `RunContext`, that can be run, one run at a time."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class FunctionalWorkflow(FormerMethods):
     ) -> None:
         """
         Raises:
-            ValueError: The function takes more than one message.
+            ValueError: The function has more than one message parameter.
         """
         self.name: str = name or getattr(func, "__name__", "workflow")
         self.description = description
@@ -74,7 +74,7 @@ class FunctionalWorkflow(FormerMethods):
             )
         self._last: RunContext | None = None
         self._message: Any = None
-        self._one_run = OneRun()
+        self._run_lock = RunLock()
         self.status = WorkflowRunState.IDLE
         code = getattr(func, "__code__", None)
         names = sorted(getattr(code, "co_names", ()))
@@ -84,31 +84,31 @@ class FunctionalWorkflow(FormerMethods):
 
     @property
     def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """Requests without an answer, by id."""
+        """Requests without a response, by id."""
         return self._last.pending if self._last is not None else {}
 
     @property
     def entry_id(self) -> str:
-        """The function itself."""
+        """The function's name."""
         return self.name
 
     @property
     def input_types(self) -> list[Any]:
-        """What the message may be, by its annotation; empty where the function takes none."""
+        """The annotated type of the message; empty if the function takes no message."""
         hints = hints_of(self._func)
         return [hints.get(name, Any) for name in self._messages]
 
     @property
     def result_types(self) -> list[Any]:
-        """What it returns, by its annotation."""
+        """The annotated types of the result."""
         return [kind for kind in members(hints_of(self._func).get("return")) if kind is not NoneType]
 
     def takes(self, message: object) -> bool:
-        """Whether the message is of the annotated type."""
+        """Return whether the message has the annotated type."""
         return any(is_instance_of(message, kind) for kind in self.input_types)
 
     def book(self) -> TypeBook:
-        """The classes that its checkpoints may hold: those that it and its steps name, and all of the modules they come from."""
+        """Return the classes that checkpoints may contain: those in the types of the function and its steps, and all of their modules."""
         names = getattr(self._func, "__globals__", {})
         called = [names.get(name) for name in getattr(getattr(self._func, "__code__", None), "co_names", ())]
         functions = [self._func, *(item.func for item in called if isinstance(item, StepWrapper))]
@@ -117,7 +117,7 @@ class FunctionalWorkflow(FormerMethods):
         return TypeBook(known=classes, modules=modules)
 
     def build(self, *, checkpoint_storage: CheckpointStorage | None = None) -> FunctionalWorkflow:
-        """Make another workflow of the same function, with no run behind it, for runs side by side."""
+        """Make another workflow of the same function, without earlier runs, for concurrent runs."""
         storage = checkpoint_storage or self._storage
         return FunctionalWorkflow(self._func, name=self.name, description=self.description, checkpoint_storage=storage)
 
@@ -160,26 +160,26 @@ class FunctionalWorkflow(FormerMethods):
         include_status_events: bool = False,
         ctx: CallContext | None = None,
     ) -> Awaitable[WorkflowRunResult] | ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
-        """Run the function, as `Workflow.run` does; what it returns, unless nothing, is the output.
+        """Run the function as `Workflow.run` runs a graph. The function's result is the output, unless it is `None`.
 
         Raises:
-            RuntimeError: A run is going on; raised at once, before anything is awaited.
+            RuntimeError: Another run has not ended; raised at once, before anything is awaited.
         """
         request = RunRequest(message, responses, checkpoint_id, checkpoint_storage, None, ctx)
         request.check()
-        turn = self._one_run.begin(self.name)
+        slot = self._run_lock.begin(self.name)
         events: list[WorkflowEvent[Any]] = []
 
         async def follow(emit: OnEvent) -> None:
-            await self.perform(request, emit, events=events, is_streaming=True, turn=turn)
+            await self.perform(request, emit, events=events, is_streaming=True, slot=slot)
 
         async def collect() -> WorkflowRunResult:
-            await self.perform(request, None, events=events, turn=turn)
+            await self.perform(request, None, events=events, slot=slot)
             return WorkflowRunResult.of(events, include_status_events=include_status_events)
 
         if not stream:
             return collect()
-        return ResponseStream(live(follow), lambda _: WorkflowRunResult.of(events, include_status_events=include_status_events))
+        return ResponseStream(stream_events(follow), lambda _: WorkflowRunResult.of(events, include_status_events=include_status_events))
 
     async def perform(
         self,
@@ -188,9 +188,9 @@ class FunctionalWorkflow(FormerMethods):
         *,
         events: list[WorkflowEvent[Any]],
         is_streaming: bool = False,
-        turn: Turn | None = None,
+        slot: RunSlot | None = None,
     ) -> None:
-        """Run; every event is put into `events` and told to `emit`."""
+        """Do one run. Append every event to `events`, and pass it to `emit`."""
 
         async def note(event: WorkflowEvent[Any]) -> None:
             events.append(event)
@@ -206,9 +206,9 @@ class FunctionalWorkflow(FormerMethods):
         storage = request.checkpoint_storage or self._storage
         call = request.ctx or CallContext()
         if call.durable is not None and call.durable.version > 1:
-            # Each pass runs the function from its start, so steps outside `@step` start again at number 1.
+            # Each run executes the function from its start, so the numbers of its steps outside `@step` start at 1 again.
             call = dataclasses.replace(call, durable=call.durable.scoped("function"))
-        with turn or self._one_run.begin(self.name):
+        with slot or self._run_lock.begin(self.name):
             ctx = RunContext(self.name, note, call, is_streaming=is_streaming)
             await self._prepare(ctx, request, storage)
             self._last = ctx
@@ -219,7 +219,7 @@ class FunctionalWorkflow(FormerMethods):
                 if OBSERVABILITY_SETTINGS.enable_instrumentation:
                     work = traced_run(self.name, self.description, None, work)
                 await work
-            except CODE_ERRORS as raised:  # the boundary to the function's code
+            except CODE_ERRORS as raised:  # the function is user code
                 error = without_exit(raised, lambda text: WorkflowFailed(f"The workflow failed: {text}", executor=""))
                 await note(WorkflowEvent[Any].failed(WorkflowErrorDetails.from_exception(error, executor_id=failed_executor(error))))
                 await status(WorkflowRunState.FAILED)
@@ -233,11 +233,11 @@ class FunctionalWorkflow(FormerMethods):
     def as_agent(
         self, name: str | None = None, *, description: str | None = None, context_providers: Sequence[ContextProvider] | None = None
     ) -> FunctionalWorkflowAgent:
-        """The workflow as an agent."""
+        """Return an agent that runs this workflow."""
         return FunctionalWorkflowAgent(self, name=name, description=description, context_providers=context_providers)
 
     async def _prepare(self, ctx: RunContext, request: RunRequest, storage: CheckpointStorage | None) -> None:
-        """What the run goes on from."""
+        """Restore what the run continues from, and check its responses."""
         if request.message is not None:
             if not self._messages:
                 raise ValueError(f"@workflow function {self.name!r} has no non-RunContext parameter, so it takes no message.")
@@ -254,17 +254,13 @@ class FunctionalWorkflow(FormerMethods):
         if answers and not ctx.pending:
             raise ValueError(f"Workflow {self.name!r} has no pending request_info events, so there is nothing to answer.")
         for key, value in answers.items():
-            if key in ctx.answers:  # given before; callers may hand over all answers so far
+            if key in ctx.answers:  # callers may send all responses so far
                 continue
             if key not in ctx.pending:
                 raise ValueError(f"Response provided for unknown request ID: {key}. The responses do not answer what is pending.")
             if value is None:
-                logger.warning("workflow %s: the response to request %s is None", self.name, key)
-            wanted = ctx.pending[key].response_type
-            answer = coerced(value, wanted)
-            if value is not None and not is_instance_of(answer, wanted):
-                raise ValueError(f"Response type mismatch for request ID {key}: expected {name_of(wanted)}, got {type(value).__name__}.")
-            ctx.answers[key] = answer
+                logger.warning("response to a request is None workflow=%s request=%s", self.name, key)
+            ctx.answers[key] = None if value is None else checked_response(key, value, ctx.pending[key].response_type)
         ctx.pending = {key: event for key, event in ctx.pending.items() if key not in ctx.answers}
 
     async def _restore(self, ctx: RunContext, checkpoint_id: str, storage: CheckpointStorage | None) -> None:
@@ -312,7 +308,7 @@ class FunctionalWorkflow(FormerMethods):
         except WorkflowInterrupted:
             await keep()
             return
-        except BaseExceptionGroup as group:  # it asked in a task group
+        except BaseExceptionGroup as group:  # the function made requests in a task group
             if group.split(WorkflowInterrupted)[1] is not None:
                 raise
             await keep()
@@ -337,7 +333,7 @@ def workflow(
     description: str | None = None,
     checkpoint_storage: CheckpointStorage | None = None,
 ) -> Any:
-    """Make an async function a workflow: `@workflow`, or `@workflow(name=…)`."""
+    """Make a workflow of an async function: `@workflow`, or `@workflow(name=…)`."""
 
     def wrap(wrapped: Function) -> FunctionalWorkflow:
         return FunctionalWorkflow(wrapped, name=name, description=description, checkpoint_storage=checkpoint_storage)

@@ -1,19 +1,20 @@
-"""`FunctionalWorkflowAgent`: a functional workflow as an agent. Names are agent-framework's.
+"""`FunctionalWorkflowAgent`: runs a functional workflow as an agent. Names are agent-framework's.
 
-What the function returns is the answer; what it asks crosses as a request for approval of a call of `request_info`, so that
-whoever shows approvals to people can show it.
+The function's result becomes the response. Its requests become approval requests for a call of `request_info`, because clients know how
+to show approval requests.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast, overload
+from dataclasses import replace
+from typing import Any, ClassVar, Literal, cast, overload
 
 from pydantic_core import to_jsonable_python
 
 from gateway.agents.base import BaseAgent
-from gateway.sessions.context import ContextProvider
 from gateway.sessions.session import AgentSession
+from gateway.sessions.session_context import ContextProvider
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
@@ -21,30 +22,28 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, in_call_order, updates_of
 from gateway.workflows.agent_executor import is_request
-from gateway.workflows.annotations import is_instance_of
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent
-from gateway.workflows.request import RunRequest
-from gateway.workflows.stream import live
-
-if TYPE_CHECKING:
-    from gateway.workflows.functional import FunctionalWorkflow
+from gateway.workflows.run_request import RunRequest
+from gateway.workflows.run_stream import stream_events
+from gateway.workflows.runnable import Runnable
+from gateway.workflows.type_hints import is_instance_of
 
 
 class FunctionalWorkflowAgent(BaseAgent):
-    """Runs a functional workflow whenever it is run."""
+    """An agent that does one run of its workflow for each run."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
 
     def __init__(
         self,
-        workflow: FunctionalWorkflow,
+        workflow: Runnable,
         *,
         name: str | None = None,
         description: str | None = None,
         context_providers: Sequence[ContextProvider] | None = None,
     ) -> None:
-        """`context_providers` are only kept for whoever asks for them: the function gets its message and nothing else."""
+        """`context_providers` are only stored as an attribute; the function gets its message and nothing else."""
         own_name = name or workflow.name
         super().__init__(
             id=f"FunctionalWorkflowAgent_{own_name}",
@@ -56,7 +55,7 @@ class FunctionalWorkflowAgent(BaseAgent):
 
     @property
     def pending_requests(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """What it waits for, by request id."""
+        """Requests without a response, by id."""
         return self._workflow.pending
 
     @overload
@@ -94,19 +93,22 @@ class FunctionalWorkflowAgent(BaseAgent):
         checkpoint_storage: CheckpointStorage | None = None,
         ctx: CallContext | None = None,
     ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Run the workflow with what is given, or go on: with `responses` by request id, with a checkpoint, or, where it waits for
-        answers, with those in the messages (`function_result` contents and approval responses)."""
+        """Run the workflow with the messages, or continue it.
+
+        It continues with `responses` by request id, with a checkpoint, or, if it waits for responses, with those in the messages
+        (`function_result` contents and approval responses).
+        """
         request = RunRequest(messages, responses, checkpoint_id, checkpoint_storage, ctx=ctx)
         updates = ResponseStream(self._updates(request), _finish)
         return updates if stream else updates.get_final_response()
 
     async def _updates(self, request: RunRequest) -> AsyncGenerator[AgentResponseUpdate, None]:
         if request.message is not None and request.responses is None and request.checkpoint_id is None and self._workflow.pending:
-            said = to_messages(cast("list[str | Message]", request.message))
-            request = RunRequest(None, self._answers_in(said), None, request.checkpoint_storage, ctx=request.ctx)
+            messages = to_messages(cast("list[str | Message]", request.message))
+            request = replace(request, message=None, responses=self._answers_in(messages))
         request.check()
         events: list[WorkflowEvent[Any]] = []
-        stream = live(lambda emit: self._workflow.perform(request, emit, events=events, is_streaming=True))
+        stream = stream_events(lambda emit: self._workflow.perform(request, emit, events=events, is_streaming=True))
         try:
             async for event in stream:
                 if event.type == "request_info":
@@ -118,7 +120,7 @@ class FunctionalWorkflowAgent(BaseAgent):
             await stream.aclose()
 
     def _answers_in(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """The answers in messages. An approval counts as a yes or no where the request wants no content."""
+        """Return the responses in the messages. An approval response counts as a boolean if the request does not take a content."""
         answers = answers_in(messages)
         for key, answer in answers.items():
             event = self._workflow.pending.get(key)
@@ -134,7 +136,7 @@ def _finish(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 
 
 def _to_approval(event: WorkflowEvent[Any]) -> Content:
-    """A request as one for approval; what already asks a person stays as it is."""
+    """Return a request as an approval request. A request that is already meant for a person does not change."""
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data
     arguments = {"request_id": event.request_id, "data": to_jsonable_python(event.data, fallback=str)}

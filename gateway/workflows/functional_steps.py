@@ -1,7 +1,7 @@
-"""`RunContext` and `step`: what the function of a functional workflow has at hand. Names are agent-framework's.
+"""`RunContext` and `step`: what the function of a functional workflow uses. Names are agent-framework's.
 
-The function runs from the start each time it goes on (`functional`); steps that are done give their remembered result, and
-requests that were answered their answer. So what is not a step runs again, and must be the same each time.
+When a workflow continues, its function runs from the start again (`functional`): finished steps return their recorded result, and
+answered requests their response. Code outside steps runs again each time, so it must do the same each time.
 """
 
 from __future__ import annotations
@@ -17,51 +17,52 @@ from typing import Any, Generic, TypeVar, cast, overload
 from gateway.errors import CODE_ERRORS, WorkflowCheckpointException
 from gateway.tools.context import CallContext
 from gateway.tools.drive import digest_of
-from gateway.workflows.annotations import hints_of, name_of
-from gateway.workflows.context import copied
 from gateway.workflows.encoding import encode, type_name
-from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent
-from gateway.workflows.runner import OnEvent, failing
+from gateway.workflows.events import OnEvent, WorkflowErrorDetails, WorkflowEvent
+from gateway.workflows.executor_failures import failing
+from gateway.workflows.type_hints import hints_of, name_of
+from gateway.workflows.workflow_context import copied
 
 ResultT = TypeVar("ResultT")
 Function = Callable[..., Awaitable[Any]]
 
 _REQUESTS = "auto"
-"""How requests without an id of their own are called; they are numbered."""
+"""Prefix of request ids that the workflow chooses."""
 
 _NAMED = "named:"
-"""Begins the place of a request with an id of its own."""
+"""Prefix of the place of a request with a `request_id`."""
 
 _running: ContextVar[RunContext | None] = ContextVar("gateway_functional_run", default=None)
-"""The run around a step, which is called like any function and so cannot be handed one."""
+"""The current run, for steps: user code calls them like functions, without a context."""
 
 _inside: ContextVar[tuple[RunContext, str, CallContext] | None] = ContextVar("gateway_functional_step", default=None)
-"""The step around the code: its run, its key with a slash, and the call as the step sees it."""
+"""The current step: its run, its key with a slash at the end, and the step's own `CallContext`."""
 
 
 class WorkflowInterrupted(BaseException):  # agent-framework's name; it must pass `except Exception`
-    """Ends the function where it asked something; raised by `request_info`."""
+    """Ends the function at a request without a response. Raised by `request_info`."""
 
 
 class RunContext:
-    """A run, as its function sees it."""
+    """The current run, for the workflow's function."""
 
     def __init__(
         self, workflow_name: str, emit: OnEvent | None = None, call: CallContext | None = None, *, is_streaming: bool = False
     ) -> None:
-        """Made by the workflow. By hand it only keeps state: a step that is called outside a run may want one."""
+        """Made by the workflow. A context made by user code only keeps state, for a step that is called outside a run."""
         self._call = call or CallContext()
         self.state: dict[str, Any] = {}
         self.steps: dict[str, Any] = {}
         """Results of finished steps, by name and number of the call."""
         self.places: dict[str, str] = {}
-        """Ids of requests by place: the step around the request, a digest of what is asked, and how often it was asked there before.
-        Steps and branches may run side by side, so the order of their requests differs from run to run. A request with a `request_id` has
-        this and the digest as its place, wherever it stands."""
+        """Ids of requests by place: the step around the request, a digest of the request, and how often it was made there before.
+
+        Steps and branches may run concurrently, so the order of their requests differs from run to run. The place of a request with a
+        `request_id` is made of this id and the digest only."""
         self.asked: dict[str, int] = {}
-        """From a checkpoint without places: how many such requests each finished step made."""
+        """From a checkpoint without places: the number of requests that each finished step made."""
         self.is_flat = False
-        """Whether steps inside steps are numbered through the whole run, as in checkpoints without places."""
+        """Whether nested steps are numbered through the whole run, as in checkpoints without places."""
         self.answers: dict[str, Any] = {}
         self.pending: dict[str, WorkflowEvent[Any]] = {}
         self.after_step: Callable[[], Awaitable[None]] | None = None
@@ -72,16 +73,15 @@ class RunContext:
 
     @property
     def call(self) -> CallContext:
-        """The call the run serves. Inside a step, what is done with it counts as the step's in a durable task."""
+        """The tool call that the run serves. Inside a step it records to the step, in a durable task."""
         around = self._around()
         return self._call if around is None else around[2]
 
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> Any:
-        """Ask whoever runs the workflow; the answer, once there is one. Ids are numbered where not given.
+        """Ask the caller of the workflow, and return the response once there is one. Requests without a `request_id` get a number.
 
-        An answer belongs to `request_data` and `response_type`. If a later pass of the function asks for something else, that is a new
-        request, even with the same `request_id`. Equal requests of branches that run side by side need a `request_id` each, or a `@step`
-        around each.
+        A response belongs to `request_data` and `response_type`. If the function asks for something else in a later run, that is a new
+        request, even with the same `request_id`. Equal requests of concurrent branches need a `request_id` each, or a `@step` around each.
         """
         key = self._id_of(request_data, response_type, request_id)
         if key in self.answers:
@@ -98,25 +98,25 @@ class RunContext:
             await self._emit(event)
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        """A value kept in checkpoints."""
+        """Return a value that was stored with `set_state`."""
         return self.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
-        """Keep a value.
+        """Store a value; checkpoints contain it.
 
         Raises:
-            ValueError: The key begins with an underscore; those are the engine's.
+            ValueError: The key begins with an underscore, which is reserved for the engine.
         """
         if key.startswith("_"):
             raise ValueError(f"State key {key!r} begins with '_', which is reserved for framework state.")
         self.state[key] = value
 
     def is_streaming(self) -> bool:
-        """Whether the run is seen event by event."""
+        """Return whether the caller reads events while the run continues."""
         return self._is_streaming
 
     def next_key(self, name: str) -> str:
-        """The key of the next call of a step: its name and number within the step around it."""
+        """Return the key of the next call of a step: its name, numbered within the enclosing step."""
         around = self._around()
         return self._numbered(name if around is None or self.is_flat else f"{around[1]}{name}")
 
@@ -126,7 +126,7 @@ class RunContext:
             self._id_at(f"{key}/{_REQUESTS}::{number}")
 
     def within_step(self, key: str) -> tuple[RunContext, str, CallContext]:
-        """Return what `_inside` holds for the code of a step. In a durable task each step has a scope, because replay skips it whole."""
+        """Return the value of `_inside` for a step. In a durable task each step has its own scope, because replay skips it as a whole."""
         call, durable = self.call, self._call.durable
         if durable is not None and durable.version > 1:
             call = dataclasses.replace(call, durable=durable.scoped(f"step {key}"))
@@ -137,7 +137,7 @@ class RunContext:
         return around if around is not None and around[0] is self else None
 
     def _id_of(self, request_data: Any, response_type: Any, request_id: str | None) -> str:
-        """The id of a request on this way through the function."""
+        """Return the id of a request, which is the same each time the function runs."""
         around = self._around()
         scope = "" if around is None else around[1]
         if self.is_flat:
@@ -148,7 +148,7 @@ class RunContext:
         return self._id_at(self._numbered(f"{scope}{_REQUESTS}/{asked}"))
 
     def _id_at(self, place: str, wanted: str = "") -> str:
-        """The id of the request at `place`; a new one is `wanted` if that is free."""
+        """Return the id of the request at `place`. A new request gets the id `wanted` if it is free."""
         if place not in self.places:
             number, taken = len(self.places), self.places.values()
             name = wanted if wanted and wanted not in taken else f"{wanted or _REQUESTS}::{number}"
@@ -164,12 +164,12 @@ class RunContext:
 
 
 def get_run_context() -> RunContext | None:
-    """The run around the code that asks; `None` outside one."""
+    """Return the current run; `None` outside a run."""
     return _running.get()
 
 
 class StepWrapper(Generic[ResultT]):
-    """An async function whose result is remembered within a run."""
+    """An async function that runs once in a run; later calls return its recorded result."""
 
     def __init__(self, func: Callable[..., Awaitable[ResultT]], *, name: str | None = None) -> None:
         """
@@ -187,11 +187,11 @@ class StepWrapper(Generic[ResultT]):
 
     @property
     def func(self) -> Callable[..., Awaitable[ResultT]]:
-        """The function itself."""
+        """The wrapped function."""
         return self._func
 
     async def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
-        """Call it, or give what it gave before."""
+        """Call the function, or return its recorded result."""
         ctx = _running.get()
         if ctx is None:
             return await self._func(*args, **kwargs)
@@ -204,7 +204,7 @@ class StepWrapper(Generic[ResultT]):
         token = _inside.set(ctx.within_step(key))
         try:
             result = await self._with_context(ctx, args, kwargs)
-        except CODE_ERRORS as error:  # the boundary to a step's code
+        except CODE_ERRORS as error:  # steps are user code
             details = WorkflowErrorDetails.from_exception(error, executor_id=self.name)
             await ctx.add_event(WorkflowEvent[Any].executor_failed(self.name, details))
             raise failing(error, self.name) from error.__cause__
@@ -217,7 +217,7 @@ class StepWrapper(Generic[ResultT]):
         return result
 
     def _with_context(self, ctx: RunContext, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Awaitable[ResultT]:
-        """The call, with the run's context put where the function wants it, unless the caller gave one."""
+        """Call the function. If it takes a `RunContext` and the caller gave none, pass the current one."""
         name, position = self._context_name, self._position
         if name is None or any(isinstance(value, RunContext) for value in (*args, *kwargs.values())):
             return self._func(*args, **kwargs)
@@ -231,7 +231,7 @@ def step(func: Callable[..., Awaitable[ResultT]], /) -> StepWrapper[ResultT]: ..
 @overload
 def step(*, name: str | None = None) -> Callable[[Callable[..., Awaitable[Any]]], StepWrapper[Any]]: ...
 def step(func: Function | None = None, /, *, name: str | None = None) -> Any:
-    """Remember the result of an async function within each run of a workflow: `@step`, or `@step(name=…)`."""
+    """Make an async function run once in each run of a workflow: `@step`, or `@step(name=…)`."""
 
     def wrap(wrapped: Function) -> StepWrapper[Any]:
         return StepWrapper(wrapped, name=name)
@@ -239,11 +239,9 @@ def step(func: Function | None = None, /, *, name: str | None = None) -> Any:
     return wrap if func is None else wrap(func)
 
 
-
-
 @contextmanager
 def within(ctx: RunContext) -> Generator[None]:
-    """Make `ctx` the run around the steps that are called inside."""
+    """Make `ctx` the current run inside the `with` block."""
     token = _running.set(ctx)
     try:
         yield
@@ -252,7 +250,7 @@ def within(ctx: RunContext) -> Generator[None]:
 
 
 def _digest(request_data: Any, response_type: Any) -> str:
-    """Of what is asked. Data that no checkpoint can hold counts by its type."""
+    """Return a digest of a request. Data that cannot be written to a checkpoint counts by its type."""
     try:
         data = encode(request_data)
     except WorkflowCheckpointException:
@@ -261,7 +259,7 @@ def _digest(request_data: Any, response_type: Any) -> str:
 
 
 def context_parameter(func: Callable[..., Any]) -> str | None:
-    """The parameter that takes the `RunContext`; `None` where there is none."""
+    """Return the name of the parameter for the `RunContext`; `None` if the function has none."""
     hints = hints_of(func)
     return next((name for name in inspect.signature(func).parameters if hints.get(name) is RunContext or name == "ctx"), None)
 

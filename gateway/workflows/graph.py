@@ -1,40 +1,169 @@
-"""What a shape of edges says: which executors are reached, which come before which, which are on a loop.
+"""`WorkflowGraph`: the executors and edges of a workflow, and the state of its runs. The base of `Workflow`.
 
-Pure functions over pairs of ids, shared by the builder and by workflow files, so both refuse the same graphs.
+`superstep_runner` and `snapshots` use it, so that they do not depend on how runs are started.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
-Pair = tuple[str, str]
-"""Source and target of an edge."""
+from gateway.workflows.checkpoints import CheckpointStorage
+from gateway.workflows.edges import EdgeGroup, InternalEdgeGroup
+from gateway.workflows.events import WorkflowEvent, WorkflowRunState
+from gateway.workflows.executor import Executor
+from gateway.workflows.messages import START_SOURCE, WorkflowMessage
+from gateway.workflows.run_lock import RunLock
+from gateway.workflows.run_state import RunState
 
+DEFAULT_MAX_ITERATIONS = 100
+"""Rounds of one run. A graph that needs more is considered an endless loop."""
 
-def repeated(pairs: Sequence[Pair]) -> list[int]:
-    """Indexes of edges that repeat an earlier one."""
-    return [index for index, pair in enumerate(pairs) if pair in pairs[:index]]
-
-
-def reachable(start: str, pairs: Iterable[Pair]) -> set[str]:
-    """`start` and everything edges lead to from it."""
-    following: dict[str, list[str]] = {}
-    for source, target in pairs:
-        following.setdefault(source, []).append(target)
-    seen, open_ids = {start}, [start]
-    while open_ids:
-        for target in following.get(open_ids.pop(), []):
-            if target not in seen:
-                seen.add(target)
-                open_ids.append(target)
-    return seen
+OutputKind = Literal["output", "intermediate"]
 
 
-def runs_before(name: str, other: str, pairs: Sequence[Pair]) -> bool:
-    """Whether `name` can have run when `other` runs: a path of at least one edge leads there."""
-    return any(other in reachable(target, pairs) for source, target in pairs if source == name)
+@dataclass(frozen=True, slots=True)
+class OutputDesignation:
+    """The executors whose outputs are the workflow's. `outputs=None` selects all of them."""
+
+    outputs: frozenset[str] | None = None
+    intermediates: frozenset[str] = frozenset()
+
+    def classify(self, executor_id: str) -> OutputKind | None:
+        """Return what the caller gets from an executor's outputs; `None` if they are hidden."""
+        if self.outputs is None or executor_id in self.outputs:
+            return "output"
+        return "intermediate" if executor_id in self.intermediates else None
 
 
-def on_a_loop(pairs: Sequence[Pair]) -> list[str]:
-    """Executors from which edges lead back to themselves, in edge order."""
-    return [name for name in dict.fromkeys(source for source, _ in pairs) if runs_before(name, name, pairs)]
+class WorkflowGraph:
+    """A validated graph. Its executors and shared state live on between runs."""
+
+    status: WorkflowRunState
+    """The state of the current run, or of the last run."""
+
+    def __init__(
+        self,
+        edge_groups: Sequence[EdgeGroup],
+        executors: Mapping[str, Executor],
+        start_executor: Executor,
+        *,
+        name: str = "",
+        description: str | None = None,
+        max_iterations: int = DEFAULT_MAX_ITERATIONS,
+        designation: OutputDesignation | None = None,
+        checkpoint_storage: CheckpointStorage | None = None,
+    ) -> None:
+        """Use `WorkflowBuilder` instead, which validates the graph. `checkpoint_storage` is the default of the runs."""
+        self.id = name or str(uuid.uuid4())
+        """The name, so that every build of a named workflow has the same id."""
+        self.name = name
+        self.description = description
+        self.max_iterations = max_iterations
+        self.executors = dict(executors)
+        self.edge_groups = [*edge_groups, *(InternalEdgeGroup(name) for name in executors)]
+        self.start_executor_id = start_executor.id
+        self.run_state = RunState()
+        self.status = WorkflowRunState.IDLE
+        self._storage = checkpoint_storage
+        self._run_lock = RunLock()
+        self._designation = designation or OutputDesignation()
+        self._outgoing: dict[str, list[tuple[int, EdgeGroup]]] = {}
+        for index, group in enumerate(self.edge_groups):
+            for source in group.source_executor_ids:
+                self._outgoing.setdefault(source, []).append((index, group))
+        signature = json.dumps(self._signature(), sort_keys=True, ensure_ascii=False)
+        self.graph_signature_hash = hashlib.sha256(signature.encode()).hexdigest()
+        """The same for every build of the same graph. Checkpoints contain it."""
+
+    @property
+    def input_types(self) -> list[Any]:
+        """Types of messages that the start executor handles."""
+        return self.get_start_executor().input_types
+
+    @property
+    def output_types(self) -> list[Any]:
+        """Types that the executors may yield, by their annotations."""
+        return list(dict.fromkeys(kind for item in self.executors.values() for kind in item.workflow_output_types))
+
+    @property
+    def result_types(self) -> list[Any]:
+        """Types that the output executors may yield, by their annotations."""
+        return list(dict.fromkeys(kind for item in self.get_output_executors() for kind in item.workflow_output_types))
+
+    @property
+    def entry_id(self) -> str:
+        """The id of the start executor."""
+        return self.start_executor_id
+
+    @property
+    def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
+        """Requests without a response, by id."""
+        return self.run_state.pending
+
+    def takes(self, message: object) -> bool:
+        """Return whether a run may begin with this message."""
+        return self.get_start_executor().can_handle(WorkflowMessage(message, START_SOURCE))
+
+    def get_start_executor(self) -> Executor:
+        """Return the executor that receives the run's message."""
+        return self.executors[self.start_executor_id]
+
+    def get_executors_list(self) -> list[Executor]:
+        """Return all executors, in the order in which they were given."""
+        return list(self.executors.values())
+
+    def get_output_executors(self) -> list[Executor]:
+        """Return the executors whose outputs are the workflow's outputs."""
+        return [item for item in self.executors.values() if self.is_terminal_executor(item.id)]
+
+    def get_intermediate_executors(self) -> list[Executor]:
+        """Return the executors whose outputs are intermediate outputs."""
+        return [item for item in self.executors.values() if self.is_intermediate_executor(item.id)]
+
+    def is_terminal_executor(self, executor_id: str) -> bool:
+        """Return whether the executor's outputs are the workflow's outputs."""
+        return self.classify(executor_id) == "output"
+
+    def is_intermediate_executor(self, executor_id: str) -> bool:
+        """Return whether the executor's outputs are intermediate outputs."""
+        return self.classify(executor_id) == "intermediate"
+
+    def classify(self, executor_id: str) -> OutputKind | None:
+        """Return what the caller gets from an executor's outputs; `None` if they are hidden."""
+        return self._designation.classify(executor_id)
+
+    def groups_of(self, source_id: str) -> list[tuple[int, EdgeGroup]]:
+        """Return the edge groups that an executor sends to, each with its index in `edge_groups`."""
+        return self._outgoing.get(source_id, [])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the graph as JSON-compatible data."""
+        data: dict[str, Any] = {"name": self.name, "id": self.id, "start_executor_id": self.start_executor_id}
+        if self.description is not None:
+            data["description"] = self.description
+        data["max_iterations"] = self.max_iterations
+        data["executors"] = {name: item.to_dict() for name, item in self.executors.items()}
+        data["edge_groups"] = [group.to_dict() for group in self.edge_groups]
+        outputs, others = self._designation.outputs, self._designation.intermediates
+        data["output_executors"] = sorted(outputs) if outputs is not None else None
+        data["intermediate_executors"] = sorted(others) if outputs is not None else None
+        return data
+
+    def to_json(self) -> str:
+        """Return `to_dict` as JSON text."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    def _signature(self) -> dict[str, Any]:
+        executors = {name: f"{type(item).__module__}.{type(item).__qualname__}" for name, item in self.executors.items()}
+        groups = [group.describe() for group in self.edge_groups if not isinstance(group, InternalEdgeGroup)]
+        inner = {
+            name: child.graph_signature_hash
+            for name, item in self.executors.items()
+            if (child := getattr(item, "workflow", None)) is not None
+        }
+        return {"start": self.start_executor_id, "executors": executors, "groups": groups, "inner": inner}

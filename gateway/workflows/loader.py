@@ -1,7 +1,6 @@
-"""Reading `<name>.workflow.yaml` with every mistake named by line and key.
+"""Reads `<name>.workflow.yaml`, and reports every mistake with its line and key. Used by `source` and `file_report`.
 
-Puts together the shared YAML reader, the models of `definition` and the judgement of `checks`; imports and builds
-nothing that a file names (`steps`). Called by `source`.
+Uses the shared YAML reader, the models of `definition` and the rules of `file_rules`. Imports nothing that a file names.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ from gateway.config.problems import Problem, keys_of, problems_of
 from gateway.config.suggest import did_you_mean
 from gateway.errors import WorkflowInvalid
 from gateway.json_types import JsonObject, JsonValue
-from gateway.workflows.checks import check_workflow
 from gateway.workflows.definition import KINDS, STEP_MODELS, Step, WorkflowFile, step_kind
+from gateway.workflows.file_rules import check_workflow
 
 FindingCode = Literal["unreadable", "yaml", "format", "graph"]
-"""What sort of mistake: the file, its YAML, a key or value, or what they mean together."""
+"""Kinds of mistakes: in the file, in its YAML, in a key or value, or in the graph."""
 
 SUFFIXES = (".workflow.yaml", ".workflow.yml")
-"""Endings of workflow files."""
+"""Suffixes of workflow files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,32 +32,32 @@ class Finding:
     """One mistake in a file."""
 
     line: int | None
-    """1-based."""
+    """Line number, from 1."""
     code: FindingCode
     text: str
-    """The mistake, with its key."""
+    """The key and what is wrong with it."""
 
 
 def load_workflow(path: Path) -> WorkflowFile:
-    """Read one file. Blocking.
+    """Read a file. Blocking.
 
     Raises:
-        WorkflowInvalid: All that is wrong with it, one line each: `FILE:LINE: KEY: MISTAKE`.
+        WorkflowInvalid: Every mistake in the file, one per line: `FILE:LINE: KEY: MISTAKE`.
     """
     return _or_raise(*examine(path), name=str(path))
 
 
 def parse_workflow(text: str, *, name: str = "workflow.yaml") -> WorkflowFile:
-    """Read the text of a file called `name`.
+    """Parse the text of a file called `name`.
 
     Raises:
-        WorkflowInvalid: As `load_workflow`.
+        WorkflowInvalid: Every mistake in the text, as from `load_workflow`.
     """
     return _or_raise(*examine_text(text, name=name), name=name)
 
 
 def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
-    """Read one file: what it says, or all that is wrong with it. Blocking."""
+    """Read a file. Return its content, or every mistake in it. Blocking."""
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
             return None, [Finding(None, "unreadable", f"larger than {MAX_DOCUMENT_BYTES} bytes.")]
@@ -73,7 +72,7 @@ def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
 
 
 def examine_text(text: str, *, name: str) -> tuple[WorkflowFile | None, list[Finding]]:
-    """`examine` for the text of a file called `name`; findings in the order of its lines."""
+    """Parse the text of a file called `name`. Return its content, or every mistake in it, sorted by line."""
     try:
         document = load_mapping(text, path=name)
     except DocumentError as error:
@@ -136,7 +135,7 @@ def _read_step(name: str, raw: JsonValue, problems: list[Problem]) -> Step | Non
 
 
 def _locator(text: str) -> Callable[[str], int]:
-    """A function from a path such as `edges[2].to` to its line, or to that of the nearest key around it."""
+    """Return a function that maps a path such as `edges[2].to` to its line, or to the line of the nearest enclosing key."""
     import yaml
 
     lines: dict[str, int] = {"": 1}

@@ -1,6 +1,6 @@
-"""`WorkflowPlan`: a workflow file with its Python parts imported, ready to be built once per call.
+"""`WorkflowPlan`: a workflow file with its Python objects imported, built once per call.
 
-Knows which tools a file needs, but not where tools come from. Made by `source`, used by `WorkflowTool`.
+It knows which tools a file needs, but not where they come from. `source` makes it, `WorkflowTool` uses it.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError, WorkflowInvalid
+from gateway.gate.function_rules import FunctionRules
 from gateway.json_types import JsonMapping
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool
-from gateway.tools.function_rules import FunctionRules
 from gateway.tools.functions_source import import_object
 from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, WorkflowFile, WorkflowStep
-from gateway.workflows.functions import admit
-from gateway.workflows.templates import Template
+from gateway.workflows.gated_functions import admit
+from gateway.workflows.step_templates import Template
 
-if TYPE_CHECKING:  # the engine is imported when something needs it (`graphs`)
-    from gateway.workflows.graphs import Code
+if TYPE_CHECKING:  # the engine is imported only when a workflow runs (`file_graph`)
+    from gateway.workflows.file_graph import Code
     from gateway.workflows.runnable import Runnable
     from gateway.workflows.team import TeamPlan
 
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPlan:
-    """What a file means. Shared by concurrent calls."""
+    """A workflow file, ready to be built. Concurrent calls share it."""
 
     file: WorkflowFile
     functions: Mapping[str, FunctionTool[..., Any]] = field(default_factory=dict[str, FunctionTool[..., Any]])
-    """Of Python executors, by id."""
+    """Functions of the Python executors, by executor id."""
     code: Code | None = None
-    """The workflow in code: one graph, a function with steps, or a function that makes one of these per call."""
+    """The workflow in code: a graph, a function with steps, or a function that makes either for each call."""
     team: TeamPlan | None = None
-    """The orchestration."""
+    """The orchestration, if the file has one."""
     sample: Runnable | None = None
-    """The workflow in code, to see what it takes and gives; never run where each call makes its own."""
+    """The workflow in code, for its types. It does not run if each call makes its own."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, *, base_dir: Path, rules: FunctionRules | None = None) -> WorkflowPlan:
-        """Import what the file names, looking in `base_dir` first. `rules` say which functions it may run.
+        """Import what the file names, first from `base_dir`. `rules` say which functions it may run.
 
         Raises:
-            WorkflowInvalid: Something cannot be imported, may not run or is not what it should be; one line each.
+            WorkflowInvalid: An object cannot be imported, may not run or has the wrong type; one problem per line.
         """
         if file.python is not None:
-            from gateway.workflows.graphs import admit_graph, import_graph, made_by
+            from gateway.workflows.file_graph import admit_graph, import_graph, made_by
 
             code = await import_graph(file.python, base_dir)
             admit_graph(code, file, rules)
@@ -74,12 +74,12 @@ class WorkflowPlan:
 
     @classmethod
     def unloaded(cls, file: WorkflowFile) -> WorkflowPlan:
-        """The plan of a file whose functions cannot be imported, for what else it names."""
+        """Return the plan of a file whose functions cannot be imported, which still says what tools the file needs."""
         return cls(file, team=TeamPlan(file, file.team, {}) if file.team is not None else None)
 
     @property
     def patterns(self) -> dict[str, str]:
-        """The tool each executor needs, as `source/tool`, by executor id."""
+        """The tool that each executor needs, as `source/tool`, by executor id."""
         needed: dict[str, str] = dict(self.team.patterns) if self.team is not None else {}
         for name, step in self.file.steps.items():
             if isinstance(step, AgentStep):
@@ -92,7 +92,7 @@ class WorkflowPlan:
 
     @property
     def is_one_graph(self) -> bool:
-        """Whether all calls share one graph in code, which can run once at a time."""
+        """Whether all calls share one graph in code, so that they must run one after the other."""
         if self.code is None:
             return False
         from gateway.workflows.workflow import Workflow
@@ -100,7 +100,7 @@ class WorkflowPlan:
         return isinstance(self.code, Workflow)
 
     def prompt(self, arguments: JsonMapping) -> str:
-        """What an orchestration is asked."""
+        """Return the prompt of an orchestration."""
         if self.file.prompt is not None:
             return Template.parse(self.file.prompt).text(arguments)
 
@@ -109,20 +109,20 @@ class WorkflowPlan:
         return incoming_text([dict(arguments)])
 
     async def build(self, tools: Mapping[str, Tool], call: CallContext) -> Runnable:
-        """A workflow for one run, which serves `call`; `tools` by executor id, as `patterns` asks.
+        """Build a workflow for one run that serves `call`. `tools` are the tools of `patterns`, by executor id.
 
         Raises:
-            WorkflowInvalid: A function that should make the workflow in code did not.
-            PolicyDenied: Policy does not let that function run.
-            ToolFailed: An agent takes no text, or the function was refused.
+            WorkflowInvalid: The function that makes the workflow in code failed.
+            PolicyDenied: Policy does not allow that function.
+            ToolFailed: An agent has no text argument, or the function was refused.
         """
         if self.code is not None:
-            from gateway.workflows.graphs import made_by
+            from gateway.workflows.file_graph import made_by
 
             return await made_by(self.code, self.file.python or "", call)
         if self.team is not None:
             return self.team.build(tools, call)
-        from gateway.workflows.graphs import build_graph
+        from gateway.workflows.file_graph import build_graph
 
         return build_graph(self.file, self.functions, tools)
 

@@ -1,6 +1,6 @@
-"""`Runnable`: what a workflow must offer to be run to its end for one call, and published as a tool.
+"""`Runnable`: what a graph (`workflow`) and a function with steps (`functional`) have in common.
 
-A graph (`workflow`) and a function with steps (`functional`) both are. Used by `asking`, `typed`, `plan` and `tool`.
+Used by the modules that run a workflow for a tool call or as an agent: `info_requests`, `tool`, `workflow_schemas` and the two agents.
 """
 
 from __future__ import annotations
@@ -9,40 +9,47 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gateway.workflows.encoding import TypeBook
-from gateway.workflows.events import WorkflowEvent
-from gateway.workflows.request import RunRequest
-from gateway.workflows.runner import OnEvent
+from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunState
+from gateway.workflows.run_request import RunRequest
 
 
 class Runnable(Protocol):
-    """A workflow of either kind. Keeps what it needs to go on between runs, so it does one at a time."""
+    """A workflow of either kind. It keeps its state between runs, so it does one run at a time."""
+
+    name: str
+    description: str | None
+
+    @property
+    def status(self) -> WorkflowRunState:
+        """The state of the current run, or of the last run."""
+        ...
 
     @property
     def entry_id(self) -> str:
-        """Who gets the message: an executor, or the function itself."""
+        """What receives the message: the start executor's id, or the function's name."""
         ...
 
     @property
     def input_types(self) -> list[Any]:
-        """What the message may be."""
+        """Types of messages that can begin a run."""
         ...
 
     @property
     def result_types(self) -> list[Any]:
-        """What may be put out, by annotations; empty when they do not say."""
+        """Types of the outputs, by annotations; empty if they do not say."""
         ...
 
     @property
     def pending(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """Requests without an answer, by id."""
+        """Requests without a response, by id."""
         ...
 
     def takes(self, message: object) -> bool:
-        """Whether a run may begin with this message."""
+        """Return whether a run may begin with this message."""
         ...
 
     def book(self) -> TypeBook:
-        """The classes that its checkpoints may hold."""
+        """Return the classes that its checkpoints may contain."""
         ...
 
     def reset(self) -> None:
@@ -52,5 +59,5 @@ class Runnable(Protocol):
     async def perform(
         self, request: RunRequest, emit: OnEvent | None, *, events: list[WorkflowEvent[Any]], is_streaming: bool = False
     ) -> None:
-        """Run; every event is put into `events` and told to `emit`."""
+        """Do one run. Append every event to `events`, and pass it to `emit`."""
         ...

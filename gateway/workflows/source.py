@@ -1,7 +1,7 @@
-"""`WorkflowSource`: the `*.workflow.yaml` files of some folders, as tools.
+"""`WorkflowSource`: serves the `*.workflow.yaml` files of some folders as tools.
 
-Reads when entered; a broken file is noted in `problems` and the others load. `app` makes a new source when files change, which goes on
-from the one before: files that did not change keep their tools, and a file that cannot be used any more keeps its last good version.
+It reads the files when it is entered. A file that cannot be loaded is noted in `problems`. When files change, `app` makes a new source,
+which takes over the tools of unchanged files and the last good version of files that no longer load.
 """
 
 from __future__ import annotations
@@ -17,39 +17,40 @@ import anyio.to_thread
 from gateway.config.executes import RunEntry
 from gateway.config.watch import Signature, signature_of
 from gateway.errors import WorkflowInvalid
+from gateway.gate.function_rules import FunctionRules
 from gateway.tools.base import OnChange, Tool
-from gateway.tools.function_rules import FunctionRules
 from gateway.tools.functions_source import SourceProblem, still_served
 from gateway.tools.modules import current_modules
 from gateway.tools.toolbox import ToolBox, ToolGuards
-from gateway.workflows.checking import workflows_in
+from gateway.workflows.callers import Forms
 from gateway.workflows.definition import WorkflowFile
-from gateway.workflows.graph import on_a_loop
+from gateway.workflows.file_report import workflows_in
 from gateway.workflows.loader import SUFFIXES, load_workflow
 from gateway.workflows.plan import WorkflowPlan
-from gateway.workflows.tool import Forms, WorkflowTool
+from gateway.workflows.reachability import on_a_loop
+from gateway.workflows.tool import WorkflowTool
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """One file that is served."""
+    """One served file."""
 
     plan: WorkflowPlan
     tool: WorkflowTool
     signature: Signature
     generation: int
-    """Of the modules that it imported (`OwnModules.generation`)."""
+    """Generation of the modules that it imported (`OwnModules.generation`)."""
 
     @property
     def file(self) -> WorkflowFile:
-        """What it says."""
+        """The content of the file."""
         return self.plan.file
 
 
 class WorkflowSource:
-    """Workflows of folders and files, in the order of their names."""
+    """The workflows of folders and files, sorted by file name."""
 
     def __init__(
         self,
@@ -60,9 +61,10 @@ class WorkflowSource:
         forms: Forms | None = None,
         rules: FunctionRules | None = None,
     ) -> None:
-        """Relative `paths` and modules that files name are looked for in `base_dir`. `forms` asks people whose client cannot ask.
-        `rules` say which Python functions files may run; each call of one is gated if `toolbox` is a `ToolGuards` too. No side
-        effects before it is entered.
+        """Relative `paths`, and modules that files name, are resolved in `base_dir`. `forms` asks people whose client cannot be asked.
+
+        `rules` say which Python functions files may run. If `toolbox` is also a `ToolGuards`, each call of a function passes the gate.
+        Nothing is read before the source is entered.
         """
         self._paths = [base_dir / path for path in paths]
         self._toolbox = toolbox
@@ -71,35 +73,35 @@ class WorkflowSource:
         self._rules = rules
         self._base_dir = base_dir
         self.loaded: dict[Path, LoadedWorkflow] = {}
-        """What is served, by file."""
+        """Served workflows, by file."""
         self._unloaded: dict[Path, WorkflowPlan] = {}
-        """Of files whose functions cannot be imported."""
+        """Plans of files whose functions cannot be imported, by file."""
         self._previous: dict[Path, LoadedWorkflow] = {}
         self._failed: list[Path] = []
         self._signatures: dict[Path, Signature] = {}
         self._refusal: Callable[[RunEntry], str | None] = lambda entry: None
         self.is_waiting = False
-        """Whether a workflow is left out until a person accepts its file."""
+        """Whether a workflow is not served because a person must accept its file first."""
         self.modules: set[str] = set()
-        """What the files name in Python, as `module:name`."""
+        """Every Python object that the files name, as `module:name`."""
         self.problems: list[SourceProblem] = []
-        """What did not load; shown by `moongate doctor`."""
+        """Files that did not load; shown by `moongate doctor`."""
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Import nothing that `refusal` has a reason against; before entering. It may block. Without it everything is imported."""
+        """Import nothing for which `refusal` returns a reason. Call it before entering. `refusal` may block."""
         self._refusal = refusal
 
     @property
     def id(self) -> str:
-        """Always `workflow`."""
+        """The name of the source, always `workflow`."""
         return "workflow"
 
     def go_on_from(self, previous: WorkflowSource) -> None:
-        """Keep what `previous`, which was made alike, has of files that did not change and of files that cannot be used any more."""
+        """Take over the tools of unchanged files, and the last good version of broken files, from an earlier source."""
         self._previous = dict(previous.loaded)
 
     async def __aenter__(self) -> WorkflowSource:
-        """Read and check every file, and import what they name."""
+        """Read and check every file, and import what the files name."""
         found: dict[str, tuple[Path, WorkflowFile]] = {}
         paths = await anyio.to_thread.run_sync(partial(find_files, self._paths))
         for path in paths:
@@ -127,7 +129,7 @@ class WorkflowSource:
         return self
 
     async def _load(self, path: Path, file: WorkflowFile) -> None:
-        """Make the tool of one file, or note why not."""
+        """Make the tool of one file, or note why that is not possible."""
         if (same := self._unchanged(path)) is not None:
             self.loaded[path] = same
             return
@@ -147,39 +149,39 @@ class WorkflowSource:
         self.loaded[path] = LoadedWorkflow(plan, tool, self._signatures[path], _generation())
 
     def _unchanged(self, path: Path) -> LoadedWorkflow | None:
-        """What was loaded of this file before, if neither the file nor what it imports has changed."""
+        """Return the earlier tool of this file if neither the file nor its imported modules have changed."""
         known = self._previous.get(path)
         if known is None or known.signature is None or known.signature != self._signatures[path]:
             return None
         return known if not known.file.python_references or known.generation == _generation() else None
 
     def _fail(self, path: Path, text: str) -> None:
-        """Note that a file cannot be used, and keep the version before."""
+        """Note that a file cannot be loaded, and keep its last good version."""
         if path in self._previous:
             self._failed.append(path)
             text = still_served(text)
         self._note(text)
 
     async def __aexit__(self, *exc: object) -> None:
-        """Nothing is held open."""
+        """Do nothing: the source holds no resources."""
 
     async def tools(self) -> Sequence[Tool]:
-        """The workflows that loaded."""
+        """Return the workflows that loaded."""
         return [loaded.tool for loaded in self.loaded.values()]
 
     def needs(self) -> dict[str, list[str]]:
-        """Return the tools that each file names as `source/tool`, agents and workflows too, by the file's path.
+        """Return the tools that each file needs, as `source/tool`, by the file's path.
 
-        Includes files whose Python functions cannot be imported.
+        Includes agents and workflows, and files whose Python functions cannot be imported.
         """
         plans = {path: loaded.plan for path, loaded in self.loaded.items()} | self._unloaded
         return {str(path): list(dict.fromkeys(plan.patterns.values())) for path, plan in plans.items()}
 
     def subscribe(self, on_change: OnChange) -> None:
-        """A source does not change: `app` makes another one."""
+        """Do nothing: a source does not change, because `app` makes a new one."""
 
     def _refuse_circles(self, found: dict[str, tuple[Path, WorkflowFile]]) -> None:
-        """Leave out workflows that call each other in a circle: such a run could only end by failing."""
+        """Leave out workflows that call each other in a circle, because every run of them would fail."""
         pairs = [(name, other) for name, (_, file) in found.items() for other in workflows_in(file)]
         circle = on_a_loop(pairs)
         for name in circle:
@@ -187,9 +189,9 @@ class WorkflowSource:
             self._fail(path, f"{path}: workflow {name!r} calls itself through {', '.join(map(repr, circle))}.")
 
     def _note(self, text: str) -> None:
-        """One problem per line; each line is `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
+        """Log and store problems: one per line, each as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
         for line in text.splitlines():
-            logger.warning("workflows: %s", line)
+            logger.warning("workflow file problem %s", line)
             where, _, message = line.partition(": ")
             self.problems.append(SourceProblem(where, message))
 
@@ -200,7 +202,7 @@ def _generation() -> int:
 
 
 def find_files(paths: Sequence[Path]) -> list[Path]:
-    """Workflow files of the paths, each once, by file name; folders are not searched deeper."""
+    """Return the workflow files of the paths, each once, sorted by name. Subfolders are not searched."""
     files = [file for path in paths for file in _files_of(path)]
     return sorted(dict.fromkeys(files), key=lambda file: (file.name, str(file)))
 

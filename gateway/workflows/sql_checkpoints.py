@@ -1,6 +1,6 @@
-"""`SqlCheckpointStorage`: checkpoints in a database, SQLite or PostgreSQL, in the gateway's own tables.
+"""`SqlCheckpointStorage`: stores checkpoints in SQLite or PostgreSQL, in the gateway's own tables.
 
-The same JSON as in files (`checkpoints`). Several processes may use one database; a checkpoint is whole or not there.
+The JSON is the same as in files (`checkpoints`). Several processes may use one database.
 """
 
 from __future__ import annotations
@@ -11,19 +11,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import WorkflowCheckpointException
-from gateway.sessions.sql import LazyDatabase
+from gateway.sessions.sql_history import LazyDatabase
 from gateway.workflows.checkpoints import CheckpointID, WorkflowCheckpoint, from_json, to_json
 from gateway.workflows.encoding import TypeBook
 
 if TYPE_CHECKING:
-    from gateway.storage.checkpoints import Checkpoints
+    from gateway.storage.checkpoint_rows import Checkpoints
 
 MAX_PER_WORKFLOW = 1_000
-"""Checkpoints of one workflow; the oldest make room. A run keeps one a round, and ends after 100 unless told otherwise."""
+"""Checkpoints of one workflow; the oldest are deleted first. A run stores one per round, and has at most 100 rounds by default."""
 
 
 class SqlCheckpointStorage:
-    """Implements `CheckpointStorage`. The database is opened on first use; connections last as long as a statement: nothing to close."""
+    """Implements `CheckpointStorage`. Opens the database on first use, and a connection per statement, so it needs no `close`."""
 
     def __init__(
         self,
@@ -33,13 +33,13 @@ class SqlCheckpointStorage:
         allowed_checkpoint_types: Sequence[str] | None = None,
         max_per_workflow: int = MAX_PER_WORKFLOW,
     ) -> None:
-        """`url` is `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file's path; without one, the user's own
-        `gateway.db`. `owner` keeps the checkpoints of several users apart: an id is only known to its owner.
-        `allowed_checkpoint_types` are classes, as `module:qualname`, that checkpoints may hold beside those that the workflow's own
-        handlers and modules name.
+        """`url` is `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file's path; by default the user's own `gateway.db`.
+
+        `owner` separates users: only the owner of a checkpoint can find it by its id. `allowed_checkpoint_types` are additional classes, as
+        `module:qualname`, that checkpoints may contain.
 
         Raises:
-            ValueError: `max_per_workflow` is not at least 1.
+            ValueError: `max_per_workflow` is less than 1.
         """
         if max_per_workflow < 1:
             raise ValueError("max_per_workflow must be at least 1.")
@@ -49,15 +49,15 @@ class SqlCheckpointStorage:
         self._book = TypeBook(allowed=allowed_checkpoint_types or ())
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Write it; committed when this returns.
+        """Store a checkpoint; it is committed when this returns.
 
         Raises:
-            WorkflowCheckpointException: Something in it cannot be written as JSON, or it is too large.
+            WorkflowCheckpointException: A value cannot be written as JSON, or the checkpoint is too large.
             StorageError: The database cannot be used.
         """
         rows = await self._rows()
 
-        from gateway.storage.checkpoints import MAX_CHECKPOINT_BYTES, CheckpointRow
+        from gateway.storage.checkpoint_rows import MAX_CHECKPOINT_BYTES, CheckpointRow
 
         form = to_json(checkpoint)
         if len(form) > MAX_CHECKPOINT_BYTES:
@@ -71,10 +71,10 @@ class SqlCheckpointStorage:
         return checkpoint.checkpoint_id
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:
-        """Read it.
+        """Return the checkpoint with this id.
 
         Raises:
-            WorkflowCheckpointException: There is none of that id, or it cannot be read.
+            WorkflowCheckpointException: The checkpoint does not exist or cannot be read.
             StorageError: The database cannot be used.
         """
         text = await (await self._rows()).load(self.owner, checkpoint_id)
@@ -83,7 +83,7 @@ class SqlCheckpointStorage:
         return from_json(text, self._book)
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
-        """Those of a workflow, oldest first; what cannot be read is passed over. Raises `StorageError`."""
+        """Return the checkpoints of a workflow, oldest first. Skips unreadable ones. Raises `StorageError`."""
         found: list[WorkflowCheckpoint] = []
         for text in await (await self._rows()).texts(self.owner, workflow_name):
             try:
@@ -93,26 +93,26 @@ class SqlCheckpointStorage:
         return found
 
     async def delete(self, checkpoint_id: CheckpointID) -> bool:
-        """Remove it; whether it was there. Raises `StorageError`."""
+        """Delete a checkpoint. Return whether it existed. Raises `StorageError`."""
         return await (await self._rows()).delete(self.owner, checkpoint_id)
 
     async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """The newest of a workflow.
+        """Return the newest checkpoint of a workflow, or `None`.
 
         Raises:
-            WorkflowCheckpointException: It cannot be read.
+            WorkflowCheckpointException: The checkpoint cannot be read.
             StorageError: The database cannot be used.
         """
         text = await (await self._rows()).latest(self.owner, workflow_name)
         return from_json(text, self._book) if text is not None else None
 
     async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """The ids of a workflow's, oldest first. Raises `StorageError`."""
+        """Return the ids of a workflow's checkpoints, oldest first. Raises `StorageError`."""
         return await (await self._rows()).ids(self.owner, workflow_name)
 
     async def _rows(self) -> Checkpoints:
         database = await self._database.open()
 
-        from gateway.storage.checkpoints import Checkpoints
+        from gateway.storage.checkpoint_rows import Checkpoints
 
         return Checkpoints(database)

@@ -1,8 +1,7 @@
-"""`WorkflowExecutor`: a workflow as an executor of another. Names are agent-framework's.
+"""`WorkflowExecutor`: runs a workflow as an executor of another workflow, its parent. Names are agent-framework's.
 
-The inner workflow's outputs are sent on as messages, or yielded directly; what it asks goes to the parent, as a message
-to an executor there that answers, or further out to whoever runs the parent. One inner workflow handles one message at a
-time, so messages that arrive together wait for each other.
+Outputs of the inner workflow are sent on as messages, or yielded as the parent's outputs. Its requests go to an executor of the parent as
+messages, or to the parent's caller. The inner workflow handles one message at a time; concurrent messages wait for each other.
 """
 
 from __future__ import annotations
@@ -14,20 +13,21 @@ import anyio
 
 from gateway.types.content import Content
 from gateway.workflows.agent_executor import is_request, with_id
-from gateway.workflows.annotations import is_instance_of, name_of
 from gateway.workflows.checkpoints import WorkflowCheckpoint
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.events import WorkflowEvent, WorkflowRunResult
 from gateway.workflows.executor import Executor, handler, response_handler
-from gateway.workflows.messages import RUN_KWARGS_KEY, MessageType, WorkflowMessage
-from gateway.workflows.request import RunRequest
-from gateway.workflows.snapshots import give_back, take
+from gateway.workflows.messages import MessageType, WorkflowMessage
+from gateway.workflows.run_request import RunRequest
+from gateway.workflows.run_state import RUN_KWARGS_KEY
+from gateway.workflows.snapshots import restore_snapshot, take_snapshot
+from gateway.workflows.type_hints import is_instance_of, name_of
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 @dataclass
 class SubWorkflowResponseMessage:
-    """The answer of a parent's executor to a request of an inner workflow."""
+    """The response of a parent's executor to a request of an inner workflow."""
 
     data: Any
     source_event: WorkflowEvent[Any]
@@ -35,17 +35,17 @@ class SubWorkflowResponseMessage:
 
 @dataclass
 class SubWorkflowRequestMessage:
-    """A request of an inner workflow, for an executor of the parent."""
+    """A request of an inner workflow, sent to an executor of the parent."""
 
     source_event: WorkflowEvent[Any]
     executor_id: str
-    """Who to send the answer to."""
+    """The executor to which the response must be sent."""
 
     def create_response(self, data: Any) -> SubWorkflowResponseMessage:
-        """The answer; send it to `executor_id`.
+        """Make the response, to be sent to `executor_id`.
 
         Raises:
-            TypeError: It is not of the type asked for.
+            TypeError: `data` does not have the requested type.
         """
         wanted = self.source_event.response_type
         if not is_instance_of(data, wanted):
@@ -57,13 +57,13 @@ class SubWorkflowRequestMessage:
 
 
 class WorkflowExecutor(Executor):
-    """Runs a workflow for each message."""
+    """Runs its workflow once for each message."""
 
     def __init__(
         self, workflow: Workflow, id: str | None = None, allow_direct_output: bool = False, propagate_request: bool = False
     ) -> None:
-        """The id is the workflow's where not given. `allow_direct_output` yields the inner outputs as the parent's;
-        `propagate_request` asks the parent's caller what the inner workflow asks, instead of an executor of the parent.
+        """The default id is the workflow's. `allow_direct_output` yields outputs of the inner workflow as the parent's outputs.
+        `propagate_request` sends its requests to the parent's caller instead of an executor of the parent.
 
         Raises:
             ValueError: The id is empty.
@@ -74,35 +74,35 @@ class WorkflowExecutor(Executor):
         self.propagate_request = propagate_request
         self._lock = anyio.Lock()
         self._open: dict[str, WorkflowEvent[Any]] = {}
-        """Requests of the inner workflow without an answer."""
+        """Requests of the inner workflow without a response, by id."""
         self._answers: dict[str, Any] = {}
-        """Answers that wait for the others of the same run."""
+        """Responses that wait until every request of the same run has one."""
 
     @property
     def input_types(self) -> list[Any]:
-        """What the inner workflow takes, and answers to it."""
+        """Types that the inner workflow takes, and responses to its requests."""
         return [*self.workflow.input_types, SubWorkflowResponseMessage]
 
     @property
     def output_types(self) -> list[Any]:
-        """What the inner workflow yields, and its requests where it can have some."""
+        """Types that the inner workflow yields, and its requests if it can make any."""
         asks = any(item.is_request_response_capable for item in self.workflow.executors.values())
         return [*self.workflow.output_types, *([SubWorkflowRequestMessage] if asks else [])]
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """What is yielded directly; without `allow_direct_output` nothing is, but it may be selected all the same."""
+        """Types that are yielded as the parent's outputs. `Any` without `allow_direct_output`, so that a builder may still select it."""
         return list(self.workflow.output_types) if self.allow_direct_output else [Any]
 
     def can_handle(self, message: WorkflowMessage) -> bool:
-        """Whether the inner workflow takes it, or it answers one of its requests."""
+        """Return whether the message fits the inner workflow, or is a response to one of its requests."""
         if message.type is MessageType.RESPONSE or isinstance(message.data, SubWorkflowResponseMessage):
             return True
         return any(is_instance_of(message.data, kind) for kind in self.workflow.input_types)
 
     @handler
     async def handle_response_message(self, response: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
-        """An executor of the parent answered."""
+        """Handle the response of an executor of the parent."""
         await self._answered(response.source_event.request_id, response.data, ctx)
 
     @handler
@@ -112,22 +112,22 @@ class WorkflowExecutor(Executor):
 
     @response_handler
     async def handle_propagated_response(self, original_request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """The parent's caller answered."""
+        """Handle the response of the parent's caller."""
         await self._answered(ctx.request_id or "", response, ctx)
 
     def to_dict(self) -> dict[str, Any]:
-        """With the inner workflow."""
+        """Return id, type and the inner workflow."""
         return {**super().to_dict(), "workflow": self.workflow.to_dict()}
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """The inner workflow as a checkpoint of its own."""
-        inner = await take(self.workflow)
+        """Return the state, with a checkpoint of the inner workflow."""
+        inner = await take_snapshot(self.workflow)
         return {"inner": inner, "open": dict(self._open), "answers": dict(self._answers)}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Put the inner workflow where it was."""
+        """Restore the state of the inner workflow."""
         inner: WorkflowCheckpoint = state["inner"]
-        await give_back(self.workflow, inner)
+        await restore_snapshot(self.workflow, inner)
         self._open = dict(state["open"])
         self._answers = dict(state["answers"])
 
@@ -135,7 +135,7 @@ class WorkflowExecutor(Executor):
         event = self._open.pop(request_id, None)
         if event is None:
             await ctx.add_event(
-                WorkflowEvent[Any].warning(f"Executor {self.id!r} got an answer to {request_id!r}, which it did not ask; ignored.")
+                WorkflowEvent[Any].warning(f"Executor {self.id!r} dropped a response to {request_id!r}, which is not an open request.")
             )
             return
         self._answers[event.request_id] = data

@@ -1,7 +1,4 @@
-"""`TeamPlan`: an orchestration of a workflow file, built with the builders of `orchestrations`.
-
-Participants are tools of the gateway as agents (`tool_agent`). Made by `plan`, once per file; built once per call.
-"""
+"""`TeamPlan`: an orchestration of a workflow file, built with the builders of `orchestrations`."""
 
 from __future__ import annotations
 
@@ -11,22 +8,21 @@ from pathlib import Path
 from typing import Any, cast
 
 from gateway.errors import ConfigError, WorkflowInvalid
+from gateway.gate.function_rules import FunctionRules
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext
-from gateway.tools.function_rules import FunctionRules
 from gateway.tools.functions_source import import_object
 from gateway.workflows.agent_executor import serve_call
 from gateway.workflows.definition import WorkflowFile
-from gateway.workflows.functions import Reference, admit, gated_function
+from gateway.workflows.field_types import as_selection
+from gateway.workflows.gated_functions import Reference, admit, gated_function
 from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
 from gateway.workflows.orchestrations.group_chat import GroupChatBuilder, GroupChatState
 from gateway.workflows.orchestrations.handoff import HandoffBuilder
 from gateway.workflows.orchestrations.magentic import MagenticBuilder
 from gateway.workflows.orchestrations.magentic_manager import StandardMagenticManager
 from gateway.workflows.orchestrations.sequential import SequentialBuilder
-from gateway.workflows.shapes import as_selection
-from gateway.workflows.team_checks import team_key
-from gateway.workflows.team_files import (
+from gateway.workflows.team_definition import (
     TEAM_FUNCTIONS,
     ConcurrentTeam,
     GroupChatTeam,
@@ -37,6 +33,7 @@ from gateway.workflows.team_files import (
     id_of,
     pattern_of,
 )
+from gateway.workflows.team_rules import team_key
 from gateway.workflows.tool_agent import ToolAgent
 from gateway.workflows.workflow import Workflow
 
@@ -46,19 +43,19 @@ Functions = Mapping[str, Callable[..., Any]]
 
 @dataclass(frozen=True, slots=True)
 class TeamPlan:
-    """What an orchestration means. Shared by concurrent calls."""
+    """An orchestration, ready to be built. Concurrent calls share it."""
 
     file: WorkflowFile
     team: Team
     functions: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
-    """By key of the file."""
+    """Imported functions, by key of the file."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, team: Team, *, base_dir: Path, rules: FunctionRules | None = None) -> TeamPlan:
         """Import what the file names. `rules` say which functions it may run.
 
         Raises:
-            WorkflowInvalid: Something cannot be imported, may not run, or is not a function; one line each.
+            WorkflowInvalid: An object cannot be imported, may not run, or is not a function; one problem per line.
         """
         functions: dict[str, Reference] = {}
         problems: list[str] = []
@@ -83,7 +80,7 @@ class TeamPlan:
 
     @property
     def patterns(self) -> dict[str, str]:
-        """The tool behind each participant, as `source/tool`, by its id; and those who lead."""
+        """The tool behind each participant, orchestrator and manager, as `source/tool`, by id."""
         needed = {id_of(item): pattern_of(item) for item in self.team.participants}
         leader = self._leader
         return {**needed, leader: f"agent/{leader}"} if leader is not None else needed
@@ -95,10 +92,10 @@ class TeamPlan:
         return self.team.manager if isinstance(self.team, MagenticTeam) else None
 
     def build(self, tools: Mapping[str, Tool], call: CallContext) -> Workflow:
-        """A workflow for one run, which serves `call`; `tools` by id, as `patterns` asks.
+        """Build a workflow for one run that serves `call`. `tools` are the tools of `patterns`, by id.
 
         Raises:
-            ToolFailed: A participant takes no text.
+            ToolFailed: A participant has no text argument.
         """
         agents = [
             ToolAgent(tools[id_of(item)], name=id_of(item), has_judgement=pattern_of(item).startswith("agent/"))
@@ -112,7 +109,7 @@ class TeamPlan:
     def _build(self, agents: list[ToolAgent], tools: Mapping[str, Tool], functions: Functions) -> Workflow:
         team, outputs, others = self.team, as_selection(self.file.output_from), as_selection(self.file.intermediate_output_from)
         if outputs is None and isinstance(others, str):
-            # The builders take a word for the others alone as "no outputs"; in a file the result stays what it is.
+            # Builders read a word without `output_from` as "no outputs"; in a file the result stays the orchestration's.
             if isinstance(team, SequentialTeam):
                 outputs, others = [id_of(team.participants[-1])], "all_other"
             elif isinstance(team, HandoffTeam):
@@ -162,10 +159,10 @@ class TeamPlan:
 
 
 class _Manager(StandardMagenticManager):
-    """A manager whose agent acts within the call that the workflow serves."""
+    """A manager whose agent makes its calls as part of the tool call that the workflow serves."""
 
     def serve(self, call: CallContext) -> None:
-        """Tell the agent."""
+        """Use this call for the next runs."""
         serve_call(self._agent, call)
 
 
@@ -176,6 +173,6 @@ def _reviewed(builder: Any, review: bool | tuple[str, ...]) -> Any:
 
 
 def _in_turn(state: GroupChatState) -> str:
-    """Round-robin."""
+    """Return the next participant in the order of the list (round-robin)."""
     names = list(state.participants)
     return names[state.current_round % len(names)]

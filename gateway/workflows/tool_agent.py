@@ -1,7 +1,7 @@
-"""`ToolAgent`: a tool of the gateway (an agent by name, a workflow, a remote tool) as an agent that takes part in an orchestration.
+"""`ToolAgent`: a tool of the gateway (an agent by name, a workflow, a remote tool) as a participant of an orchestration.
 
-The tool is what answers: a chat client that calls it stands where a model would, so that sessions, handoffs and records of a run
-are those of every agent. The gate stays in between: tools come from the tool box. Made by `team`, afresh for every run.
+A chat client that calls the tool takes the place of a model, so that sessions, handoffs and recorded runs work as for other agents. Calls
+pass the gate, because the tools come from the toolbox. `team` makes new agents for each run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, Sequence
 
 from gateway.agents.agent import Agent
-from gateway.chat.base import BaseChatClient
+from gateway.chat.chat_client import BaseChatClient
 from gateway.chat.openai_options import tool_definitions
 from gateway.errors import WorkflowError
 from gateway.tools.base import Tool
@@ -29,17 +29,18 @@ Instead of answering you can hand the conversation over. To do so answer with on
 
 
 class ToolChatClient(BaseChatClient):
-    """Answers by calling a tool with the conversation."""
+    """A chat client whose answers are the results of a tool."""
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
-        """`has_judgement`: it is an agent, which is shown the whole conversation and may be asked for decisions; any other tool gets
-        the last message."""
+        """`has_judgement` says that the tool is an agent: it gets the whole conversation, and may hand over. Other tools get only the last
+        message.
+        """
         super().__init__(name)
         self._tool = tool
         self._argument = task_argument(tool)
         self._has_judgement = has_judgement
         self.call: CallContext | None = None
-        """The call that the run serves; set before each run."""
+        """The tool call that the run serves; set before each run."""
 
     async def _updates(
         self, messages: Sequence[Message], *, stream: bool, options: ChatOptions
@@ -74,16 +75,16 @@ class ToolChatClient(BaseChatClient):
 
 
 class ToolAgent(Agent):
-    """The agent; tell it which call it serves (`serve`) before each run."""
+    """An agent that answers with a tool. Call `serve` before each run."""
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
         """
         Raises:
-            ToolFailed: The tool takes no text.
+            ToolFailed: The tool has no text argument.
         """
         self._answers = ToolChatClient(tool, name=name, has_judgement=has_judgement)
         super().__init__(self._answers, id=name, name=name, description=tool.definition.description)
 
     def serve(self, call: CallContext) -> None:
-        """Act within this call from now on."""
+        """Use this call for the next runs."""
         self._answers.call = call

@@ -1,9 +1,8 @@
-"""Building and running workflows as OpenTelemetry spans, under agent-framework's names. Called only when instrumentation is on.
+"""OpenTelemetry spans of workflow runs, under agent-framework's names. Called only if instrumentation is on.
 
-`workflow.build`; `workflow.run` with an `executor.process` below it for each message an executor handles, an
-`edge_group.process` for each message an edge group decides over, and a `message.send` below the executor that sends.
-What a message caused is linked to its sending, not below it. Of errors only the class is told: their text may hold what
-was said.
+`workflow.run` contains an `executor.process` for each message that an executor handles, an `edge_group.process` for each decision of an
+edge group, and a `message.send` inside the executor that sends. Spans that a message caused are linked to its `message.send`, not nested
+in it. Errors are recorded by class only, because their text may contain user data. `builder` makes the `workflow.build` span.
 """
 
 from __future__ import annotations
@@ -12,13 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.telemetry.instrumentation import Operation
-from gateway.workflows.edges import EdgeGroup, internal_source
+from gateway.workflows.messages import WorkflowMessage
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
-
-    from gateway.workflows.messages import WorkflowMessage
-    from gateway.workflows.workflow import Workflow
 
 DURATION = "gen_ai.client.operation.duration"
 
@@ -32,31 +28,11 @@ FAILED = "exception"
 ResultT = TypeVar("ResultT")
 
 
-def traced_build(name: str, description: str | None, build: Callable[[Callable[[], None]], Workflow]) -> Workflow:
-    """Build a graph. `build` calls what it is given when the graph was found to be sound."""
-    operation = Operation("workflow.build", {})
-    operation.event("build.started")
-    try:
-        with operation.active():
-            workflow = build(lambda: operation.event("build.validation_completed"))
-        operation.add({"workflow_builder.name": name, "workflow.id": workflow.id, "workflow.definition": workflow.to_json()})
-        if description:
-            operation.add({"workflow_builder.description": description})
-        operation.event("build.completed")
-        return workflow
-    except Exception as error:  # a graph that is wrong: told, and raised as it is
-        operation.event("build.error", {"build.error.type": type(error).__name__, "build.error.message": str(error)})
-        operation.fail(error)
-        raise
-    finally:
-        operation.end()
-
-
 async def traced_run(name: str, description: str | None, workflow_id: str | None, run: Awaitable[ResultT]) -> ResultT:
-    """One run. What its agents and tools do is below it."""
-    told = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
+    """Await `run` inside the span of a run."""
+    labels = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
     named = {"workflow.name": name, "workflow.description": description, "workflow.id": workflow_id}
-    operation = Operation("workflow.run", {**told, **{key: value for key, value in named.items() if value}}, metric=DURATION)
+    operation = Operation("workflow.run", {**labels, **{key: value for key, value in named.items() if value}}, metric=DURATION)
     operation.event("workflow.started")
     try:
         with operation.active():
@@ -68,22 +44,22 @@ async def traced_run(name: str, description: str | None, workflow_id: str | None
         operation.fail(error)
         raise
     finally:
-        operation.end(labels=tuple(told))
+        operation.end(labels=tuple(labels))
 
 
-def traced_start(executor_id: str) -> None:
-    """The run's message goes to the start executor."""
-    told = {"edge_group.type": "InternalEdgeGroup", "message.source_id": internal_source(executor_id), "message.target_id": executor_id}
-    operation = Operation("edge_group.process InternalEdgeGroup", told)
+def traced_start(source_id: str, executor_id: str) -> None:
+    """Record the delivery of the run's message to the start executor."""
+    facts = {"edge_group.type": "InternalEdgeGroup", "message.source_id": source_id, "message.target_id": executor_id}
+    operation = Operation("edge_group.process InternalEdgeGroup", facts)
     operation.add({"edge_group.delivered": True, "edge_group.delivery_status": DELIVERED})
     operation.end()
 
 
 async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, step: Awaitable[object]) -> None:
-    """An executor at one message."""
-    told = {"executor.id": executor_id, "executor.type": kind, "message.type": message.type.value}
-    told["message.payload_type"] = type(message.data).__name__
-    operation = Operation(f"executor.process {executor_id}", told, links=message.sent_in)
+    """Await `step`, which handles one message, inside the span of its executor."""
+    facts = {"executor.id": executor_id, "executor.type": kind, "message.type": message.type.value}
+    facts["message.payload_type"] = type(message.data).__name__
+    operation = Operation(f"executor.process {executor_id}", facts, links=message.sent_in)
     try:
         with operation.active():
             await step
@@ -95,24 +71,21 @@ async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, ste
 
 
 def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
-    """A message leaves an executor; what comes of it is linked to this."""
-    told = {"message.type": type(message).__name__, **({"message.destination_executor_id": target_id} if target_id else {})}
-    operation = Operation("message.send", told, kind="producer")
+    """Record that an executor sends a message. Return the span, to which the spans that the message causes are linked."""
+    facts = {"message.type": type(message).__name__, **({"message.destination_executor_id": target_id} if target_id else {})}
+    operation = Operation("message.send", facts, kind="producer")
     operation.end()
     return (operation.context,)
 
 
 async def traced_delivery(
-    group: EdgeGroup,
-    message: WorkflowMessage,
-    decide: Awaitable[Sequence[ResultT]],
-    why_not: Callable[[], str],
+    group_type: str, group_id: str, message: WorkflowMessage, decide: Awaitable[Sequence[ResultT]], why_not: Callable[[], str]
 ) -> Sequence[ResultT]:
-    """An edge group decides over a message. `why_not` says why it went nowhere."""
-    told = {"edge_group.type": group.type, "edge_group.id": group.id, "message.source_id": message.source_id}
+    """Await the decision of an edge group inside its span. `why_not` returns the delivery status of an undelivered message."""
+    facts = {"edge_group.type": group_type, "edge_group.id": group_id, "message.source_id": message.source_id}
     if message.target_id is not None:
-        told["message.target_id"] = message.target_id
-    operation = Operation(f"edge_group.process {group.type}", told, links=message.sent_in)
+        facts["message.target_id"] = message.target_id
+    operation = Operation(f"edge_group.process {group_type}", facts, links=message.sent_in)
     status = FAILED
     try:
         with operation.active():

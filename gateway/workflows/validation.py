@@ -1,6 +1,6 @@
-"""What a graph must be before it may run: edges once, types that fit, everything reachable, outputs that exist.
+"""Validates graphs before they run: duplicate edges, types, reachability, output selections.
 
-Called by the builder only. Every problem is in the text; the class of the error is that of the first one.
+Used by the builder. An error's text contains every problem; its class is that of the first problem.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 from gateway.config.suggest import did_you_mean
 from gateway.errors import WorkflowInvalid
-from gateway.workflows.annotations import is_compatible, name_of
 from gateway.workflows.edges import EdgeGroup, FanInEdgeGroup, InternalEdgeGroup
 from gateway.workflows.executor import Executor
-from gateway.workflows.graph import reachable, repeated
+from gateway.workflows.reachability import reachable, repeated
+from gateway.workflows.type_hints import is_compatible, name_of
 
 logger = logging.getLogger(__name__)
 
 
 class ValidationTypeEnum(StrEnum):
-    """Which check refused a graph."""
+    """The check that refused a graph."""
 
     EDGE_DUPLICATION = "EDGE_DUPLICATION"
     EXECUTOR_DUPLICATION = "EXECUTOR_DUPLICATION"
@@ -31,7 +31,7 @@ class ValidationTypeEnum(StrEnum):
 
 
 class WorkflowValidationError(WorkflowInvalid):
-    """The graph cannot work. `validation_type` is the check that failed first."""
+    """The graph is invalid. `validation_type` is the first check that failed."""
 
     def __init__(self, message: str, validation_type: ValidationTypeEnum) -> None:
         super().__init__(message)
@@ -50,12 +50,12 @@ class EdgeDuplicationError(WorkflowValidationError):
 
 
 class TypeCompatibilityError(WorkflowValidationError):
-    """An edge can never carry anything."""
+    """An edge can never carry a message."""
 
     def __init__(
         self, source_executor_id: str, target_executor_id: str, source_types: Sequence[Any], target_types: Sequence[Any]
     ) -> None:
-        """`source_types` are what the edge would carry, `target_types` what its target takes."""
+        """`source_types` are the types that the edge would carry, `target_types` those that its target takes."""
         gives, takes = ", ".join(map(name_of, source_types)), ", ".join(map(name_of, target_types))
         where = f"Type incompatibility on the edge {source_executor_id!r} -> {target_executor_id!r}"
         text = f"{where}: {source_executor_id!r} sends {gives}, and {target_executor_id!r} takes {takes}."
@@ -67,14 +67,14 @@ class TypeCompatibilityError(WorkflowValidationError):
 
 
 class GraphConnectivityError(WorkflowValidationError):
-    """An executor cannot be reached."""
+    """An executor cannot be reached from the start."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, ValidationTypeEnum.GRAPH_CONNECTIVITY)
 
 
 def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequence[EdgeGroup]) -> list[WorkflowValidationError]:
-    """All problems of a graph's shape, by kind of check."""
+    """Return the problems of a graph's edges."""
     groups = [group for group in groups if not isinstance(group, InternalEdgeGroup)]
     pairs = [(edge.source_id, edge.target_id) for group in groups for edge in group.edges]
     problems: list[WorkflowValidationError] = []
@@ -83,14 +83,14 @@ def check_graph(start_id: str, executors: Mapping[str, Executor], groups: Sequen
         problems.append(EdgeDuplicationError(f"{source}->{target}"))
     problems += [problem for group in groups for problem in _check_types(group, executors)]
     reached = reachable(start_id, pairs)
-    lost = [name for name in executors if name not in reached]
     problems += [
         GraphConnectivityError(f"Executor {name!r} cannot be reached from {start_id!r}: it is unreachable, so add an edge to it.")
-        for name in lost
+        for name in executors
+        if name not in reached
     ]
     for source, target in pairs:
         if source == target:
-            logger.debug("executor %r has an edge to itself", source)
+            logger.debug("executor has an edge to itself executor=%s", source)
     return problems
 
 
@@ -110,7 +110,7 @@ def _check_types(group: EdgeGroup, executors: Mapping[str, Executor]) -> list[Wo
 def check_outputs(
     executors: Mapping[str, Executor], outputs: list[str] | None, intermediates: list[str] | None
 ) -> list[WorkflowValidationError]:
-    """All problems of an output selection; `None` means that nothing was said."""
+    """Return the problems of an output selection; `None` means that nothing was selected."""
     if outputs is None and intermediates is None:
         return []
     problems: list[str] = []
@@ -126,7 +126,7 @@ def check_outputs(
 
 
 def check_yields(executors: Mapping[str, Executor], names: Sequence[str]) -> list[WorkflowValidationError]:
-    """Executors that were named for their outputs, and have none by their annotations."""
+    """Return a problem for each selected executor that yields nothing, by its annotations."""
     mute = [name for name in dict.fromkeys(names) if name in executors and not executors[name].workflow_output_types]
     return [
         WorkflowValidationError(
@@ -144,10 +144,10 @@ def validate_workflow_graph(
     output_executors: Sequence[str],
     intermediate_executors: Sequence[str] | None = None,
 ) -> None:
-    """Check a graph that was put together by hand, as `WorkflowBuilder.build` does. No outputs named: everything is output.
+    """Check a graph that was built without `WorkflowBuilder`. Without output executors, all outputs count.
 
     Raises:
-        WorkflowValidationError: All that is wrong, one line each; the class is that of the first problem.
+        WorkflowValidationError: Every problem of the graph, one per line. The class is that of the first problem.
     """
     outputs, others = list(output_executors), list(intermediate_executors or ())
     named = [start_executor.id, *(name for group in edge_groups for edge in group.edges for name in (edge.source_id, edge.target_id))]
@@ -159,12 +159,12 @@ def validate_workflow_graph(
 
 
 def unknown_id(name: str, executors: Mapping[str, Executor]) -> str:
-    """Says that there is no such executor."""
+    """Return the error text for an unknown executor id."""
     return f"No executor has the id {name!r}; it is not present in the workflow graph. {did_you_mean(name, executors)}".rstrip()
 
 
 def raise_all(problems: Sequence[WorkflowValidationError]) -> None:
-    """Raise the first problem with the text of all.
+    """Raise the first problem with the text of all, if there are any.
 
     Raises:
         WorkflowValidationError: There is a problem.

@@ -1,7 +1,7 @@
-"""`WorkflowViz`: a graph as Mermaid text, Graphviz text or SVG. Names are agent-framework's.
+"""`WorkflowViz`: draws a graph as Mermaid text, Graphviz text or SVG. Names are agent-framework's.
 
-All three come from one `Drawing`, so they show the same: the start, conditions and limits on edges, fan-ins as a node of
-their own, sub-workflows in a frame. The SVG is laid out here, in layers from the start, so nothing has to be installed.
+All formats come from one `Drawing`. They show the start, conditions and limits of edges, a node for each fan-in, and a frame for each
+sub-workflow. The SVG layout is computed here, so that nothing has to be installed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gateway.storage.files import write_atomic
+from gateway.storage.atomic_files import write_atomic
 from gateway.workflows.edges import FanInEdgeGroup, InternalEdgeGroup, SwitchCaseEdgeGroup, SwitchCaseEdgeGroupDefault
 
 if TYPE_CHECKING:
@@ -29,17 +29,17 @@ _FILLS = {"start": "#c8e6c9", "executor": "#e3f2fd", "fan-in": "#fff3cd"}
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A box."""
+    """A box in the drawing."""
 
     id: str
-    """Unique in the whole drawing."""
+    """An id, unique in the whole drawing."""
     label: str
     kind: Kind
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """An arrow."""
+    """An arrow in the drawing."""
 
     source: str
     target: str
@@ -49,16 +49,16 @@ class Line:
 
 @dataclass(slots=True)
 class Drawing:
-    """What there is to see of a workflow."""
+    """The boxes and arrows of a workflow."""
 
     nodes: list[Node] = field(default_factory=list[Node])
     lines: list[Line] = field(default_factory=list[Line])
     inner: list[tuple[str, Drawing]] = field(default_factory=lambda: list[tuple[str, "Drawing"]]())
-    """Sub-workflows, by the executor that runs them."""
+    """Drawings of sub-workflows, with the executors that run them."""
 
     @classmethod
     def of(cls, workflow: Workflow, prefix: str = "") -> Drawing:
-        """The drawing of a graph; `prefix` goes before every id."""
+        """Make the drawing of a graph. `prefix` begins every id."""
         made = cls()
         for name, executor in workflow.executors.items():
             kind: Kind = "start" if name == workflow.start_executor_id else "executor"
@@ -89,13 +89,13 @@ class Drawing:
 
 
 def _condition(function: object) -> str:
-    """What a condition says: those of workflow files have it for a name, which is no identifier."""
+    """Return the name of a condition. Conditions of workflow files have their text as name."""
     name = getattr(function, "__name__", "")
     return name if ": " in name else "conditional"
 
 
 def _cases(group: SwitchCaseEdgeGroup) -> dict[str, str]:
-    """What leads to each target of a switch."""
+    """Return the label of each target of a switch."""
     words: dict[str, list[str]] = {}
     for case in group.cases:
         word = "default" if isinstance(case, SwitchCaseEdgeGroupDefault) else _condition(case.condition)
@@ -111,20 +111,20 @@ class WorkflowViz:
         self._drawing = Drawing.of(workflow)
 
     def to_mermaid(self) -> str:
-        """A Mermaid flow chart, top down."""
+        """Return a Mermaid flow chart, top down."""
         lines = ["flowchart TD"]
         _mermaid(self._drawing, lines, "  ", _Words())
         return "\n".join(lines)
 
     def to_digraph(self) -> str:
-        """A Graphviz digraph, top down."""
+        """Return a Graphviz digraph, top down."""
         lines = ["digraph Workflow {", "  rankdir=TD;", "  node [shape=box, style=filled, fillcolor=lightblue];"]
         lines.append("  edge [color=black, arrowhead=vee];")
         _digraph(self._drawing, lines, "  ")
         return "\n".join([*lines, "}"])
 
     def to_svg(self) -> str:
-        """A picture."""
+        """Return an SVG picture."""
         body, width, height = _svg(self._drawing)
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
@@ -135,10 +135,10 @@ class WorkflowViz:
         )
 
     def export(self, format: Format = "svg", filename: str | Path | None = None) -> str:
-        """Write a file and return its name; without one, a new file in the folder for temporary files. Blocking.
+        """Write a file and return its name. The default is a new file in the temporary folder. Blocking.
 
         Raises:
-            ValueError: Another format.
+            ValueError: The format is not supported.
         """
         texts = {"svg": self.to_svg, "dot": self.to_digraph, "mermaid": self.to_mermaid}
         if format not in texts:
@@ -153,14 +153,14 @@ class WorkflowViz:
 
 
 class _Words:
-    """Ids that Mermaid takes: the plain form of a name, with a digest behind it where another name has that form already."""
+    """Makes Mermaid ids: a name with only letters, digits and underscores, with a digest if another name has the same id."""
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        """By word."""
+        """Names by id."""
 
     def of(self, name: str) -> str:
-        """The word of a name, always the same."""
+        """Return the id of a name; always the same."""
         plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
         word = plain if plain[:1].isalpha() and plain.lower() not in ("end", "graph", "subgraph") else f"n_{plain}"
         if self._names.setdefault(word, name) == name:
@@ -209,7 +209,7 @@ def _digraph(drawing: Drawing, lines: list[str], indent: str) -> None:
 
 
 def _layers(drawing: Drawing) -> list[list[Node]]:
-    """Nodes by their distance from the start; loops do not push anything down."""
+    """Return the nodes by their distance from the start. Loops do not change the distance."""
     outgoing: dict[str, list[str]] = {}
     for line in drawing.lines:
         outgoing.setdefault(line.source, []).append(line.target)

@@ -1,22 +1,23 @@
-"""`WorkflowAgent`: a workflow as an agent: messages in, what the workflow puts out as messages, its requests as function calls.
+"""`WorkflowAgent`: runs a workflow as an agent. Names are agent-framework's.
 
-Only outputs, intermediate outputs and requests cross the boundary (WF14). The workflow keeps its state between runs, so
-one agent holds one conversation at a time. Names are agent-framework's.
+The workflow gets the agent's messages. Its outputs become messages of the response, its requests become function calls. The workflow keeps
+its state between runs, so one agent holds one conversation at a time.
 """
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, overload
 
 from gateway.agents.base import BaseAgent
-from gateway.agents.parts import answer_of
+from gateway.agents.run_updates import answer_of
 from gateway.json_types import JsonObject
-from gateway.sessions.context import ContextProvider, SessionContext, call_hook
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
+from gateway.sessions.session_context import ContextProvider, SessionContext, call_hook
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -29,28 +30,26 @@ from gateway.workflows.agent_events import (
     updates_of,
     whole_response,
 )
-from gateway.workflows.annotations import is_compatible
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent, WorkflowRunState
-from gateway.workflows.request import RunRequest
-from gateway.workflows.stream import live
-
-if TYPE_CHECKING:
-    from gateway.workflows.workflow import Workflow
+from gateway.workflows.run_request import RunRequest
+from gateway.workflows.run_stream import stream_events
+from gateway.workflows.runnable import Runnable
+from gateway.workflows.type_hints import is_compatible
 
 Input = str | Message | Sequence[str | Message]
 
 
 class WorkflowAgent(BaseAgent):
-    """Runs a workflow whenever it is run."""
+    """An agent that does one run of its workflow for each run."""
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
     RequestInfoFunctionArgs = RequestInfoFunctionArgs
-    """What the arguments of a request's function call say."""
+    """The arguments of a request's function call."""
 
     def __init__(
         self,
-        workflow: Workflow,
+        workflow: Runnable,
         *,
         id: str | None = None,
         name: str | None = None,
@@ -59,31 +58,31 @@ class WorkflowAgent(BaseAgent):
     ) -> None:
         """
         Raises:
-            ValueError: The start executor takes no list of messages.
+            ValueError: The workflow does not take a list of messages.
         """
         if not any(is_compatible(list[Message], kind) for kind in workflow.input_types):
             raise ValueError(
-                f"Workflow's start executor cannot handle list[Message], so it cannot be an agent; it is {workflow.start_executor_id!r}."
+                f"Workflow's start executor cannot handle list[Message], so it cannot be an agent; it is {workflow.entry_id!r}."
             )
         own_id = id or f"WorkflowAgent_{uuid.uuid4().hex[:8]}"
         super().__init__(id=own_id, name=name, description=description, context_providers=context_providers)
         self._workflow = workflow
 
     @property
-    def workflow(self) -> Workflow:
-        """The workflow."""
+    def workflow(self) -> Runnable:
+        """The workflow that the agent runs."""
         return self._workflow
 
     @property
     def pending_requests(self) -> Mapping[str, WorkflowEvent[Any]]:
-        """What it waits for, by request id."""
-        return self._workflow.run_state.pending
+        """Requests without a response, by id."""
+        return self._workflow.pending
 
     @staticmethod
     def merge_updates(updates: Sequence[AgentResponseUpdate], response_id: str) -> AgentResponse:
-        """One response of updates that several agents gave in between each other: each answer's stay together, in the order they began."""
+        """Make one response of interleaved updates of several agents: one answer after the other, in the order in which they began."""
         answers = list(dict.fromkeys(answer_of(update) for update in updates))
-        answers.sort(key=lambda one: one is None)  # those that belong to no answer come last
+        answers.sort(key=lambda answer: answer is None)  # updates that belong to no answer come last
         response = AgentResponse.from_updates([update for answer in answers for update in updates if answer_of(update) == answer])
         response.messages = in_call_order(response.messages)
         response.response_id = response_id
@@ -127,37 +126,37 @@ class WorkflowAgent(BaseAgent):
         client_kwargs: Mapping[str, Any] | None = None,
         ctx: CallContext | None = None,
     ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Run the workflow with the messages, or, when it waits for answers, with the answers in them.
+        """Run the workflow with the messages. If it waits for responses, continue it with the responses in the messages.
 
-        Answers are `function_result` contents whose call id is the request's, or approval responses. With a checkpoint
-        the workflow is put back there first.
+        Responses are `function_result` contents with the request's id as call id, or approval responses. With a checkpoint the workflow
+        is restored first.
 
         Raises:
-            AgentError: The workflow waits for answers and the messages hold none.
+            AgentError: The workflow waits for responses, and the messages contain none.
             Exception: Whatever an executor raised.
         """
         given = to_messages(messages) if messages is not None else []
         kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
         own = {key: dict(value) for key, value in kwargs.items() if value is not None} or None
         base = RunRequest(None, None, checkpoint_id, checkpoint_storage, own, ctx)
-        whole_id = None if stream else str(uuid.uuid4())
+        response_id = None if stream else str(uuid.uuid4())
         updates: ResponseStream[AgentResponseUpdate, AgentResponse] = ResponseStream(
-            self._updates(given, session, base, whole_id), partial(self._finish, whole_id=whole_id)
+            self._updates(given, session, base, response_id), partial(self._finish, response_id=response_id)
         )
         return updates if stream else updates.get_final_response()
 
-    def _finish(self, updates: Sequence[AgentResponseUpdate], *, whole_id: str | None) -> AgentResponse:
-        """Return the response; `whole_id` is its id in a run that is not streamed, a stream has that of its last update."""
+    def _finish(self, updates: Sequence[AgentResponseUpdate], *, response_id: str | None) -> AgentResponse:
+        """Return the response. `response_id` is its id in a run without streaming; a streamed response has the id of its last update."""
         ids = [update.message_id for update in updates]
-        in_parts = whole_id is None or None in ids or len(set(ids)) < len(ids)
+        in_parts = response_id is None or None in ids or len(set(ids)) < len(ids)
         response = AgentResponse.from_updates(updates) if in_parts else whole_response(updates)
         response.messages = in_call_order(response.messages)
         response.agent_id = self.id
-        response.response_id = whole_id or response.response_id
+        response.response_id = response_id or response.response_id
         return response
 
     async def _updates(
-        self, given: list[Message], session: AgentSession | None, base: RunRequest, whole_id: str | None
+        self, given: list[Message], session: AgentSession | None, base: RunRequest, response_id: str | None
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         own = session or AgentSession()
         providers = self.context_providers
@@ -169,33 +168,34 @@ class WorkflowAgent(BaseAgent):
                 continue
             await call_hook(provider, "before_run", agent=self, session=own, context=around, state=_state_of(own, provider))
         seen: list[AgentResponseUpdate] = []
-        async for event in self._events(around.get_messages(include_input=True), given, base, is_streaming=whole_id is None):
+        async for event in self._events(around.get_messages(include_input=True), given, base, is_streaming=response_id is None):
             for update in updates_of(event):
                 seen.append(update)
                 yield update
-        around.finish(self._finish(seen, whole_id=whole_id))
+        around.finish(self._finish(seen, response_id=response_id))
         for provider in reversed(providers):
             await call_hook(provider, "after_run", agent=self, session=own, context=around, state=_state_of(own, provider))
 
     async def _events(
         self, messages: list[Message], given: list[Message], base: RunRequest, *, is_streaming: bool
     ) -> AsyncGenerator[WorkflowEvent[Any], None]:
-        """The events of the run, as they come or (for an answer in one piece) afterwards."""
+        """Yield the events of the run, while it continues if `is_streaming`, otherwise when it has ended."""
         request = base
         if base.checkpoint_id is not None and given:
             await self._workflow.perform(base, None, events=[])
-            request = RunRequest(None, None, None, base.checkpoint_storage, base.run_kwargs, base.ctx)
+            request = replace(base, checkpoint_id=None)
         if request.checkpoint_id is None:
-            is_waiting = self._workflow.status is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS
-            answers = answers_in(given) if is_waiting else None
-            request = RunRequest(None if is_waiting else messages, answers, None, base.checkpoint_storage, base.run_kwargs, base.ctx)
+            if self._workflow.status is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS:
+                request = replace(request, responses=answers_in(given))
+            else:
+                request = replace(request, message=messages)
         events: list[WorkflowEvent[Any]] = []
         if not is_streaming:
             await self._workflow.perform(request, None, events=events)
             for event in events:
                 yield event
             return
-        stream = live(lambda emit: self._workflow.perform(request, emit, events=events, is_streaming=True))
+        stream = stream_events(lambda emit: self._workflow.perform(request, emit, events=events, is_streaming=True))
         try:
             async for event in stream:
                 yield event

@@ -36,7 +36,7 @@ ForeignClient = Inspector | TypeScript
 
 @dataclass(frozen=True)
 class Served:
-    """Where the gateway is, for both transports."""
+    """Address of the gateway, for both transports."""
 
     http: Target
     stdio: Target

@@ -22,7 +22,7 @@ async def skills_of(session: object) -> object:
     source = MCPSkillsSource(client=session)
     try:
         skills = await source.get_skills()
-    except TypeError:  # since 1.10 it is told for whom
+    except TypeError:  # since 1.10 it has an audience
         from agent_framework import SkillsSourceContext
 
         skills = await source.get_skills(SkillsSourceContext(agent=None, session=None))

@@ -1,4 +1,4 @@
-"""agent-framework-core 1.13 as a client of the gateway's 2025-11-25 tasks: what it lists, drives and cancels is a task of ours."""
+"""agent-framework-core 1.13 as a client of the gateway's 2025-11-25 tasks: it lists, drives and cancels tasks of the gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An authorization server that is not ours: npm `oidc-provider` (OpenID-certified) gives the tokens (security.md D3)."""
+"""A published authorization server issues the tokens: npm `oidc-provider` (OpenID-certified)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A published server of 2025 that is none of ours, behind a URL: what it streams, asks and tells on the way of a call arrives."""
+"""A published server of 2025 behind a URL: progress, requests and notifications during a call arrive."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ import pytest
 from a2a.types import Part
 
 from gateway import A2AAgent
-from gateway.agents.remote.task import beyond
+from gateway.agents.remote.a2a_task import beyond
 from gateway.errors import AgentError
 from tests.fakes.running import upstream_http
 
@@ -41,7 +41,7 @@ async def test_a_plain_answer_is_the_runs_text(remote: str) -> None:
         assert (response.text, agent.name, response.agent_id) == ("hello", "obedient", agent.id)
 
 
-async def test_a_tasks_artifact_arrives_in_parts_and_its_words_on_the_way_are_no_answer(remote: str) -> None:
+async def test_artifact_is_streamed_in_parts_and_status_messages_are_not_the_answer(remote: str) -> None:
     async with A2AAgent(url=remote) as agent:
         stream = agent.run("work one two", stream=True)
         texts = [update.text async for update in stream if update.text]
@@ -51,13 +51,13 @@ async def test_a_tasks_artifact_arrives_in_parts_and_its_words_on_the_way_are_no
     assert "looking into it" in [c.text for m in response.messages for c in m.contents if c.type == "text_reasoning"]
 
 
-async def test_a_server_that_does_not_stream_is_looked_at_until_it_is_done() -> None:
+async def test_server_without_streaming_is_polled_until_the_task_is_done() -> None:
     with obedient("--no-streaming") as url:
         async with A2AAgent(url=url) as agent:
             assert (await agent.run("work without a stream")).text == "without a stream"
 
 
-async def test_a_question_waits_for_the_next_run_and_the_answer_goes_to_the_same_task(remote: str) -> None:
+async def test_answer_to_a_question_goes_to_the_same_task(remote: str) -> None:
     async with A2AAgent(url=remote) as agent:
         session = agent.create_session()
         first = await agent.run("ask", session=session)
@@ -70,7 +70,7 @@ async def test_a_question_waits_for_the_next_run_and_the_answer_goes_to_the_same
     assert received[1]["task"] == received[0]["task"] != received[2]["task"]
 
 
-async def test_a_failed_task_is_an_error_with_what_the_agent_said(remote: str) -> None:
+async def test_failed_task_is_an_error_with_the_agents_message(remote: str) -> None:
     async with A2AAgent(url=remote) as agent:
         with pytest.raises(AgentError, match=r"'obedient'.*failed: out of ink"):
             await agent.run("fail out of ink")
@@ -91,7 +91,7 @@ async def test_a_task_id_is_the_continuation_token() -> None:
             assert (await agent.poll_task(token)).text == "the result"
 
 
-async def test_a_stream_that_breaks_is_followed_by_its_task_and_the_message_is_not_sent_again() -> None:
+async def test_lost_stream_is_followed_by_task_id_and_message_is_not_resent() -> None:
     with obedient() as url:
         answers: list[str] = []
         async with A2AAgent(url=url) as agent, anyio.create_task_group() as tasks:
@@ -109,7 +109,7 @@ async def test_a_stream_that_breaks_is_followed_by_its_task_and_the_message_is_n
 
 
 @pytest.mark.requirement("LR2")
-async def test_what_a_task_holds_is_told_once_to_who_joins_its_stream_late() -> None:
+async def test_late_subscriber_receives_task_content_once() -> None:
     with obedient() as url:
         async with A2AAgent(url=url) as agent:
             token = (await agent.run("grow one two", background=True)).continuation_token
@@ -137,7 +137,7 @@ async def test_what_a_task_holds_is_told_once_to_who_joins_its_stream_late() -> 
         (["a", "b"], ["a"], ["a"]),
     ],
 )
-def test_what_is_new_in_an_artifact_however_a_server_keeps_its_chunks(given: list[str], whole: list[str], new: list[str]) -> None:
+def test_new_part_of_an_artifact_is_found_for_every_chunking(given: list[str], whole: list[str], new: list[str]) -> None:
     parts = [[Part(text=text) for text in texts] for texts in (given, whole)]
     assert [part.text for part in beyond(*parts)] == new
 
@@ -153,7 +153,7 @@ async def test_cancelling_the_run_cancels_the_task() -> None:
         assert len(log_of(url)["cancelled"]) == 1
 
 
-async def test_a_key_goes_along_and_its_lack_is_told() -> None:
+async def test_api_key_is_sent_and_missing_key_is_named() -> None:
     with obedient("--key", "s3cret") as url:
         async with A2AAgent(url=url, headers={"Authorization": "Bearer s3cret"}) as agent:
             assert (await agent.run("say hi")).text == "hi"
@@ -165,11 +165,11 @@ async def test_a_key_goes_along_and_its_lack_is_told() -> None:
 async def test_a_card_that_leads_to_another_host_is_refused() -> None:
     with obedient("--elsewhere") as url:
         async with A2AAgent(url=url) as agent:
-            with pytest.raises(AgentError, match=r"other addresses only \(192\.0\.2\.1"):
+            with pytest.raises(AgentError, match=r"has only interfaces at 192\.0\.2\.1"):
                 await agent.run("say hi")
 
 
-async def test_nobody_there_is_an_error_that_names_the_url() -> None:
+async def test_unreachable_agent_is_an_error_with_its_url() -> None:
     async with A2AAgent(url="http://127.0.0.1:9") as agent:
         with pytest.raises(AgentError, match=r"http://127\.0\.0\.1:9"):
             await agent.run("say hi")

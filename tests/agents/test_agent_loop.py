@@ -1,4 +1,4 @@
-"""`AgentLoopMiddleware`: when a loop ends, what each round is told, and what comes out."""
+"""`AgentLoopMiddleware`: the end of a loop, the input of each round, and the response."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def run(agent: Agent, *, stream: bool, session: AgentSession | None = None
 
 @pytest.mark.requirement("LP1")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_cap_comes_before_the_predicate_and_the_progress_is_recorded_after_both(stream: bool) -> None:
+async def test_limit_precedes_predicate_and_progress_is_recorded_last(stream: bool) -> None:
     order: list[str] = []
 
     def goes_on(*, iteration: int) -> tuple[bool, str]:
@@ -59,7 +59,7 @@ async def test_the_cap_comes_before_the_predicate_and_the_progress_is_recorded_a
 
 
 @pytest.mark.requirement("LP1")
-async def test_the_cap_is_ten_by_default_can_be_lifted_and_must_be_a_number_of_runs() -> None:
+async def test_limit_is_ten_by_default_and_must_be_positive() -> None:
     client = ScriptedChatClient(["again"] * 30)
     await Agent(client, middleware=[AgentLoopMiddleware(lambda: True)]).run("go")
     assert len(client.requests) == 10
@@ -95,7 +95,7 @@ async def test_callbacks_get_all_of_the_loops_values_by_name() -> None:
 
 
 @pytest.mark.requirement("LP3")
-async def test_a_whole_response_has_all_rounds_and_what_they_were_told_unless_only_the_last_is_wanted() -> None:
+async def test_response_has_all_rounds_and_inputs_unless_final_only() -> None:
     def made(*, final_only: bool) -> Agent:
         loop = AgentLoopMiddleware(until(2), inject_progress=False, return_final_only=final_only)
         return Agent(ScriptedChatClient(["one", "two"]), middleware=[loop])
@@ -108,7 +108,7 @@ async def test_a_whole_response_has_all_rounds_and_what_they_were_told_unless_on
 
 @pytest.mark.requirement("LP3")
 @pytest.mark.parametrize("final_only", [False, True])
-async def test_a_stream_yields_all_rounds_and_its_final_response_is_the_last(final_only: bool) -> None:
+async def test_stream_yields_all_rounds_and_final_response_is_the_last_round(final_only: bool) -> None:
     loop = AgentLoopMiddleware(until(2), next_message=lambda: "next", return_final_only=final_only)
     stream = Agent(ScriptedChatClient(["one", "two"]), middleware=[loop]).run("go", stream=True)
     parts = [f"{update.role}: {update.text}" async for update in stream if update.text]
@@ -143,7 +143,7 @@ async def test_a_judge_ends_the_loop_and_its_reasons_reach_the_agent(stream: boo
 
 
 @pytest.mark.requirement("LP4")
-async def test_a_judge_without_structured_output_is_read_by_its_last_line_and_unclear_means_no() -> None:
+async def test_unstructured_verdict_is_read_from_last_line_and_defaults_to_no() -> None:
     answers = ["Looks fine. VERDICT: MORE or VERDICT: DONE", "who knows", '{"answered": "maybe"}', "Good.\nVerdict: done"]
     judge, client = ScriptedChatClient(answers), ScriptedChatClient(["x"] * 9)
     await Agent(client, middleware=[AgentLoopMiddleware.with_judge(judge)]).run("go")
@@ -156,7 +156,7 @@ async def test_a_judge_without_structured_output_is_read_by_its_last_line_and_un
 
 
 @pytest.mark.requirement("LP5")
-async def test_the_progress_log_is_told_whole_without_a_session_and_its_last_entry_with_one() -> None:
+async def test_progress_log_is_complete_without_session_and_last_entry_with_one() -> None:
     def made() -> tuple[ScriptedChatClient, Agent]:
         client = ScriptedChatClient(["one", "two", "three"])
         return client, Agent(client, middleware=[AgentLoopMiddleware(until(3), next_message=lambda: "next")])
@@ -172,7 +172,7 @@ async def test_the_progress_log_is_told_whole_without_a_session_and_its_last_ent
 
 
 @pytest.mark.requirement("LP5")
-async def test_a_fresh_context_starts_each_round_from_the_original_messages_and_the_session_before_the_loop() -> None:
+async def test_fresh_context_restores_messages_and_session_before_each_round() -> None:
     client = ScriptedChatClient(["before", "one", "two"])
     agent = Agent(client)
     session = agent.create_session()

@@ -160,21 +160,21 @@ async def test_approval_is_an_interrupt_and_only_clear_yes_runs_call(
     assert (kinds(again)[-1], done) == ("RUN_ERROR", expected)
 
 
-async def test_answer_to_what_nobody_was_asked_runs_nothing_and_leaves_the_question_open(host: Hosted) -> None:
+async def test_answer_to_unknown_request_runs_nothing_and_keeps_the_open_request(host: Hosted) -> None:
     agent, done = asking([[Content.from_function_call("c1", "remove", "{}")], "Gone."])
     url = host(agent)
     resume = [{"interruptId": "c1", "status": "resolved", "payload": {"approved": True}}]
     answered = request(user("Clean."), called("c1", "remove"), resume=resume)
     events = await run(url, answered)
     assert (kinds(events), done) == (["RUN_STARTED", "RUN_ERROR"], [])
-    assert "nobody was asked" in events[-1]["message"]
+    assert "is not an open request" in events[-1]["message"]
     await run(url, request(user("Clean.")))
     assert kinds(await run(url, {**answered, "resume": [*resume, {**resume[0], "interruptId": "c2"}]}))[-1] == "RUN_ERROR"
     assert done == []
     assert (kinds(await run(url, answered))[-1], done) == ("RUN_FINISHED", ["removed"])
 
 
-def test_workflow_and_other_objects_that_are_not_agents_are_refused_when_added() -> None:
+def test_objects_that_are_not_agents_are_rejected_when_added() -> None:
     app: Any = Starlette()
     flow: Any = WorkflowBuilder(start_executor=Agent(ScriptedChatClient(["Done."]), name="a")).build()
     with pytest.raises(TypeError, match=r"not a Workflow\. .* returns its as_agent\(\)"):
@@ -206,7 +206,7 @@ async def test_body_that_is_not_a_run_is_refused_with_its_reason(host: Hosted) -
     assert answer.status_code == 400 and "not a RunAgentInput" in answer.json()["message"]
 
 
-async def test_hosted_agent_is_a_chat_client_elsewhere_and_its_events_can_be_read_in_code(host: Hosted) -> None:
+async def test_hosted_agent_works_as_remote_chat_client_and_as_event_stream(host: Hosted) -> None:
     hosted = AgentFrameworkAgent(Agent(ScriptedChatClient(["Far away.", "Near."]), name="far"))
     assert hosted.name == "far"
     response = await Agent(AGUIChatClient(endpoint=host(hosted))).run("Where?")

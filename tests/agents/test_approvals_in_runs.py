@@ -18,7 +18,7 @@ from gateway import (
     UserInputRequiredException,
     tool,
 )
-from gateway.agents.approvals import NEVER_ANSWERED, REJECTED, UNKNOWN_REQUEST
+from gateway.agents.run_approvals import NEVER_ANSWERED, REJECTED, UNKNOWN_REQUEST
 from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
 
 
@@ -47,7 +47,7 @@ def answers_to(response: Any, approved: bool = True) -> Message:
 
 @both_ways
 @pytest.mark.requirement("AP1", "AP2", "AP3", "TY7")
-async def test_a_call_that_needs_an_approval_ends_the_run_and_runs_when_it_is_given(stream: bool) -> None:
+async def test_call_that_needs_approval_ends_the_run_and_executes_once_approved(stream: bool) -> None:
     files = Files()
     agent, client = agent_of([call("remove", {"path": "/x"}), "It is gone."], files.tools)
     session = agent.create_session()
@@ -67,7 +67,7 @@ async def test_a_call_that_needs_an_approval_ends_the_run_and_runs_when_it_is_gi
 
 @both_ways
 @pytest.mark.requirement("AP3", "AP5")
-async def test_a_rejected_call_becomes_a_result_that_says_so_and_is_logged(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_rejected_call_becomes_a_result_and_is_logged(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     files = Files()
     agent, client = agent_of([call("remove", {"path": "/x"}), "As you wish."], files.tools)
     session = agent.create_session()
@@ -76,12 +76,12 @@ async def test_a_rejected_call_becomes_a_result_that_says_so_and_is_logged(strea
         answer = await run(agent, stream, answers_to(asked, approved=False), session=session)
     assert (files.done, answer.text) == ([], "As you wish.")
     assert [c.result for m in client.requests[1][0] for c in m.contents if c.type == "function_result"] == [REJECTED]
-    assert "'remove': rejected" in caplog.text
+    assert "approval rejected tool=remove" in caplog.text
 
 
 @pytest.mark.parametrize("kept_by", ["provider", "nobody"])
 @pytest.mark.requirement("AP5")
-async def test_questions_and_answers_are_logged_and_kept_by_a_history_where_a_provider_has_the_conversation(
+async def test_approvals_are_logged_and_stored_if_a_provider_keeps_the_conversation(
     kept_by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = Files()
@@ -95,8 +95,8 @@ async def test_questions_and_answers_are_logged_and_kept_by_a_history_where_a_pr
         await run(agent, False, [*before, answers_to(asked)], session=session)
 
     whose = "ours" if session else "-"
-    told = [line for line in caplog.messages if line.startswith("call c1")]
-    assert told == [f"call c1 of tool 'remove': {what} (request c1, session {whose})" for what in ("waits for an approval", "approved")]
+    told = [line for line in caplog.messages if " call=c1 " in line]
+    assert told == [f"approval {outcome} tool=remove call=c1 request=c1 session={whose}" for outcome in ("requested", "approved")]
     assert "/x" not in caplog.text and files.done == ["remove /x"]
     if session is not None:
         assert client.requests[-1][1].get("conversation_id") == "thread-1"
@@ -106,7 +106,7 @@ async def test_questions_and_answers_are_logged_and_kept_by_a_history_where_a_pr
 
 
 @pytest.mark.requirement("AP5")
-async def test_answers_about_tools_that_the_provider_runs_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_approvals_of_provider_tools_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     agent, _ = agent_of(["ran it", "again"])
     hosted = Content.from_function_call("h1", "wipe", {"disk": "a"}, additional_properties={"server_label": "disks"})
     answer = Message("user", [Content.from_function_approval_response(False, "r1", hosted)])
@@ -114,13 +114,13 @@ async def test_answers_about_tools_that_the_provider_runs_are_logged_once(caplog
     with caplog.at_level("INFO", logger="gateway.agents.approvals"):
         await run(agent, False, answer, session=session)
         await run(agent, False, "and now?", session=session)
-    told = [line for line in caplog.messages if line.startswith("call h1")]
-    assert told == [f"call h1 of tool 'wipe': rejected (request r1, session {session.session_id})"]
+    told = [line for line in caplog.messages if " call=h1 " in line]
+    assert told == [f"approval rejected tool=wipe call=h1 request=r1 session={session.session_id}"]
 
 
 @both_ways
 @pytest.mark.requirement("AP4", "C7")
-async def test_with_a_session_only_what_needs_an_answer_is_shown_and_the_rest_runs_with_it(stream: bool) -> None:
+async def test_session_holds_free_calls_until_the_approved_ones_execute(stream: bool) -> None:
     files = Files()
     agent, client = agent_of([[call("look", id="c1"), call("remove", {"path": "/x"}, "c2")], "done"], files.tools)
     session = agent.create_session()
@@ -133,20 +133,20 @@ async def test_with_a_session_only_what_needs_an_answer_is_shown_and_the_rest_ru
 
 
 @pytest.mark.requirement("AP4", "C7")
-async def test_without_a_session_every_call_of_the_batch_is_shown_and_the_caller_brings_the_conversation() -> None:
+async def test_without_session_every_call_of_the_batch_is_requested() -> None:
     files = Files()
     agent, _ = agent_of([[call("look", id="c1"), call("remove", {"path": "/x"}, "c2")], "done"], files.tools)
     asked = await run(agent, False)
     assert [request.id for request in asked.user_input_requests] == ["c1", "c2"]
     answer = await run(agent, False, [Message("user", "go"), *asked.messages, answers_to(asked)])
     assert (sorted(files.done), answer.text) == (["look", "remove /x"], "done")
-    # What the caller passed is still what it was.
+    # The caller's messages are unchanged.
     assert kinds_of(asked) == [("assistant", ["function_call", "function_call", "function_approval_request", "function_approval_request"])]
 
 
 @pytest.mark.parametrize("change", ["id", "arguments", "twice"])
 @pytest.mark.requirement("AP13")
-async def test_an_answer_counts_only_for_what_its_session_asked_and_only_once(change: str) -> None:
+async def test_answer_counts_once_and_only_for_a_request_of_its_session(change: str) -> None:
     files = Files()
     agent, client = agent_of([call("remove", {"path": "/x"}), "first", "second"], files.tools)
     session = agent.create_session()
@@ -167,7 +167,7 @@ async def test_an_answer_counts_only_for_what_its_session_asked_and_only_once(ch
 
 
 @pytest.mark.requirement("AP2")
-async def test_a_conversation_that_goes_on_without_the_answer_closes_the_call_for_the_model() -> None:
+async def test_unanswered_call_gets_an_error_result_when_the_conversation_continues() -> None:
     files = Files()
     agent, client = agent_of([call("remove", {"path": "/x"}), "something else then"], files.tools)
     session = agent.create_session()
@@ -188,7 +188,7 @@ async def test_a_model_that_asks_in_prose_has_answered() -> None:
 
 @both_ways
 @pytest.mark.requirement("TL9")
-async def test_a_pause_for_an_approval_comes_before_the_end_for_an_unknown_tool(stream: bool) -> None:
+async def test_approval_request_precedes_error_for_unknown_tool(stream: bool) -> None:
     batch = [call("nope", id="c1"), call("remove", {"path": "/x"}, "c2")]
     agent, _ = agent_of([batch], Files().tools, loop={"terminate_on_unknown_calls": True})
     response = await run(agent, stream)
@@ -197,7 +197,7 @@ async def test_a_pause_for_an_approval_comes_before_the_end_for_an_unknown_tool(
 
 @both_ways
 @pytest.mark.requirement("TL11", "C10", "TY7")
-async def test_calls_that_the_caller_answers_are_handed_back_unrun_with_the_rest_of_their_batch(stream: bool) -> None:
+async def test_batch_with_caller_tools_is_returned_without_execution(stream: bool) -> None:
     files = Files()
     declared = FunctionTool[..., Any](name="open_file", description="Opens a file.", input_model={"type": "object", "properties": {}})
     agent, client = agent_of([[call("open_file", id="c1"), call("look", id="c2")], "ok"], [declared, *files.tools])
@@ -245,7 +245,7 @@ async def test_additional_tools_that_are_only_declared_are_handed_back(stream: b
 
 
 @pytest.mark.requirement("TL11")
-async def test_a_client_alone_runs_additional_tools_and_a_provider_tool_among_them_is_refused() -> None:
+async def test_client_executes_additional_tools_and_rejects_provider_tools() -> None:
     files = Files()
     client = ScriptedChatClient([call("hidden"), "ok"])
     hidden = FunctionTool(files.look, name="hidden")
@@ -257,7 +257,7 @@ async def test_a_client_alone_runs_additional_tools_and_a_provider_tool_among_th
 
 @both_ways
 @pytest.mark.requirement("TL15")
-async def test_a_tool_that_needs_a_person_ends_the_run_with_what_it_waits_for(stream: bool) -> None:
+async def test_tool_that_needs_a_person_ends_the_run_with_its_requests(stream: bool) -> None:
     @tool
     def sign_in() -> str:
         raise UserInputRequiredException([Content.from_oauth_consent_request("https://login.example/consent")])

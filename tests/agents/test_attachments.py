@@ -15,7 +15,7 @@ import pytest
 from gateway import CallContext, FunctionTool
 from gateway.agents.attachments import MAX_ATTACHED_BYTES, MAX_ATTACHMENTS
 from gateway.agents.source import AgentSource
-from gateway.chat.resolve import ModelResolver
+from gateway.chat.model_resolver import ModelResolver
 from gateway.config.agents import AgentSettings
 from gateway.errors import AgentError, NotFound
 from gateway.tools.base import Complete, Finished, ReadOutcome, Tool
@@ -32,7 +32,7 @@ def server() -> Generator[ScriptedServer]:
         yield running
 
 
-class House(Tools):
+class FakeToolbox(Tools):
     """A tool box with resources; `read` is what was read, and for whom."""
 
     def __init__(self, *tools: Tool, **resources: Any) -> None:
@@ -48,10 +48,10 @@ class House(Tools):
 
 
 @asynccontextmanager
-async def source_of(folder: Path, server: ScriptedServer, house: House, **settings: Any) -> AsyncGenerator[AgentSource]:
+async def source_of(folder: Path, server: ScriptedServer, toolbox: FakeToolbox, **settings: Any) -> AsyncGenerator[AgentSource]:
     models = ModelResolver(endpoint(server), None)
     given = AgentSettings.model_validate(settings)
-    async with AgentSource([folder], toolbox=house, models=models, environ={}, base_dir=folder, settings=given) as source:
+    async with AgentSource([folder], toolbox=toolbox, models=models, environ={}, base_dir=folder, settings=given) as source:
         yield source
     await models.aclose()
 
@@ -63,7 +63,7 @@ async def seen(server: ScriptedServer) -> list[Any]:
 
 
 @pytest.mark.requirement("TY10")
-async def test_images_audio_files_and_links_go_to_the_model_beside_the_task(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_images_audio_files_and_links_are_sent_with_the_task(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path)
     await server.play({"text": "seen"})
     attachments: list[Any] = [
@@ -75,8 +75,8 @@ async def test_images_audio_files_and_links_go_to_the_model_beside_the_task(tmp_
         {"type": "resource_link", "uri": "notes+note://7", "name": "seven"},
         {"type": "resource_link", "uri": "https://example.com/x.png", "mimeType": "image/png", "name": "x"},
     ]
-    house = House(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
-    async with source_of(tmp_path, server, house) as source:
+    toolbox = FakeToolbox(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
+    async with source_of(tmp_path, server, toolbox) as source:
         assert (await call(source, attachments=attachments)).as_text() == "seen"
     parts = await seen(server)
     assert [part.get("text") for part in parts if part["type"] == "text"] == [
@@ -84,51 +84,51 @@ async def test_images_audio_files_and_links_go_to_the_model_beside_the_task(tmp_
     ]  # fmt: skip
     assert [p["image_url"]["url"] for p in parts if p["type"] == "image_url"] == [f"data:image/png;base64,{PIXEL}", "https://example.com/x.png"]
     assert [part["type"] for part in parts if part["type"] not in ("text", "image_url")] == ["input_audio", "file"]
-    assert house.read == [("notes+note://7", "local"), ("https://example.com/x.png", "local")]
+    assert toolbox.read == [("notes+note://7", "local"), ("https://example.com/x.png", "local")]
 
 
 @pytest.mark.parametrize(
-    ("block", "told"),
+    ("block", "message"),
     [
         ({"type": "image", "data": PIXEL}, "needs `data` (base64) and `mimeType`"),
-        ({"type": "image", "mimeType": "image/png", "data": "no base64!"}, "no base64"),
-        ({"type": "film", "data": PIXEL}, "'film' is no type"),
+        ({"type": "image", "mimeType": "image/png", "data": "no base64!"}, "is not valid base64"),
+        ({"type": "film", "data": PIXEL}, "'film' is not a type"),
         ({"type": "resource", "resource": {"uri": "file:///x"}}, "`text` or `blob`"),
         ({"type": "resource_link"}, "needs `uri`"),
         ({"type": "resource_link", "uri": "file:///etc/passwd"}, "resources/list"),
-        ({"type": "text", "text": "x" * (MAX_ATTACHED_BYTES + 1)}, "larger than"),
+        ({"type": "text", "text": "x" * (MAX_ATTACHED_BYTES + 1)}, "exceed 16777216 bytes"),
     ],
 )
-async def test_an_attachment_that_is_none_is_named_and_no_model_is_asked(
-    tmp_path: Path, server: ScriptedServer, block: Any, told: str
+async def test_invalid_attachment_is_named_and_no_model_is_called(
+    tmp_path: Path, server: ScriptedServer, block: Any, message: str
 ) -> None:
     agent_file(tmp_path)
     await server.play()
-    async with source_of(tmp_path, server, House()) as source:
+    async with source_of(tmp_path, server, FakeToolbox()) as source:
         with pytest.raises(AgentError) as caught:
             await call(source, attachments=[{"type": "text", "text": "fine"}, block])
-        with pytest.raises(AgentError, match="too many"):
+        with pytest.raises(AgentError, match="at most 20"):
             await call(source, attachments=[{"type": "text", "text": "x"}] * (MAX_ATTACHMENTS + 1))
-    assert "attachments[1]" in str(caught.value) and told in str(caught.value)
+    assert "attachments[1]" in str(caught.value) and message in str(caught.value)
     assert await server.requests() == []
 
 
-async def test_an_agent_cannot_have_another_one_read_what_it_may_not(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_agent_cannot_link_resources_for_another_agent(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path)
     await server.play({"text": "seen"})
-    house = House(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
+    toolbox = FakeToolbox(**{"notes+note://7": {"mimeType": "text/plain", "text": "the seventh"}})
     inside = CallContext().inside_agent()
-    async with source_of(tmp_path, server, house) as source:
+    async with source_of(tmp_path, server, toolbox) as source:
         with pytest.raises(AgentError, match="attach its content"):
             await call(source, inside, attachments=[{"type": "resource_link", "uri": "notes+note://7"}])
         await call(source, inside, attachments=[{"type": "resource_link", "uri": "https://example.com/"}])
-    assert house.read == []
+    assert toolbox.read == []
 
 
 async def test_an_agent_may_take_no_attachments(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path, "plain", attachments="false")
     agent_file(tmp_path, "rich")
-    async with source_of(tmp_path, server, House()) as source:
+    async with source_of(tmp_path, server, FakeToolbox()) as source:
         found = {tool.definition.name: set(tool.definition.input_schema["properties"]) for tool in await source.tools()}
     assert found == {"plain": {"task"}, "rich": {"task", "attachments"}}
 
@@ -144,32 +144,32 @@ async def test_an_image_that_a_tool_gives_reaches_the_model(tmp_path: Path, serv
 
     agent_file(tmp_path, tools="[function/look]")
     await server.play({"tool_calls": [{"name": "look", "arguments": {}}]}, {"text": "a pixel"})
-    async with source_of(tmp_path, server, House(Camera(look))) as source:
+    async with source_of(tmp_path, server, FakeToolbox(Camera(look))) as source:
         assert (await call(source)).as_text() == "a pixel"
     assert f"data:image/png;base64,{PIXEL}" in json.dumps((await server.requests())[-1]["body"])
 
 
 @pytest.mark.requirement("MW6", "HK1", "FA1")
-async def test_what_the_gateway_says_for_all_agents_goes_around_what_a_file_says(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_gateway_middleware_wraps_middleware_of_files(tmp_path: Path, server: ScriptedServer) -> None:
     (tmp_path / "around_all_agents.py").write_text(
         textwrap.dedent("""
             from gateway import LifecycleHooks, agent_middleware
 
-            heard = []
+            called = []
 
             @agent_middleware
             async def outer(context, call_next):
-                heard.append("outer")
+                called.append("outer")
                 await call_next()
 
             @agent_middleware
             async def inner(context, call_next):
-                heard.append("inner")
+                called.append("inner")
                 await call_next()
 
             class First(LifecycleHooks):
                 async def before_message_turn(self, context):
-                    heard.append(f"{type(self).__name__} {context.user_message}")
+                    called.append(f"{type(self).__name__} {context.user_message}")
 
             class Second(First):
                 pass
@@ -181,10 +181,10 @@ async def test_what_the_gateway_says_for_all_agents_goes_around_what_a_file_says
     middleware = [f"around_all_agents:{name}" for name in ("First", "outer", "Second")]
     read = {"tool_calls": [{"name": "file_access_read_file", "arguments": {"file_name": "note.txt"}}]}
     await server.play(read, {"text": "{last_tool} / {tools}"})
-    async with source_of(tmp_path, server, House(), middleware=middleware, files={"root": "data"}) as source:
+    async with source_of(tmp_path, server, FakeToolbox(), middleware=middleware, files={"root": "data"}) as source:
         assert source.problems == []
         said = (await call(source)).as_text()
-    assert sys.modules["around_all_agents"].heard == ["First go", "Second go", "outer", "inner"]
+    assert sys.modules["around_all_agents"].called == ["First go", "Second go", "outer", "inner"]
     assert said.startswith("kept here")
     assert "file_access_read_file" in said and "file_access_save_file" not in said, "read-only unless it says otherwise"
 
@@ -198,27 +198,27 @@ async def test_ready_made_middleware_is_named_with_its_arguments(tmp_path: Path,
     again = {"tool_calls": [{"name": "double", "arguments": {"n": 1}}]}
     await server.play(again, again, {"text": "{last_tool}"})
     around: list[Any] = [{"gateway:ModelTimeoutMiddleware": {"seconds": 20}}]
-    async with source_of(tmp_path, server, House(FunctionTool(double)), middleware=around) as source:
+    async with source_of(tmp_path, server, FakeToolbox(FunctionTool(double)), middleware=around) as source:
         assert source.problems == []
         said = (await call(source)).as_text()
     assert "already called" in said, said
     (tmp_path / "helper.agent.md").unlink()
     agent_file(tmp_path, middleware='[{"gateway:ModelTimeoutMiddleware": {minutes: 1}}]')
-    async with source_of(tmp_path, server, House()) as source:
+    async with source_of(tmp_path, server, FakeToolbox()) as source:
         [problem] = source.problems
     assert "ModelTimeoutMiddleware" in problem.message and "minutes" in problem.message
 
 
-async def test_middleware_for_all_agents_that_is_none_keeps_every_agent_out(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_invalid_gateway_middleware_disables_every_agent(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path)
-    async with source_of(tmp_path, server, House(), middleware=["json:loads"]) as source:
+    async with source_of(tmp_path, server, FakeToolbox(), middleware=["json:loads"]) as source:
         assert await source.tools() == []
         [problem] = source.problems
     assert problem.where == "agents.middleware" and "json:loads" in problem.message
 
 
 @pytest.mark.parametrize("own", [None, "{sinks: []}"])
-async def test_security_rules_for_all_agents_hold_unless_a_file_has_its_own(
+async def test_gateway_security_applies_to_files_without_their_own(
     tmp_path: Path, server: ScriptedServer, own: str | None
 ) -> None:
     def double(n: int) -> int:
@@ -228,6 +228,6 @@ async def test_security_rules_for_all_agents_hold_unless_a_file_has_its_own(
     agent_file(tmp_path, tools="[function/double]", **({"security": own} if own else {}))
     calls = [{"tool_calls": [{"name": "double", "arguments": {"n": n}}]} for n in (1, 2)]
     await server.play(*calls, {"text": "{last_tool}"})
-    async with source_of(tmp_path, server, House(FunctionTool(double)), security={"onViolation": "refuse"}) as source:
+    async with source_of(tmp_path, server, FakeToolbox(FunctionTool(double)), security={"onViolation": "refuse"}) as source:
         said = (await call(source)).as_text()
     assert ("Refused" in said) is (own is None), said

@@ -52,7 +52,7 @@ def results(client: ScriptedChatClient) -> list[str]:
 
 
 @pytest.mark.requirement("NM1")
-async def test_tasks_run_side_by_side_and_are_waited_for_fetched_continued_and_cleared() -> None:
+async def test_background_tasks_run_concurrently_and_can_be_awaited_continued_and_cleared() -> None:
     helper = HeldClient()
     helper.go.set()
     replies = [
@@ -83,7 +83,7 @@ async def test_tasks_run_side_by_side_and_are_waited_for_fetched_continued_and_c
 
 
 @pytest.mark.requirement("NM1")
-async def test_a_task_outlives_the_run_that_started_it_and_closing_the_provider_ends_it() -> None:
+async def test_task_outlives_its_run_until_the_provider_is_closed() -> None:
     helper = HeldClient()
     client = ScriptedChatClient([start("a"), "started", "still there"])
     provider = BackgroundAgentsProvider([Agent(helper, name="helper")])
@@ -101,7 +101,7 @@ async def test_a_task_outlives_the_run_that_started_it_and_closing_the_provider_
 
 
 @pytest.mark.requirement("NM1")
-async def test_a_task_of_a_process_that_is_gone_is_lost_and_unknown_ones_are_named() -> None:
+async def test_task_of_an_ended_process_is_lost_and_unknown_task_is_named() -> None:
     session = AgentSession()
     state = {"next_task_id": 2, "tasks": [{"id": 1, "agent_name": "helper", "description": "old", "status": "running"}]}
     session.state["background_agents"] = json.loads(json.dumps(state))
@@ -137,7 +137,7 @@ def test_agents_need_different_names() -> None:
     for agents, problem in (
         ([], "at least one"),
         ([Agent(client)], "needs a name"),
-        ([Agent(client, name="a"), Agent(client, name="A")], "called"),
+        ([Agent(client, name="a"), Agent(client, name="A")], "have the name"),
     ):
         with pytest.raises(ValueError, match=problem):
             BackgroundAgentsProvider(agents)

@@ -37,7 +37,7 @@ async def test_a_run_in_the_background_without_a_session_is_refused(server: Scri
 
 
 @pytest.mark.requirement("LR2", "LR3", "LR4")
-async def test_a_run_is_polled_by_its_token_and_its_tools_are_called_when_it_asks(server: ScriptedServer) -> None:
+async def test_background_run_is_polled_by_token_and_calls_its_tools(server: ScriptedServer) -> None:
     await server.play({"tool_calls": [{"id": "c1", "name": "look", "arguments": {"place": "attic"}}]}, {"text": "{last_tool}", "polls": 0})
     client = OpenAIChatClient("m", api_key="x", base_url=server.base_url)
     agent = Agent(client, tools=[look])

@@ -22,7 +22,7 @@ from gateway.redis import RedisHistoryProvider
 
 
 async def ask(provider: ContextProvider, *texts: str, answers: int = 9, session_id: str = "s1") -> list[list[str]]:
-    """What the model was shown in runs with these inputs, in one session."""
+    """Return the messages that the model received in runs with these inputs, in one session."""
     client = ScriptedChatClient([f"Answer {number}." for number in range(answers)])
     agent = Agent(client, context_providers=[provider])
     session = agent.create_session(session_id=session_id)
@@ -67,7 +67,7 @@ async def test_mem0_memories_of_user_are_shown_and_said_texts_are_stored() -> No
     assert client.added == [(said, {"user_id": "ada", "agent_id": "cook"})]
 
 
-async def test_mem0_memories_of_agent_are_shown_only_when_asked_for() -> None:
+async def test_mem0_memories_of_agent_need_search_agent_id() -> None:
     client = Mem0()
     provider = Mem0ContextProvider("own", client, application_id="app", search_agent_id="cook")
     (shown,) = await ask(provider, "Figs?")
@@ -81,7 +81,7 @@ async def test_failing_service_costs_memories_and_not_the_answer(caplog: pytest.
     assert "context search failed source=mem0" in caplog.text and "context not stored source=mem0" in caplog.text
 
 
-async def test_mem0_service_that_is_down_at_first_does_not_end_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unreachable_mem0_service_does_not_fail_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     client, made = Mem0(), list[str]()
 
     def make(api_key: str) -> Mem0:
@@ -248,7 +248,7 @@ async def test_search_that_is_refused_costs_documents_only(search: Search, caplo
     assert "status 403" in caplog.text
 
 
-def test_search_says_what_is_missing_or_unsupported(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_search_names_missing_and_unsupported_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("ENDPOINT", "INDEX_NAME", "API_KEY"):
         monkeypatch.delenv(f"AZURE_SEARCH_{variable}", raising=False)
     with pytest.raises(SettingNotFoundError, match="AZURE_SEARCH_ENDPOINT"):
@@ -283,7 +283,7 @@ class Stores:
 
 
 @pytest.mark.requirement("SE8")
-async def test_foundry_memories_are_shown_and_conversation_is_handed_over_step_by_step() -> None:
+async def test_foundry_memories_are_added_and_each_run_is_sent_to_the_service() -> None:
     stores = Stores()
     project = SimpleNamespace(beta=SimpleNamespace(memory_stores=stores))
     provider = FoundryMemoryProvider(memory_store_name="people", scope="ada", project_client=project, update_delay=5)
@@ -296,7 +296,7 @@ async def test_foundry_memories_are_shown_and_conversation_is_handed_over_step_b
     assert [item["role"] for item in stores.updates[0]["items"]] == ["user", "assistant"]
 
 
-def test_foundry_memory_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foundry_memory_names_missing_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FOUNDRY_PROJECT_ENDPOINT", raising=False)
     with pytest.raises(SettingNotFoundError, match="FOUNDRY_PROJECT_ENDPOINT"):
         FoundryMemoryProvider(memory_store_name="people")
@@ -332,7 +332,7 @@ def test_missing_package_is_named_with_its_extra(
     [
         ("from gateway.redis import RedisContextProvider", "SemanticMemoryProvider"),
         ("from gateway.azure import CosmosHistoryProvider", "SqlHistoryProvider"),
-        ("from gateway.openai import OpenAIResponsesClient", "Use OpenAIChatClient"),
+        ("from gateway.openai import OpenAIResponsesClient", "named OpenAIChatClient"),
         ("from gateway.azure import AzureOpenAIChatClient", r"OpenAIChatCompletionClient\(azure_endpoint=…\)"),
         ("from gateway import MCPWebsocketTool", "WebSocket"),
         ("from gateway import BaseVectorStore", "SemanticMemoryProvider"),

@@ -16,10 +16,10 @@ from gateway import CallContext, FunctionTool
 from gateway.agents.conversations import SESSION_META_KEY, ConversationLimits, Conversations
 from gateway.agents.source import AgentSource
 from gateway.auth.principal import Principal
-from gateway.chat.resolve import ModelResolver
+from gateway.chat.model_resolver import ModelResolver
 from gateway.errors import AgentError, NotFound, StorageError
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from gateway.tools.base import Complete, Tool
 from tests.fakes.openai_server import ScriptedServer, openai_server
 
@@ -66,7 +66,7 @@ class Tools:
 
 
 @dataclass
-class House:
+class Conversing:
     """An agent folder with sessions."""
 
     source: AgentSource
@@ -81,7 +81,7 @@ class House:
         return outcome
 
     async def heard(self) -> list[str]:
-        """What the model was sent last."""
+        """Return the last request to the model."""
         messages = (await self.server.requests())[-1]["body"]["messages"]
         return [f"{message['role']}: {message.get('content') or 'calls'}" for message in messages]
 
@@ -91,7 +91,7 @@ def id_of(result: Complete) -> str:
 
 
 @asynccontextmanager
-async def house(folder: Path, server: ScriptedServer, **keys: str) -> AsyncGenerator[House]:
+async def conversing(folder: Path, server: ScriptedServer, **keys: str) -> AsyncGenerator[Conversing]:
     header = {"description": "Helps.", "model": "openai-chat:scripted", **{key.replace("_", "-"): value for key, value in keys.items()}}
     lines = "\n".join(f"{key}: {value}" for key, value in header.items())
     (folder / "helper.agent.md").write_text(f"---\n{lines}\n---\nHelp.\n")
@@ -102,17 +102,17 @@ async def house(folder: Path, server: ScriptedServer, **keys: str) -> AsyncGener
     try:
         talks = Conversations(records, limits)
         async with AgentSource([folder], toolbox=Tools(), models=models, environ={}, conversations=talks, base_dir=folder) as source:
-            yield House(source, server)
+            yield Conversing(source, server)
     finally:
         await models.aclose()
         await records.aclose()
 
 
-async def test_context_providers_of_a_file_run_in_every_call_and_keep_their_state_in_the_session(
+async def test_context_providers_of_a_file_keep_their_state_in_the_session(
     tmp_path: Path, server: ScriptedServer
 ) -> None:
     await server.play(ECHO)
-    async with house(tmp_path, server, context_providers="my_providers:Counting") as place:
+    async with conversing(tmp_path, server, context_providers="my_providers:Counting") as place:
         session = id_of(await place.say("one", "new"))
         await place.say("two", session)
         assert (await place.heard())[0] == "system: Help.\n\nRun 2 for ada."
@@ -133,23 +133,23 @@ async def test_context_providers_of_a_file_run_in_every_call_and_keep_their_stat
 async def test_a_provider_that_cannot_be_had_is_a_problem_of_its_file(
     tmp_path: Path, server: ScriptedServer, reference: str, said: str
 ) -> None:
-    async with house(tmp_path, server, context_providers=f"'{reference}'") as place:
+    async with conversing(tmp_path, server, context_providers=f"'{reference}'") as place:
         assert await place.source.tools() == []
         [problem] = place.source.problems
     assert said in problem.message and "context-providers" in problem.message
 
 
-async def test_a_turn_that_cannot_be_stored_still_gives_its_answer_and_says_so(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_turn_that_cannot_be_stored_returns_answer_and_error(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
-    async with house(tmp_path, server, context_providers="my_providers:unstorable") as place:
+    async with conversing(tmp_path, server, context_providers="my_providers:unstorable") as place:
         result = await place.say("one", "new")
     assert result.is_error and result.content[0]["text"] == "ok one"
-    assert "could not be stored" in result.content[1]["text"] and SESSION_META_KEY not in result.result["_meta"]
+    assert "was not stored" in result.content[1]["text"] and SESSION_META_KEY not in result.result["_meta"]
 
 
 async def test_a_session_that_was_damaged_is_named_and_left_as_it_is(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
-    async with house(tmp_path, server) as place:
+    async with conversing(tmp_path, server) as place:
         session = id_of(await place.say("one", "new"))
         with closing(sqlite3.connect(tmp_path / "state" / "gateway.db")) as raw, raw:
             raw.execute("UPDATE sessions SET state = '{torn'")
@@ -165,7 +165,7 @@ async def test_a_session_that_was_damaged_is_named_and_left_as_it_is(tmp_path: P
 async def test_a_caller_has_its_own_sessions_and_an_agent_too(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
     (tmp_path / "other.agent.md").write_text("---\ndescription: Other.\nmodel: openai-chat:scripted\n---\nHelp.\n")
-    async with house(tmp_path, server) as place:
+    async with conversing(tmp_path, server) as place:
         session = id_of(await place.say("one", "new"))
         with pytest.raises(NotFound):
             await place.say("two", session, caller="bob")
@@ -189,10 +189,10 @@ async def test_a_caller_has_its_own_sessions_and_an_agent_too(tmp_path: Path, se
                                                          "assistant: calls", "tool: seen"]),
     ],
 )  # fmt: skip
-async def test_a_file_says_what_the_model_no_longer_sees(tmp_path: Path, server: ScriptedServer, written: str, seen: list[str]) -> None:
+async def test_compaction_key_shortens_model_input(tmp_path: Path, server: ScriptedServer, written: str, seen: list[str]) -> None:
     calling = {"tool_calls": [{"name": "look"}], "when": {"last_role": "user"}, "repeat": True}
     await server.play(calling, {"text": "done", "when": {"last_role": "tool"}, "repeat": True})
-    async with house(tmp_path, server, compaction=written, tools="[function/look]") as place:
+    async with conversing(tmp_path, server, compaction=written, tools="[function/look]") as place:
         session = id_of(await place.say("one", "new"))
         await place.say("two", session)
         assert await place.heard() == ["system: Help.", *seen]
@@ -200,7 +200,7 @@ async def test_a_file_says_what_the_model_no_longer_sees(tmp_path: Path, server:
 
 async def test_a_model_of_the_agent_summarises_a_long_session(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play({"text": "They counted.", "when": {"contains": "Summarise"}, "repeat": True}, ECHO)
-    async with house(tmp_path, server, compaction="{strategy: summarization, keep: 1, threshold: 1}") as place:
+    async with conversing(tmp_path, server, compaction="{strategy: summarization, keep: 1, threshold: 1}") as place:
         session = id_of(await place.say("one", "new"))
         await place.say("two", session)
         assert await place.heard() == ["system: Help.", "assistant: They counted.", "user: two"]
@@ -220,21 +220,21 @@ async def test_a_model_of_the_agent_summarises_a_long_session(tmp_path: Path, se
 async def test_a_compaction_that_makes_no_sense_is_a_problem_of_its_file(
     tmp_path: Path, server: ScriptedServer, written: str, said: str
 ) -> None:
-    async with house(tmp_path, server, compaction=written) as place:
+    async with conversing(tmp_path, server, compaction=written) as place:
         [problem] = place.source.problems
     assert said in problem.message
 
 
 @pytest.mark.requirement("SE22", "CP1")
-async def test_a_summary_is_written_once_and_the_next_turns_go_on_from_it(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_summary_is_written_once_and_used_by_later_turns(tmp_path: Path, server: ScriptedServer) -> None:
     summary = {"when": {"contains": "[assistant]"}, "text": "They said one and two.", "repeat": True}
     await server.play(summary, ECHO)
     keys = {"compaction": "{strategy: summarization, keep: 2, threshold: 3}"}
-    async with house(tmp_path, server, **keys) as here:
+    async with conversing(tmp_path, server, **keys) as here:
         session = id_of(await here.say("one", "new"))
         for task in ("two", "three", "four"):
             await here.say(task, session)
-    async with house(tmp_path, server, **keys) as again:
+    async with conversing(tmp_path, server, **keys) as again:
         await again.say("five", session)
         assert await again.heard() == [
             "system: Help.", "assistant: They said one and two.", "assistant: ok three", "user: four", "assistant: ok four", "user: five",
@@ -249,9 +249,9 @@ async def test_a_summary_is_written_once_and_the_next_turns_go_on_from_it(tmp_pa
 
 
 @pytest.mark.requirement("NM1")
-async def test_an_agent_with_a_memory_is_told_what_its_caller_said_in_another_session(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_memory_recalls_what_the_caller_said_in_another_session(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
-    async with house(tmp_path, server, memory="{embedding: openai:embed, min-similarity: -1}") as here:
+    async with conversing(tmp_path, server, memory="{embedding: openai:embed, min-similarity: -1}") as here:
         await here.say("I like figs.")
         await here.say("Somebody else's.", caller="bob")
         await here.say("What do I like?", "new")

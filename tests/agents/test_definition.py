@@ -16,11 +16,11 @@ from gateway.errors import AgentError
         ("remote: {a2a: 'https://x.example', ag-ui: 'https://x.example'}", "exactly one of `a2a` and `ag-ui`"),
         ("remote: {headers: {A: b}}", "exactly one of `a2a` and `ag-ui`"),
         ("remote: {a2a: 'x.example'}", "'x.example' is not an http(s) URL"),
-        ("remote: {a2a: 'https://x.example'}\nmodel: auto\nmax-turns: 3", "`max-turns`, `model` can say nothing about a remote agent"),
+        ("remote: {a2a: 'https://x.example'}\nmodel: auto\nmax-turns: 3", "`max-turns`, `model` cannot be set for a remote agent"),
         ("remote: {url: 'https://x.example'}", "remote.url"),
     ],
 )
-def test_a_remote_agent_that_makes_no_sense_is_refused_with_the_key(tmp_path: Path, keys: str, says: str) -> None:
+def test_invalid_remote_key_is_rejected_by_name(tmp_path: Path, keys: str, says: str) -> None:
     path = tmp_path / "far.agent.md"
     path.write_text(f"---\ndescription: d\n{keys}\n---\n")
     with pytest.raises(AgentError) as caught:

@@ -9,14 +9,14 @@ import pytest
 import gateway
 from gateway import Agent, BaseChatClient, ChatResponse, Message, ScriptedChatClient, WorkflowBuilder
 from gateway.former import FORMER
-from tests.house.documents import read
+from tests.architecture.documents import read
 
 
 @pytest.mark.requirement("C4", "TY13")
-def test_former_name_says_what_it_is_now() -> None:
-    with pytest.raises(ImportError, match="'ChatAgent'; use Agent, its name now"):
+def test_former_name_names_its_replacement() -> None:
+    with pytest.raises(ImportError, match="'ChatAgent': use Agent"):
         exec("from gateway import ChatAgent")  # as a program's own line
-    with pytest.raises(AttributeError, match="'AgentThread'; use AgentSession"):
+    with pytest.raises(AttributeError, match="'AgentThread': use AgentSession"):
         getattr(gateway, "AgentThread")  # noqa: B009  # a type checker knows that the name is not there
     assert getattr(gateway, "ChatAgent", None) is None
     for now in FORMER.values():
@@ -27,7 +27,7 @@ def test_former_name_says_what_it_is_now() -> None:
 
 
 @pytest.mark.requirement("C2", "C4")
-def test_former_methods_and_arguments_of_an_agent_say_what_replaced_them() -> None:
+def test_former_methods_and_arguments_name_their_replacements() -> None:
     agent: Any = Agent(ScriptedChatClient(["ok"]))
     with pytest.raises(AttributeError, match=r"'run_stream'; use run\(…, stream=True\)"):
         agent.run_stream("go")
@@ -45,14 +45,14 @@ def test_former_methods_and_arguments_of_an_agent_say_what_replaced_them() -> No
         agent.client.get_streaming_response("go")
 
 
-def test_an_agent_over_anything_but_a_client_is_refused_when_it_is_made() -> None:
+def test_agent_without_a_chat_client_is_rejected() -> None:
     name: Any = "gpt"
     with pytest.raises(TypeError, match="needs a chat client, not 'gpt'"):
         Agent(name)
 
 
 @pytest.mark.requirement("CL2", "C3")
-def test_a_second_hook_for_streams_is_refused_where_its_class_is_defined() -> None:
+def test_second_stream_hook_is_rejected_at_class_definition() -> None:
     with pytest.raises(TypeError, match=r"TwoHooks\._inner_get_streaming_response would never be called"):
 
         class TwoHooks(BaseChatClient[Any]):  # pyright: ignore[reportUnusedClass]  # it is not made

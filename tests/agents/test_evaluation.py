@@ -51,7 +51,7 @@ async def rests_on(query: str, context: str | None, tools: Sequence[object] | No
     return {"score": 0.9 if context and tools and query else 0.1, "threshold": 0.8, "reason": "by the book"}
 
 
-async def test_an_agent_is_asked_and_its_answers_are_judged_by_checks_that_run_here() -> None:
+async def test_agent_answers_are_judged_by_local_checks() -> None:
     weather = Content.from_function_call("c", "get_weather", arguments='{"city": "Oslo", "days": 1}')
     agent = Agent(ScriptedChatClient([[weather], "Rain in Oslo", "Who knows?"]), name="helper", tools=get_weather)
     checks = (keyword_check("OSLO"), is_short, rests_on, tool_called_check("get_weather"), tool_calls_present, tool_call_args_match)
@@ -75,7 +75,7 @@ async def test_an_agent_is_asked_and_its_answers_are_judged_by_checks_that_run_h
         results.assert_no_failed_items()
 
 
-async def test_each_query_is_asked_as_often_as_told_and_answers_given_elsewhere_are_judged_too() -> None:
+async def test_queries_are_repeated_and_existing_responses_are_judged() -> None:
     seen: list[tuple[str, str]] = []
 
     @evaluator
@@ -98,7 +98,7 @@ def need_verdict(verdict: bool) -> bool:
     return verdict
 
 
-async def test_what_does_not_fit_together_is_said_before_anything_runs() -> None:
+async def test_inconsistent_arguments_are_rejected_before_any_run() -> None:
     agent = Agent(ScriptedChatClient([]))
     answer = AgentResponse(messages=[Message("assistant", ["x"])])
     for match, arguments in (
@@ -115,7 +115,7 @@ async def test_what_does_not_fit_together_is_said_before_anything_runs() -> None
         evaluator(need_verdict)
 
 
-async def test_a_check_that_returns_no_verdict_or_fails_ends_the_evaluation_with_its_own_error() -> None:
+async def test_failing_check_ends_the_evaluation_with_its_error() -> None:
     item = EvalItem([Message("user", ["q"]), Message("assistant", ["a"])])
     for value, match in (("yes", "unsupported type str"), ({"score": "high"}, "non-numeric"), ({"passed": "no"}, "non-boolean")):
         def says(response: str, value: object = value) -> object:
@@ -125,7 +125,7 @@ async def test_a_check_that_returns_no_verdict_or_fails_ends_the_evaluation_with
             await LocalEvaluator(evaluator(says)).evaluate([item])
 
 
-def test_a_conversation_is_split_at_its_last_or_first_question_or_where_a_function_says() -> None:
+def test_conversation_is_split_at_last_or_first_question_or_by_a_function() -> None:
     talk = [Message(role, [text]) for role, text in (("user", "q1"), ("assistant", "a1"), ("user", "q2"), ("assistant", "a2"))]
     assert (EvalItem(talk).query, EvalItem(talk).response) == ("q1 q2", "a2")
     full = EvalItem(talk, split_strategy=ConversationSplit.FULL)

@@ -30,7 +30,7 @@ def calls(*names_and_arguments: tuple[str, dict[str, Any]]) -> list[dict[str, An
 
 
 @pytest.mark.requirement("LP4")
-async def test_an_agent_file_loops_until_its_judge_is_content_and_tells_of_each_round(server: ScriptedServer, tmp_path: Path) -> None:
+async def test_loop_until_repeats_until_the_judge_agrees_and_reports_each_round(server: ScriptedServer, tmp_path: Path) -> None:
     verdicts = [{"text": json.dumps({"answered": False, "reasoning": "no source"})}, {"text": json.dumps({"answered": True})}]
     await server.play({"text": "draft"}, verdicts[0], {"text": "final"}, verdicts[1])
     agent_file(tmp_path, loop_until="{criteria: [names a source], max: 3}")

@@ -61,7 +61,7 @@ async def test_an_agent_saves_reads_lists_searches_and_deletes(kind: str, tmp_pa
 
 
 @pytest.mark.requirement("FA3", "FA2")
-async def test_what_goes_wrong_is_said_in_words_without_the_machines_paths(tmp_path: Path) -> None:
+async def test_errors_are_texts_without_local_paths(tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     (tmp_path / "files" / "folder").mkdir()
     found = await outcomes(

@@ -15,7 +15,7 @@ import pytest
 
 from gateway.agents.files.disk import FileSystemAgentFileStore
 from gateway.agents.files.store import AgentFileStore, InMemoryAgentFileStore
-from gateway.storage.contained import ContainedFolder
+from gateway.storage.contained_folder import ContainedFolder
 
 BAD_PATHS = ["../up", "a/../../up", "/etc/passwd", "\\windows", "C:/x", "a/./b", "", "  ", "a/", "nul\0l", "a\nb"]
 
@@ -43,7 +43,7 @@ async def test_a_store_writes_reads_lists_and_deletes_below_its_root(store: Agen
 
 
 @pytest.mark.requirement("FA1")
-async def test_writing_without_overwrite_lets_exactly_one_of_many_writers_win(store: AgentFileStore) -> None:
+async def test_exactly_one_of_concurrent_writers_without_overwrite_wins(store: AgentFileStore) -> None:
     lost: list[int] = []
 
     async def write(number: int) -> None:
@@ -64,7 +64,7 @@ async def test_writing_without_overwrite_lets_exactly_one_of_many_writers_win(st
 
 
 @pytest.mark.requirement("FA1", "FA4")
-async def test_a_search_gives_names_relative_to_the_folder_snippets_and_line_numbers_from_one(store: AgentFileStore) -> None:
+async def test_search_returns_relative_names_snippets_and_line_numbers(store: AgentFileStore) -> None:
     await store.write_file("notes.md", "x" * 80 + "\nan ERROR here\r\n" + "y" * 80)
     await store.write_file("logs/a/run.log", "error one\nfine\nError two")
     await store.write_file("logs/run.txt", "all fine")
@@ -90,7 +90,7 @@ async def test_a_search_gives_names_relative_to_the_folder_snippets_and_line_num
 
 @pytest.mark.requirement("FA2")
 @pytest.mark.parametrize("path", BAD_PATHS)
-async def test_a_path_that_is_not_plainly_relative_is_refused_by_every_operation(store: AgentFileStore, path: str) -> None:
+async def test_every_operation_rejects_paths_that_are_not_relative(store: AgentFileStore, path: str) -> None:
     for operation in (store.read_file, store.delete_file, store.file_exists):
         with pytest.raises(ValueError, match="Invalid path"):
             await operation(path)
@@ -123,7 +123,7 @@ async def test_a_pattern_that_backtracks_forever_is_stopped(make: Callable[..., 
 
 
 @pytest.mark.requirement("FA2")
-async def test_files_that_are_not_text_or_too_large_are_refused_and_left_out_of_a_search(tmp_path: Path) -> None:
+async def test_binary_and_oversized_files_are_rejected_and_not_searched(tmp_path: Path) -> None:
     store = FileSystemAgentFileStore(tmp_path)
     (tmp_path / "image.png").write_bytes(b"\xff\xfe needle")
     (tmp_path / "text.md").write_text("needle")
@@ -182,7 +182,7 @@ async def test_hard_link_is_neither_read_nor_searched_and_the_file_outside_stays
 
 
 def test_file_that_is_just_being_made_can_be_read(tmp_path: Path) -> None:
-    """`write` gives a new file two names for a moment: whoever reads it then gets its content."""
+    """`write` gives a new file two names for a moment; a read at that time returns its content."""
     folder = ContainedFolder(tmp_path)
     stop = threading.Event()
     failures: list[Exception] = []
@@ -214,7 +214,7 @@ def test_leftover_of_a_killed_writer_does_not_hide_its_file(tmp_path: Path) -> N
 
 
 @pytest.mark.requirement("FA2")
-def test_a_folder_that_is_swapped_for_a_link_again_and_again_never_lets_anything_out(tmp_path: Path) -> None:
+def test_folder_swapped_for_a_link_never_leaks_files(tmp_path: Path) -> None:
     """A second thread swaps while we read and write; at no moment may the outside be seen or changed."""
     outside = tmp_path / "outside"
     outside.mkdir()
@@ -229,7 +229,7 @@ def test_a_folder_that_is_swapped_for_a_link_again_and_again_never_lets_anything
         for number in itertools.count():
             if stop.is_set():
                 return
-            with contextlib.suppress(OSError):  # the writer may have made the folder anew in between
+            with contextlib.suppress(OSError):  # the writer may have created the folder again in between
                 inside.rename(folder.root / f"parked{number}")
                 inside.symlink_to(outside, target_is_directory=True)
                 inside.unlink()

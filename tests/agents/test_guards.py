@@ -71,7 +71,7 @@ class StallingClient(BaseChatClient):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_model_call_that_failed_in_passing_is_made_again_and_others_are_not(stream: bool) -> None:
+async def test_only_temporary_model_failures_are_retried(stream: bool) -> None:
     retry = ModelRetryMiddleware(attempts=3, base_seconds=0)
     client = ScriptedChatClient([BUSY, BUSY, "fine"])
     assert (await run(Agent(client, middleware=[retry]), stream=stream)).text == "fine"
@@ -83,7 +83,7 @@ async def test_a_model_call_that_failed_in_passing_is_made_again_and_others_are_
         assert len(client.requests) == made
 
 
-async def test_a_streamed_answer_is_not_begun_anew_once_a_part_was_handed_on() -> None:
+async def test_stream_is_not_retried_after_its_first_part() -> None:
     client = StallingClient()
     agent = Agent(client, middleware=[ModelRetryMiddleware(base_seconds=0), ModelTimeoutMiddleware(0.05)])
     seen: list[str] = []
@@ -130,7 +130,7 @@ async def test_a_model_that_does_not_go_on_is_given_up(stream: bool) -> None:
     assert (await run(Agent(ScriptedChatClient(["quick"]), middleware=[ModelTimeoutMiddleware(5)]), stream=stream)).text == "quick"
 
 
-async def test_a_tool_that_works_too_long_is_stopped_and_the_model_reads_that() -> None:
+async def test_tool_timeout_is_reported_to_the_model() -> None:
     stopped = anyio.Event()
 
     @tool
@@ -149,7 +149,7 @@ async def test_a_tool_that_works_too_long_is_stopped_and_the_model_reads_that() 
 
     client = ScriptedChatClient([[call("slow", "1"), call("quick", "2")], "done"])
     await Agent(client, tools=[slow, quick], middleware=[ToolTimeoutMiddleware(30, tools={"sl*": 0.05})]).run("go")
-    assert "timed out after 0.05 s" in results(client)[0]
+    assert "did not finish within 0.05 s" in results(client)[0]
     assert results(client)[1] == "quick"
     assert stopped.is_set()
 
@@ -157,7 +157,7 @@ async def test_a_tool_that_works_too_long_is_stopped_and_the_model_reads_that() 
 # -- rate ----------------------------------------------------------------------------------------------------------
 
 
-async def test_calls_over_the_rate_fail_where_they_would_wait_too_long_and_wait_otherwise() -> None:
+async def test_calls_over_the_rate_wait_or_fail_after_the_maximum_wait() -> None:
     agent = Agent(ScriptedChatClient(["x"] * 40), middleware=[ModelRateLimitMiddleware(1, burst=2, max_wait_seconds=0)])
     failed: list[ModelError] = []
 
@@ -194,7 +194,7 @@ async def test_a_model_reads_when_a_tool_may_be_called_again() -> None:
 # -- cache ---------------------------------------------------------------------------------------------------------
 
 
-async def test_a_named_tools_results_are_taken_from_memory_and_errors_are_not() -> None:
+async def test_tool_results_are_cached_and_errors_are_not() -> None:
     counts: dict[str, int] = {}
 
     async def act(q: str) -> str:
@@ -212,7 +212,7 @@ async def test_a_named_tools_results_are_taken_from_memory_and_errors_are_not() 
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_same_request_is_answered_from_memory_and_another_is_not(stream: bool) -> None:
+async def test_equal_model_requests_are_answered_from_the_cache(stream: bool) -> None:
     client = ScriptedChatClient(["one", "two", "three"])
     agent = Agent(client, middleware=[ModelCacheMiddleware(max_entries=1)])
     said = [(await run(agent, text, stream=stream)).text for text in ("a", "a", "b", "a")]
@@ -231,7 +231,7 @@ async def test_a_cached_answer_expires() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_personal_data_does_not_reach_the_model_and_comes_back_for_tools_and_user(stream: bool) -> None:
+async def test_personal_data_is_hidden_from_the_model_and_restored_for_tools_and_user(stream: bool) -> None:
     sent: list[str] = []
 
     @tool
@@ -255,7 +255,7 @@ async def test_personal_data_does_not_reach_the_model_and_comes_back_for_tools_a
     assert client.requests[0][1].get("instructions", "") == client.requests[1][1].get("instructions", "")
 
 
-async def test_a_detector_of_ones_own_may_be_used_and_placeholders_kept() -> None:
+async def test_custom_detector_and_unrestored_placeholders() -> None:
     def names(text: str) -> list[Finding]:
         return [Finding(match.start(), match.end(), "PERSON") for match in re.finditer(r"Ada|Grace", text)]
 
@@ -268,7 +268,7 @@ async def test_a_detector_of_ones_own_may_be_used_and_placeholders_kept() -> Non
 # -- repeated calls ------------------------------------------------------------------------------------------------
 
 
-async def test_a_call_made_again_and_again_is_refused_and_then_ends_the_run() -> None:
+async def test_repeated_call_is_refused_and_then_ends_the_run() -> None:
     counts: list[str] = []
 
     @tool
@@ -289,4 +289,4 @@ async def test_a_call_made_again_and_again_is_refused_and_then_ends_the_run() ->
 
     client = ScriptedChatClient([[call("look", q="same")], "done"])
     await Agent(client, tools=[look], middleware=[breaker]).run("go")
-    assert results(client) == ["nothing"]  # each run counts anew
+    assert results(client) == ["nothing"]  # each run starts a new count

@@ -30,7 +30,7 @@ from gateway import lifecycle as contexts
 from gateway.agents.lifecycle.sealed import MAY_ASSIGN
 from gateway.errors import AskExpired, AskUnavailable, MiddlewareFailure, ModelError, ToolFailed
 from gateway.lifecycle import HookEvent, HookEvents
-from tests.house.documents import code_of, read, rows, section
+from tests.architecture.documents import code_of, read, rows, section
 
 pytestmark = pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning")
 
@@ -113,7 +113,7 @@ class Notes(LifecycleHooks):
 
 @pytest.mark.requirement("HK1", "HK2", "HK3", "HK4", "HK5", "HK7", "HK9", "HK10", "HK11", "HK12")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_before_hooks_run_in_order_after_hooks_reversed_and_the_last_wrap_is_outermost(stream: bool) -> None:
+async def test_before_hooks_run_in_order_and_after_hooks_in_reverse(stream: bool) -> None:
     notes: list[str] = []
     client = ScriptedChatClient([call("add", a=1, b=2), "three"])
     response = await run(agent_of(client, Notes("A", notes), Notes("B", notes)), stream=stream)
@@ -128,7 +128,7 @@ async def test_before_hooks_run_in_order_after_hooks_reversed_and_the_last_wrap_
 
 
 @pytest.mark.requirement("HK2", "HK3", "HK4")
-async def test_hooks_change_the_message_its_history_the_messages_of_a_call_and_the_turns_messages() -> None:
+async def test_hooks_change_message_history_call_and_turn_messages() -> None:
     class Changes(LifecycleHooks):
         async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
             context.user_message = context.user_message.upper()
@@ -154,7 +154,7 @@ async def test_hooks_change_the_message_its_history_the_messages_of_a_call_and_t
 @pytest.mark.requirement("HK2", "HK3", "HK16")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("by_call", [False, True], ids=["stored by run", "stored by call"])
-async def test_hooks_see_and_change_what_the_session_remembers(stream: bool, by_call: bool) -> None:
+async def test_hooks_read_and_change_the_session_history(stream: bool, by_call: bool) -> None:
     seen: list[list[str]] = []
 
     class Changes(LifecycleHooks):
@@ -179,7 +179,7 @@ async def test_hooks_see_and_change_what_the_session_remembers(stream: bool, by_
 
 
 @pytest.mark.requirement("HK2", "HK16", "SE12")
-async def test_history_is_loaded_once_and_a_run_whose_hooks_do_not_look_loads_as_ever() -> None:
+async def test_history_is_loaded_once_with_and_without_history_hooks() -> None:
     loads: list[str | None] = []
 
     class Counting(InMemoryHistoryProvider):
@@ -199,7 +199,7 @@ async def test_history_is_loaded_once_and_a_run_whose_hooks_do_not_look_loads_as
 
 @pytest.mark.requirement("HK2", "LP1")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_loop_inside_the_hooks_shows_each_round_what_the_rounds_before_it_said(stream: bool) -> None:
+async def test_loop_inside_hooks_passes_earlier_rounds_on(stream: bool) -> None:
     def once_more(iteration: int) -> bool:
         return iteration < 2
 
@@ -213,7 +213,7 @@ async def test_a_loop_inside_the_hooks_shows_each_round_what_the_rounds_before_i
 
 @pytest.mark.requirement("HK3", "HK16")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_final_response_of_whole_and_streamed_turns_has_the_messages_that_hooks_left(stream: bool) -> None:
+async def test_final_response_has_the_messages_that_hooks_set(stream: bool) -> None:
     class Cuts(LifecycleHooks):
         async def after_message_turn(self, context: contexts.MessageTurnContext) -> None:
             assert [message.text for message in context.turn_history] == ["hello"]
@@ -224,7 +224,7 @@ async def test_the_final_response_of_whole_and_streamed_turns_has_the_messages_t
 
 
 @pytest.mark.requirement("HK2", "HK3", "HK4", "HK5", "HK7", "HK8", "HK9", "HK10", "HK11", "HK12", "HK13", "HK16")
-async def test_every_hook_knows_the_agent_the_conversation_and_the_runs_options() -> None:
+async def test_every_hook_has_agent_conversation_and_run_options() -> None:
     seen: dict[str, tuple[Any, ...]] = {}
 
     def noted(name: str) -> Any:
@@ -285,7 +285,7 @@ async def test_a_model_call_may_be_skipped_with_an_answer_in_its_place(stream: b
 
 @pytest.mark.requirement("HK5")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_wrap_hook_tries_again_with_a_changed_copy_of_the_request(stream: bool) -> None:
+async def test_wrap_hook_retries_with_a_changed_request(stream: bool) -> None:
     class Fallback(LifecycleHooks):
         async def wrap_model_call(self, request: contexts.ModelRequest, handler: contexts.ModelHandler) -> ChatResponse:
             try:
@@ -302,7 +302,7 @@ async def test_a_wrap_hook_tries_again_with_a_changed_copy_of_the_request(stream
 
 
 @pytest.mark.requirement("HK6")
-async def test_the_streaming_form_sees_each_part_and_none_means_the_simple_form() -> None:
+async def test_streaming_hook_receives_each_part_or_falls_back() -> None:
     class Shouting(LifecycleHooks):
         def wrap_model_call_streaming(
             self, request: contexts.ModelRequest, handler: contexts.ModelStreamHandler
@@ -341,7 +341,7 @@ async def test_all_tools_of_an_answer_may_be_dropped(stream: bool) -> None:
 
 @pytest.mark.requirement("HK8")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_batch_hook_runs_once_for_several_calls_and_never_for_one_and_may_block_some(stream: bool) -> None:
+async def test_batch_hook_runs_once_for_several_calls_and_can_block_some(stream: bool) -> None:
     batches: list[list[str]] = []
 
     class Batch(LifecycleHooks):
@@ -357,7 +357,7 @@ async def test_the_batch_hook_runs_once_for_several_calls_and_never_for_one_and_
 
 
 @pytest.mark.requirement("HK9", "HK10")
-async def test_a_function_may_be_blocked_changed_or_answered_from_elsewhere() -> None:
+async def test_function_hook_can_block_change_or_answer_a_call() -> None:
     class Guard(LifecycleHooks):
         async def before_function(self, context: contexts.FunctionContext) -> None:
             with pytest.raises(MiddlewareFailure, match=r"`arguments` cannot be changed here.*override\(arguments=…\)"):
@@ -374,7 +374,7 @@ async def test_a_function_may_be_blocked_changed_or_answered_from_elsewhere() ->
 
 
 @pytest.mark.requirement("HK9", "HK11")
-async def test_a_function_hook_knows_whose_tool_it_is_and_after_it_what_came_of_the_call() -> None:
+async def test_function_hook_has_toolkit_and_result() -> None:
     seen: list[tuple[str, str | None, Any, str | None]] = []
 
     class Adding(ContextProvider):
@@ -404,7 +404,7 @@ async def test_a_function_hook_knows_whose_tool_it_is_and_after_it_what_came_of_
 
 @pytest.mark.requirement("HK3", "HK11", "HK12", "HK13")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_errors_are_told_once_in_reverse_order_with_their_source_and_after_hooks_still_run(stream: bool) -> None:
+async def test_error_hooks_run_once_in_reverse_order_and_after_hooks_still_run(stream: bool) -> None:
     notes: list[str] = []
     client = ScriptedChatClient([call("fail"), ModelError("down")])
     with pytest.raises(ModelError):
@@ -420,7 +420,7 @@ async def test_errors_are_told_once_in_reverse_order_with_their_source_and_after
 @pytest.mark.requirement("HK13")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("source", ["model_call", "tool_call", "iteration", "message_turn"])
-async def test_an_error_hook_may_end_the_run_with_a_reason_wherever_the_error_is(source: str, stream: bool) -> None:
+async def test_error_hook_can_end_the_run_with_a_reason(source: str, stream: bool) -> None:
     class Ends(LifecycleHooks):
         async def before_iteration(self, context: contexts.IterationContext) -> None:
             if source == "iteration":
@@ -448,7 +448,7 @@ class Count:
 
 
 @pytest.mark.requirement("HK14")
-async def test_state_is_typed_seen_at_once_by_the_next_hook_and_changed_together_with_the_turns_or_not_at_all() -> None:
+async def test_state_updates_are_typed_atomic_and_visible_to_the_next_hook() -> None:
     seen: list[int] = []
 
     class Counts(LifecycleHooks):
@@ -475,7 +475,7 @@ async def test_state_is_typed_seen_at_once_by_the_next_hook_and_changed_together
 
 
 @pytest.mark.requirement("HK15")
-async def test_events_go_out_and_a_request_waits_for_the_answer_to_exactly_itself() -> None:
+async def test_events_are_sent_and_requests_wait_for_their_own_response() -> None:
     told: list[HookEvent] = []
 
     async def listen(event: HookEvent) -> None:
@@ -504,7 +504,7 @@ async def test_events_go_out_and_a_request_waits_for_the_answer_to_exactly_itsel
 
 
 @pytest.mark.requirement("HK16")
-def test_the_table_of_properties_is_what_the_contexts_have() -> None:
+def test_documented_properties_match_the_contexts() -> None:
     named = {cells[0].strip("`"): set(code_of(cells[2])) for cells in rows(section(read("docs/middleware.md"), "### Properties"))}
     kinds = [
         contexts.MessageTurnContext,
@@ -528,7 +528,7 @@ def test_the_table_of_properties_is_what_the_contexts_have() -> None:
 
 
 @pytest.mark.requirement("HK1")
-async def test_runs_side_by_side_and_agents_inside_agents_have_their_own_turns() -> None:
+async def test_concurrent_and_nested_runs_have_their_own_turns() -> None:
     notes: list[str] = []
     inner = Agent(ScriptedChatClient(["inner"] * 4), name="inner", middleware=lifecycle_middleware(Notes("I", notes)))
     client = ScriptedChatClient([call("inner", task="x"), "outer"])

@@ -36,7 +36,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWar
 @pytest.mark.requirement("HK2", "HK16")
 @pytest.mark.parametrize("place", [0, 99], ids=["first", "last"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_message_that_a_hook_adds_is_shown_in_its_turn_and_not_stored(stream: bool, place: int) -> None:
+async def test_message_added_by_a_hook_is_sent_and_not_stored(stream: bool, place: int) -> None:
     class Adds(LifecycleHooks):
         async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
             context.history.insert(place, Message("system", ["a note"]))
@@ -54,7 +54,7 @@ async def test_message_that_a_hook_adds_is_shown_in_its_turn_and_not_stored(stre
 
 
 @pytest.mark.requirement("HK2", "SE14")
-async def test_input_of_the_run_is_stored_beside_messages_that_a_hook_adds() -> None:
+async def test_run_input_is_stored_without_messages_added_by_hooks() -> None:
     class Adds(LifecycleHooks):
         async def before_message_turn(self, context: contexts.MessageTurnContext) -> None:
             context.history.insert(0, Message("system", ["a note"]))
@@ -138,7 +138,7 @@ class _Waits(LifecycleHooks):
 @pytest.mark.requirement("MW5")
 @pytest.mark.parametrize(
     ("hook", "reason"),
-    [(LifecycleHooks, r"is a class; pass an object of it: LifecycleHooks\(\)"), ("x", "'x' is not one"), (_Waits(), "must be async")],
+    [(LifecycleHooks, r"is a class; pass an instance: LifecycleHooks\(\)"), ("x", "'x' is not one"), (_Waits(), "must be async")],
 )
 def test_hook_that_cannot_run_is_refused_when_it_is_given(hook: Any, reason: str) -> None:
     with pytest.raises(MiddlewareException, match=reason):
@@ -188,7 +188,7 @@ _OWN: dict[str, dict[str, Any]] = {
 
 @pytest.mark.requirement("HK9", "HK16")
 @pytest.mark.parametrize("name", _OWN)
-async def test_hook_that_assigns_what_is_not_its_own_fails_at_once(name: str) -> None:
+async def test_forbidden_assignment_of_a_hook_fails_at_once(name: str) -> None:
     refused: dict[str, str] = {}
     late: list[Any] = []
 
@@ -269,13 +269,13 @@ async def test_change_in_place_that_would_be_lost_fails_the_run(hook_name: str, 
 
 _LOST_CHANGES: list[tuple[str, Callable[[Any], object], str]] = [
     ("before_message_turn", lambda c: setattr(c.message.contents[0], "text", "other"), "`message` cannot be changed here"),
-    ("before_message_turn", lambda c: setattr(c, "user_message", c.message), "`user_message` a wrong value: it takes text"),
-    ("before_message_turn", lambda c: c.history.append("before"), "`history` a wrong value: it takes a list of Message"),
-    ("before_iteration", lambda c: c.messages.append("more"), "`messages` a wrong value"),
-    ("before_iteration", lambda c: setattr(c, "override_response", "no"), "`override_response` a wrong value"),
+    ("before_message_turn", lambda c: setattr(c, "user_message", c.message), "`user_message` to a value of a wrong type; it must be text"),
+    ("before_message_turn", lambda c: c.history.append("before"), "`history` to a value of a wrong type; it must be a list of Message"),
+    ("before_iteration", lambda c: c.messages.append("more"), "`messages` to a value of a wrong type"),
+    ("before_iteration", lambda c: setattr(c, "override_response", "no"), "`override_response` to a value of a wrong type"),
     ("before_tool_execution", lambda c: c.response.messages.clear(), "`response` cannot be changed here"),
     ("after_iteration", lambda c: c.tool_results and setattr(c.tool_results[0], "result", "other"), "`tool_results` cannot be changed"),
-    ("after_message_turn", lambda c: c.turn_history.append("after"), "`turn_history` a wrong value"),
+    ("after_message_turn", lambda c: c.turn_history.append("after"), "`turn_history` to a value of a wrong type"),
 ]
 
 

@@ -69,7 +69,7 @@ def files(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.requirement("NM1")
-async def test_an_agent_notes_reads_searches_and_deletes_topics_and_a_later_session_is_shown_what_fits(tmp_path: Path) -> None:
+async def test_agent_manages_topics_and_later_sessions_receive_matching_ones(tmp_path: Path) -> None:
     client = ScriptedChatClient(
         [
             [
@@ -95,7 +95,7 @@ async def test_an_agent_notes_reads_searches_and_deletes_topics_and_a_later_sess
     await agent.run("a zebra", session=agent.create_session(session_id="one"))
     topics, cats, dogs, found = results(client, 2)
     assert [(topic["topic"], topic["summary"]) for topic in json.loads(topics)] == [("Cats", "# Two."), ("Coffee", "Takes it black.")]
-    assert "Sessions: one" in cats and cats.endswith("## Memories\n- \\# Two.") and "no memory topic 'Dogs'" in dogs
+    assert "Sessions: one" in cats and cats.endswith("## Memories\n- \\# Two.") and "'Dogs' does not exist" in dogs
     assert json.loads(found) == []  # only what earlier runs said
 
     await agent.run("Which coffee?", session=agent.create_session(session_id="two"))
@@ -112,7 +112,7 @@ async def test_an_agent_notes_reads_searches_and_deletes_topics_and_a_later_sess
 
 
 @pytest.mark.requirement("NM1")
-async def test_after_a_run_the_model_says_what_is_worth_keeping_and_an_answer_that_is_none_costs_no_run(tmp_path: Path) -> None:
+async def test_facts_are_extracted_after_a_run_and_invalid_answers_are_ignored(tmp_path: Path) -> None:
     items = [
         {"topic": "Name", "memory": "Is Ada."},
         {"topic": "Name", "memory": "is ada."},
@@ -135,7 +135,7 @@ async def test_after_a_run_the_model_says_what_is_worth_keeping_and_an_answer_th
 
 
 @pytest.mark.requirement("NM1")
-async def test_topics_are_tidied_up_when_it_is_time_and_what_came_meanwhile_stays(tmp_path: Path) -> None:
+async def test_topics_are_consolidated_when_due_and_new_facts_stay(tmp_path: Path) -> None:
     store = MemoryFileStore(tmp_path, owner_state_key="user")
     session = AgentSession(session_id="s")
     session.state["user"] = "ada"
@@ -172,7 +172,7 @@ async def test_topics_are_tidied_up_when_it_is_time_and_what_came_meanwhile_stay
 
 
 @pytest.mark.requirement("NM1", "SE13")
-async def test_recent_turns_come_back_without_tool_calls_where_told_and_the_filter_decides_what_is_stored(tmp_path: Path) -> None:
+async def test_recent_turns_are_loaded_and_the_filter_selects_stored_messages(tmp_path: Path) -> None:
     def masked(message: Message) -> Message | None:
         if message.role == "assistant" and message.text == "secret":
             return None
@@ -193,7 +193,7 @@ async def test_recent_turns_come_back_without_tool_calls_where_told_and_the_filt
 
 
 @pytest.mark.requirement("NM1")
-async def test_owners_are_apart_and_their_folders_are_where_agent_framework_looks_for_them(tmp_path: Path) -> None:
+async def test_owners_have_separate_folders_with_agent_framework_names(tmp_path: Path) -> None:
     store = MemoryFileStore(tmp_path, owner_state_key="user", owner_prefix="u:")
     provider = MemoryContextProvider(store=store, max_extractions=0)
     client = ScriptedChatClient([call("write_memory", {"topic": "日本語", "memory": "x"}), "ok", "ok", "ok"])
@@ -212,7 +212,7 @@ async def test_owners_are_apart_and_their_folders_are_where_agent_framework_look
 
 
 @pytest.mark.requirement("NM1")
-async def test_a_damaged_memory_or_a_link_is_named_and_costs_the_memories_but_not_the_answer(
+async def test_damaged_memory_is_named_and_the_run_continues(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = MemoryFileStore(tmp_path / "kept", owner_state_key="user")
@@ -240,7 +240,7 @@ async def test_a_damaged_memory_or_a_link_is_named_and_costs_the_memories_but_no
 
 
 @pytest.mark.requirement("NM1")
-async def test_two_processes_note_into_one_topic_and_a_kill_loses_nothing_that_was_told(tmp_path: Path) -> None:
+async def test_two_processes_write_one_topic_and_a_kill_loses_nothing(tmp_path: Path) -> None:
     def start(name: str, count: int) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-c", WRITER, str(tmp_path), name, str(count)], cwd=ROOT, stdout=subprocess.PIPE, text=True
@@ -270,7 +270,7 @@ async def test_two_processes_note_into_one_topic_and_a_kill_loses_nothing_that_w
 
 
 @pytest.mark.requirement("NM1")
-def test_a_topic_survives_markdown_and_json_whatever_it_says(tmp_path: Path) -> None:
+def test_topic_survives_markdown_and_json(tmp_path: Path) -> None:
     record = MemoryTopicRecord(
         topic=" A  topic ",
         summary="# head\n\\\\# x\nUpdated: no",

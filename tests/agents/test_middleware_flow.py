@@ -55,7 +55,7 @@ def outer(mark: Any, ran: list[str]) -> Any:
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("behaviour", TABLE)
 @pytest.mark.requirement("MW7", "MW8", "MW9", "MW10", "MW11", "MW12")
-async def test_what_a_middleware_does_decides_what_runs(behaviour: str, layer: str, stream: bool) -> None:
+async def test_middleware_outcome_decides_which_layers_run(behaviour: str, layer: str, stream: bool) -> None:
     ran: list[str] = []
     mark = LAYERS[layer]
 
@@ -104,7 +104,7 @@ async def test_what_a_middleware_does_decides_what_runs(behaviour: str, layer: s
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("moment", ["with a result", "before the call", "after the call"])
 @pytest.mark.requirement("MW8", "MW12")
-async def test_a_middleware_that_sets_terminate_stops_what_is_further_in(moment: str, layer: str, stream: bool) -> None:
+async def test_terminate_skips_inner_layers(moment: str, layer: str, stream: bool) -> None:
     ran: list[str] = []
     mark = LAYERS[layer]
 
@@ -140,7 +140,7 @@ async def test_a_middleware_that_sets_terminate_stops_what_is_further_in(moment:
 @pytest.mark.parametrize("layer", ["agent", "chat"])
 @pytest.mark.parametrize("kind", ["text", "message", "whole", "stream", "parts"])
 @pytest.mark.requirement("MW2", "MW3", "MW13")
-async def test_a_result_may_be_set_or_terminated_with_in_every_form_an_answer_has(kind: str, layer: str, stream: bool) -> None:
+async def test_result_can_be_set_in_every_form_of_a_response(kind: str, layer: str, stream: bool) -> None:
     part = AgentResponseUpdate if layer == "agent" else ChatResponseUpdate
     whole = AgentResponse if layer == "agent" else ChatResponse
 
@@ -176,19 +176,19 @@ async def test_a_result_may_be_set_or_terminated_with_in_every_form_an_answer_ha
 
 
 @pytest.mark.parametrize("layer", ["agent", "chat"])
-async def test_a_result_that_is_no_answer_is_refused_by_name(layer: str) -> None:
+async def test_result_of_a_wrong_type_is_rejected_by_name(layer: str) -> None:
     @LAYERS[layer]
     async def wrong(context: Any, call_next: Callable[[], Awaitable[None]]) -> None:
         context.result = 42
 
     agent, _ = agent_of(["said"], middleware=[wrong])
-    with pytest.raises(MiddlewareException, match=r"context\.result to a int"):
+    with pytest.raises(MiddlewareException, match=r"context\.result to int"):
         await run(agent, stream=False)
 
 
 @both_ways
 @pytest.mark.requirement("MW4", "MW8")
-async def test_what_function_middleware_sets_reaches_the_model_as_text(stream: bool) -> None:
+async def test_result_set_by_function_middleware_reaches_the_model_as_text(stream: bool) -> None:
     class Row(BaseModel):
         city: str
 
@@ -210,7 +210,7 @@ async def test_what_function_middleware_sets_reaches_the_model_as_text(stream: b
 
 @both_ways
 @pytest.mark.requirement("MW2", "MW3", "MW4")
-async def test_contexts_carry_the_session_and_whatever_middleware_puts_on_them(stream: bool) -> None:
+async def test_contexts_carry_session_and_middleware_metadata(stream: bool) -> None:
     sessions: list[Any] = []
 
     def layer(mark: Any) -> Any:

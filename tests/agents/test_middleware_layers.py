@@ -73,7 +73,7 @@ class FunctionLog(FunctionMiddleware):
 
 
 @pytest.mark.requirement("MW1", "MW3", "MW6", "CL4", "C8", "C13")
-async def test_layers_nest_run_then_each_model_call_and_each_tool_call_with_the_agents_outside_the_runs_own() -> None:
+async def test_layers_nest_by_kind_with_agent_outside_run() -> None:
     log: list[str] = []
 
     @agent_middleware
@@ -113,7 +113,7 @@ async def test_a_clients_own_middleware_is_outside_the_agents() -> None:
 
 @both_ways
 @pytest.mark.requirement("MW3", "MW14", "C16")
-async def test_chat_middleware_edits_what_is_asked_and_what_was_answered(stream: bool) -> None:
+async def test_chat_middleware_edits_request_and_response(stream: bool) -> None:
     async def edit(context: ChatContext, call_next: CallNext) -> None:
         context.messages.append(Message("user", "in one word"))
         context.options["temperature"] = 0.5
@@ -179,7 +179,7 @@ async def test_a_failure_in_function_middleware_fails_the_whole_run(stream: bool
 
 
 @pytest.mark.requirement("MW4", "TL14", "TL16")
-async def test_function_middleware_sees_the_session_and_the_runs_own_values_but_no_internal_ones() -> None:
+async def test_function_middleware_receives_session_and_run_values_only() -> None:
     seen: dict[str, Any] = {}
 
     async def look(context: FunctionInvocationContext, call_next: CallNext) -> None:
@@ -196,7 +196,7 @@ async def test_function_middleware_sees_the_session_and_the_runs_own_values_but_
 
 
 @pytest.mark.requirement("TL14", "C11")
-async def test_limits_in_function_invocation_kwargs_are_warned_about_and_loop_sets_them() -> None:
+async def test_loop_limits_in_tool_values_are_warned_about() -> None:
     calls = [call("add", {"a": 1, "b": 1}, f"c{n}") for n in range(3)]
     agent, client = agent_of([*calls, "ok"], [add])
     how: dict[str, Any] = {"function_invocation_kwargs": {"config": {"max_iterations": 1}}}
@@ -211,7 +211,7 @@ async def test_limits_in_function_invocation_kwargs_are_warned_about_and_loop_se
 
 
 @pytest.mark.requirement("MW4")
-async def test_function_middleware_may_repair_arguments_that_nobody_can_read() -> None:
+async def test_function_middleware_can_repair_unparsable_arguments() -> None:
     async def repair(context: FunctionInvocationContext, call_next: CallNext) -> None:
         if "argument_error" in context.metadata:
             assert context.metadata["raw_arguments"] == '{"a": 1, "b": 2'
@@ -249,9 +249,9 @@ async def one_parameter(context: ChatContext) -> None: ...
 
 NOT_MIDDLEWARE = {
     "nothing": (nothing, "Cannot determine middleware type of 'nothing'"),
-    "contradiction": (contradiction, "marked as agent middleware, but takes a parameter of type ChatContext"),
+    "contradiction": (contradiction, "marked as agent middleware, but its first parameter is a ChatContext"),
     "one parameter": (one_parameter, "must have at least 2 parameters"),
-    "a class": (Log, r"'Log' is a class; pass an object of it: Log\(\)"),
+    "a class": (Log, r"'Log' is a class; pass an instance: Log\(\)"),
     "a number": (5, "5 is not middleware"),
     "a missing one": (None, "None is not middleware"),
 }
@@ -259,7 +259,7 @@ NOT_MIDDLEWARE = {
 
 @pytest.mark.requirement("MW5", "MW18")
 @pytest.mark.parametrize("kind", NOT_MIDDLEWARE)
-def test_what_is_not_middleware_is_refused_when_it_is_given(kind: str) -> None:
+def test_invalid_middleware_is_rejected_when_it_is_passed(kind: str) -> None:
     layer, reason = NOT_MIDDLEWARE[kind]
     client = ScriptedChatClient(["x"])
     for given in (
@@ -281,7 +281,7 @@ def test_a_chat_client_refuses_middleware_around_runs() -> None:
         lambda: client.get_response("go", middleware=Log([])),
         lambda: client.get_response("go", middleware=Log([]), options={"tools": [add]}),
     ):
-        with pytest.raises(MiddlewareException, match="give 'Log' to the agent"):
+        with pytest.raises(MiddlewareException, match="pass 'Log' to the agent"):
             given()
 
 
@@ -323,7 +323,7 @@ async def test_code_inside_a_run_finds_it_and_code_outside_does_not(stream: bool
 
 @both_ways
 @pytest.mark.requirement("MW2")
-async def test_agent_middleware_replaces_session_options_and_tools_before_and_the_result_after(stream: bool) -> None:
+async def test_agent_middleware_replaces_session_options_tools_and_result(stream: bool) -> None:
     async def other(context: AgentContext, call_next: CallNext) -> None:
         context.options["temperature"] = 0.9
         context.tools = [add]
@@ -340,7 +340,7 @@ async def test_agent_middleware_replaces_session_options_and_tools_before_and_th
 
 
 @pytest.mark.requirement("MW3")
-async def test_an_answer_that_a_hook_on_a_stream_replaced_is_what_the_whole_run_its_history_and_its_next_turn_have() -> None:
+async def test_answer_replaced_by_a_stream_hook_is_the_stored_answer() -> None:
     @chat_middleware
     async def shout(context: ChatContext, call_next: CallNext) -> None:
         await call_next()

@@ -72,7 +72,7 @@ async def passes(context: ChatContext, call_next: Any) -> None:
 @pytest.mark.parametrize("middleware", [[], [passes]], ids=["bare", "with middleware"])
 @pytest.mark.parametrize("where", ["finalizer", "hook", "a finalizer without messages"])
 @pytest.mark.requirement("CL3", "SE1")
-async def test_a_session_learns_the_id_of_a_conversation_that_only_the_end_of_a_stream_says(
+async def test_session_takes_conversation_id_from_the_end_of_a_stream(
     where: str, middleware: list[Any], stream: bool
 ) -> None:
     def work() -> str:
@@ -89,7 +89,7 @@ async def test_a_session_learns_the_id_of_a_conversation_that_only_the_end_of_a_
 
 @both_ways
 @pytest.mark.requirement("CL2")
-async def test_a_session_given_to_a_client_reaches_its_middleware_and_not_its_hook(stream: bool) -> None:
+async def test_session_passed_to_a_client_reaches_its_middleware_only(stream: bool) -> None:
     given: list[Any] = []
 
     @chat_middleware
@@ -133,7 +133,7 @@ class Layered(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], Foreign):
 
 @both_ways
 @pytest.mark.requirement("MW1", "MW6", "MW18", "CL4", "TL3")
-async def test_layers_take_middleware_and_limits_and_work_over_clients_of_another_kind(stream: bool) -> None:
+async def test_layers_work_over_other_client_classes(stream: bool) -> None:
     log: list[str] = []
 
     @chat_middleware
@@ -160,7 +160,7 @@ async def test_layers_take_middleware_and_limits_and_work_over_clients_of_anothe
 
 
 @pytest.mark.requirement("MW5", "MW18")
-def test_layers_alone_keep_what_they_are_given_and_refuse_to_wrap_an_object() -> None:
+def test_layers_alone_keep_arguments_and_refuse_to_wrap_an_object() -> None:
     assert ChatMiddlewareLayer[Any](middleware=[passes]).chat_middleware == [passes]
     limits = FunctionInvocationLayer[Any](function_invocation_configuration={"max_iterations": 3}).function_invocation_configuration
     assert limits["max_iterations"] == 3
@@ -172,5 +172,5 @@ def test_layers_alone_keep_what_they_are_given_and_refuse_to_wrap_an_object() ->
         lambda: AgentMiddlewareLayer(agent, middleware=[passes]),
         lambda: AgentMiddlewareLayer(middleware=[passes]),
     ):
-        with pytest.raises(TypeError, match=r"does not wrap an object\. Name it among the bases"):
+        with pytest.raises(TypeError, match=r"does not wrap an object\. List it as a base class"):
             wrap()

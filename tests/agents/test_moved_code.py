@@ -30,7 +30,7 @@ from gateway import (
     tool,
 )
 from gateway.a2a import A2AAgent
-from gateway.agents.answers import to_complete
+from gateway.agents.run_results import to_complete
 from gateway.errors import ModelError
 from tests.agents.building import agent_of, both_ways, call, kinds_of, results_of, run
 
@@ -95,7 +95,7 @@ async def test_a_pydantic_model_as_response_format_gives_a_typed_value(stream: b
 
 
 @pytest.mark.requirement("SO1", "SO3")
-async def test_the_value_is_read_from_the_last_answer_not_from_what_was_said_on_the_way() -> None:
+async def test_structured_value_is_read_from_the_last_answer() -> None:
     agent, _ = agent_of([["Let me see. ", call("get_weather", {"location": "x"})], '{"ok": true}'], [get_weather])
     schema = {"type": "object", "properties": {"ok": {"type": "boolean"}}}
     response = await run(agent, False, options=ChatOptions(response_format=schema))
@@ -104,7 +104,7 @@ async def test_the_value_is_read_from_the_last_answer_not_from_what_was_said_on_
 
 @both_ways
 @pytest.mark.requirement("SO1")
-async def test_a_schema_of_the_callers_own_is_sent_as_it_is_also_where_it_is_no_object(stream: bool) -> None:
+async def test_custom_schema_is_sent_unchanged(stream: bool) -> None:
     schema = {"type": "array", "items": {"type": "integer"}}
     agent, client = agent_of(["[1, 2]"])
     response = await run(agent, stream, options={"response_format": schema})
@@ -129,7 +129,7 @@ class Point:
     ],
     ids=["list", "number", "dataclass"],
 )
-async def test_any_type_may_be_asked_for_and_what_is_no_object_is_wrapped_on_the_way(
+async def test_response_format_accepts_any_type_and_wraps_non_objects(
     stream: bool, wanted: Any, answer: str, value: Any
 ) -> None:
     agent, client = agent_of([answer])
@@ -149,7 +149,7 @@ async def test_a_wrapped_answer_without_its_wrapping_is_a_value_error() -> None:
 
 
 @pytest.mark.requirement("TL13")
-async def test_a_tool_may_take_the_context_of_its_call_and_change_the_tools_of_the_run() -> None:
+async def test_tool_can_take_its_context_and_change_the_runs_tools() -> None:
     def extra() -> str:
         return "extra"
 
@@ -188,7 +188,7 @@ async def test_a_tool_object_is_used_as_in_agent_framework() -> None:
     assert (square.name, square.description, square.declaration_only, square(3)) == ("square", "Squares a number.", False, 9)
     assert square.to_json_schema_spec()["function"]["parameters"]["properties"] == {"x": {"type": "integer"}}
     assert [content.text for content in await square.invoke(arguments={"x": 4})] == ["16"]
-    with pytest.raises(Exception, match="as often as it may"):
+    with pytest.raises(Exception, match="as often as allowed"):
         await square.invoke(arguments={"x": 4})
     with pytest.raises(TypeError, match="x: Input should be a valid integer"):
         await square.invoke(arguments={"x": "four"})
@@ -248,7 +248,7 @@ async def test_an_agent_is_a_tool_of_another_with_one_argument() -> None:
 
 @pytest.mark.requirement("AG5")
 @pytest.mark.parametrize("shared", [False, True])
-async def test_an_agent_as_a_tool_has_its_own_conversation_unless_the_callers_is_passed_on(shared: bool) -> None:
+async def test_agent_as_tool_has_its_own_conversation_unless_propagated(shared: bool) -> None:
     sessions: list[Any] = []
 
     async def look(ctx: FunctionInvocationContext) -> str:
@@ -265,7 +265,7 @@ async def test_an_agent_as_a_tool_has_its_own_conversation_unless_the_callers_is
 
 
 @pytest.mark.requirement("AG1")
-def test_an_agent_is_what_supports_agent_run_says() -> None:
+def test_agents_implement_supports_agent_run() -> None:
     agent, _ = agent_of([])
     assert isinstance(agent, SupportsAgentRun)
     assert agent.create_session(session_id="mine").session_id == "mine"
@@ -340,7 +340,7 @@ async def test_an_agent_of_another_kind_is_a_tool_too(form: str, stream: bool) -
 
 
 @pytest.mark.requirement("AG5")
-async def test_a_name_for_the_tool_is_taken_as_it_is_where_models_take_it() -> None:
+async def test_valid_tool_name_is_used_unchanged() -> None:
     agent = Answers("stream")
     assert [agent.as_tool(name=name).name for name in ("count-words", "count words")] == ["count-words", "count_words"]
     agent.name = "@@@"
@@ -357,7 +357,7 @@ async def test_agents_of_every_kind_are_base_agents() -> None:
 
 
 @pytest.mark.requirement("AG7")
-async def test_extra_payloads_travel_in_the_additional_properties_and_what_nobody_knows_is_ignored() -> None:
+async def test_extra_values_are_additional_properties_and_unknown_ones_are_ignored() -> None:
     message = Message("user", ["hi"], additional_properties={"some.Feature": {"deep": 1}})
     agent, client = agent_of(["ok"], additional_properties={"owner": "me"})
     await run(agent, False, message)
@@ -378,7 +378,7 @@ async def test_options_of_a_clients_own_reach_it() -> None:
 
 
 @pytest.mark.requirement("C11", "TL2", "TL14")
-async def test_limits_of_the_loop_come_from_the_client_the_agent_and_the_run_each_over_the_one_before() -> None:
+async def test_loop_limits_of_run_override_agent_and_client() -> None:
     agent, client = agent_of([call("get_weather", {"location": "x"})] * 9, [get_weather], loop={"max_iterations": 3})
     client.function_invocation_configuration["max_iterations"] = 5
     await run(agent, False)
@@ -409,14 +409,14 @@ async def test_a_forced_call_may_end_the_run_with_its_result(stream: bool) -> No
 
 
 @pytest.mark.requirement("TY6", "C22")
-def test_the_text_of_a_response_is_all_of_it_and_a_client_gets_the_assistants_last_word() -> None:
+def test_response_text_is_complete_and_clients_get_the_last_message() -> None:
     said = [Message("user", "q"), Message("assistant", "a"), Message("tool", "t"), Message("assistant", "b"), Message("user", "?")]
     response = AgentResponse(messages=said)
     assert (response.text, str(response)) == ("qatb?", "qatb?")
     assert to_complete(response, model=None, output=None).as_text() == "b"
 
 
-async def test_an_agent_that_is_entered_opens_and_closes_its_client_and_its_sources_of_tools() -> None:
+async def test_entered_agent_opens_and_closes_client_and_tool_sources() -> None:
     log: list[str] = []
 
     class Entered:
@@ -466,6 +466,6 @@ async def test_an_agent_is_an_mcp_server_with_one_tool() -> None:
             await client.call_tool("other", {})
 
 
-def test_the_name_of_an_agents_tool_has_letters_digits_and_underscores_and_begins_with_no_digit() -> None:
+def test_tool_name_of_an_agent_is_valid_for_models() -> None:
     names = {"My Agent": "My_Agent", "a--b!": "a_b", "123 go": "_123_go", "ägent": "gent"}
     assert {name: Agent(ScriptedChatClient([]), name=name).as_tool().name for name in names} == names

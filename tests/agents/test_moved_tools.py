@@ -59,7 +59,7 @@ async def test_a_tool_is_invoked_with_its_arguments_one_by_one() -> None:
 
 
 @pytest.mark.requirement("TL1")
-async def test_an_invoked_tool_raises_what_its_function_raised_and_one_without_a_function_says_so() -> None:
+async def test_invoked_tool_raises_the_exception_of_its_function() -> None:
     @tool
     def ask() -> str:
         raise TimeoutError("slow")
@@ -89,7 +89,7 @@ async def test_a_tool_goes_through_json_without_its_function_and_gets_it_back() 
 
 
 @pytest.mark.requirement("TL1", "AP1")
-async def test_what_is_set_on_a_tool_later_holds_from_then_on() -> None:
+async def test_attributes_set_on_a_tool_take_effect() -> None:
     @tool
     def remove() -> str:
         return "gone"
@@ -122,7 +122,7 @@ def test_results_that_are_objects_are_read_as_objects() -> None:
 
 @both_ways
 @pytest.mark.requirement("C14", "MW11")
-async def test_middleware_may_catch_what_a_function_raised(stream: bool) -> None:
+async def test_middleware_can_catch_the_exception_of_a_function(stream: bool) -> None:
     def slow() -> str:
         raise TimeoutError("30 s")
 
@@ -139,7 +139,7 @@ async def test_middleware_may_catch_what_a_function_raised(stream: bool) -> None
 
 @both_ways
 @pytest.mark.requirement("TL7", "TY3")
-async def test_what_went_wrong_is_on_the_result_and_told_the_model_only_where_that_was_switched_on(stream: bool) -> None:
+async def test_exception_text_reaches_the_model_only_if_enabled(stream: bool) -> None:
     def broken() -> str:
         raise RuntimeError("the disk is on fire")
 
@@ -159,7 +159,7 @@ def test_a_part_of_an_answer_becomes_a_part_of_a_run() -> None:
 
 @both_ways
 @pytest.mark.requirement("TY2", "TY8")
-async def test_raw_representation_of_a_run_is_of_its_last_answer_and_of_a_stream_of_every_part(stream: bool) -> None:
+async def test_raw_representation_is_last_answer_or_all_stream_parts(stream: bool) -> None:
     agent, _ = agent_of([call("join", {"first": "a"}), "end"], [join])
     raw: Any = (await run(agent, stream)).raw_representation
     assert [part.text for part in raw if part.text] == ["end"] if stream else raw.text == "end"
@@ -176,7 +176,7 @@ async def test_raw_representation_of_a_run_is_of_its_last_answer_and_of_a_stream
 
 
 @pytest.mark.requirement("TY9", "TL10")
-async def test_options_are_checked_by_the_functions_that_clients_of_ones_own_call() -> None:
+async def test_options_are_checked_for_custom_clients() -> None:
     assert await validate_chat_options({"temperature": 1, "tools": join}) == {"temperature": 1.0, "tools": [join]}
     assert await validate_tools([join, {"type": "web_search"}]) == [join, {"type": "web_search"}]
     assert validate_tool_mode("required") == {"mode": "required"}
@@ -190,7 +190,7 @@ async def test_options_are_checked_by_the_functions_that_clients_of_ones_own_cal
 
 @both_ways
 @pytest.mark.requirement("AG4")
-async def test_the_tools_of_a_run_are_the_agents_its_own_a_sources_and_a_providers_each_name_once(stream: bool) -> None:
+async def test_tools_of_a_run_are_merged_without_duplicates(stream: bool) -> None:
     class Source:
         id = "notes"
 

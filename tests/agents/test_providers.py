@@ -1,4 +1,4 @@
-"""Todo list and mode: what an agent is told and given, and what its session keeps."""
+"""Todo list and mode: instructions and tools for the agent, and state in the session."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def results(client: ScriptedChatClient, request: int = -1) -> list[Any]:
 
 
 @pytest.mark.requirement("NM1")
-async def test_an_agent_adds_completes_and_removes_items_of_its_list_and_sees_them_in_the_next_run() -> None:
+async def test_agent_edits_its_todo_list_and_receives_it_in_the_next_run() -> None:
     client = ScriptedChatClient(
         [
             [call("todos_add", {"todos": [{"title": " Read ", "description": "all"}, {"title": "Write"}, {"title": "Rest"}]})],
@@ -83,7 +83,7 @@ async def test_a_list_is_kept_by_either_store_and_a_damaged_one_is_named(kind: s
 
 
 @pytest.mark.requirement("NM1")
-async def test_an_agent_knows_its_mode_switches_it_and_is_told_of_a_switch_from_outside() -> None:
+async def test_agent_switches_its_mode_and_is_informed_of_external_switches() -> None:
     client = ScriptedChatClient([[call("mode_set", {"mode": "EXECUTE"})], [call("mode_get", {})], "ok", "again", "third"])
     agent = Agent(client, context_providers=[AgentModeProvider()])
     session = agent.create_session()
@@ -103,12 +103,12 @@ async def test_an_agent_knows_its_mode_switches_it_and_is_told_of_a_switch_from_
 
 
 @pytest.mark.requirement("NM1")
-def test_modes_of_ones_own_are_checked_when_the_provider_is_made() -> None:
+def test_custom_modes_are_checked_at_construction() -> None:
     modes = AgentModeProvider(mode_descriptions={"Draft": "write", "Review": "check"}, default_mode="review")
     assert (modes.available_modes, modes.default_mode) == (("draft", "review"), "review")
     with pytest.raises(ValueError, match="Unknown mode"):
         AgentModeProvider(default_mode="nope")
     with pytest.raises(ValueError, match="at least one"):
         AgentModeProvider(mode_descriptions={})
-    with pytest.raises(ValueError, match="called"):
+    with pytest.raises(ValueError, match="have the name"):
         AgentModeProvider(mode_descriptions={"A": "x", "a ": "y"})

@@ -1,4 +1,4 @@
-"""The run loop: what the model asks for, what it is told, and when it ends. Every test runs streamed and whole."""
+"""The run loop: tool calls, their results, and the end of a run. Every test runs with and without streaming."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from gateway import (
     ResponseStream,
     ScriptedChatClient,
 )
-from gateway.agents.context import AgentContext
-from gateway.agents.run import NO_ANSWER
+from gateway.agents.run_context import AgentContext
+from gateway.agents.run_loop import NO_ANSWER
 from gateway.chat.scripted import Reply
 from gateway.errors import AgentError, ModelError, ToolFailed
 from gateway.tools.base import Complete, ToolDefinition
@@ -77,7 +77,7 @@ async def test_tools_run_and_their_results_go_back_until_the_model_answers(strea
 
 
 @both_ways
-async def test_call_ids_that_a_server_uses_again_in_the_next_answer_are_new_calls(stream: bool) -> None:
+async def test_reused_call_id_of_an_earlier_answer_is_a_new_call(stream: bool) -> None:
     agent, _ = agent_of([call("add", {"a": 1, "b": 1}), call("add", {"a": 2, "b": 2}), "done"])
     assert results_of(await run(agent, stream)) == ["2", "4"]
 
@@ -89,7 +89,7 @@ async def test_a_call_id_twice_in_one_answer_runs_once() -> None:
 
 
 @pytest.mark.requirement("TL12")
-async def test_calls_of_one_answer_run_at_the_same_time_and_answer_in_their_order() -> None:
+async def test_calls_of_one_answer_run_concurrently_and_answer_in_order() -> None:
     second_ran = anyio.Event()
 
     async def first() -> str:
@@ -106,7 +106,7 @@ async def test_calls_of_one_answer_run_at_the_same_time_and_answer_in_their_orde
 
 @both_ways
 @pytest.mark.requirement("TL4")
-async def test_at_the_iteration_cap_the_last_call_has_no_tools_and_what_it_asks_is_not_run(stream: bool) -> None:
+async def test_last_model_call_at_the_iteration_limit_has_no_tools(stream: bool) -> None:
     agent, client = agent_of([call("add", {"a": 1, "b": 1})] * 3, loop={"max_iterations": 2})
     response = await run(agent, stream)
     assert len(client.requests) == 3
@@ -118,7 +118,7 @@ async def test_at_the_iteration_cap_the_last_call_has_no_tools_and_what_it_asks_
 
 @both_ways
 @pytest.mark.requirement("TL5")
-async def test_the_call_cap_is_checked_after_a_batch_and_then_tools_are_off(stream: bool) -> None:
+async def test_call_limit_is_checked_after_a_batch(stream: bool) -> None:
     batch = [call("add", {"a": n, "b": 0}, f"c{n}") for n in range(3)]
     agent, client = agent_of([batch, call("add", {"a": 9, "b": 9})], loop={"max_function_calls": 2})
     response = await run(agent, stream)
@@ -129,7 +129,7 @@ async def test_the_call_cap_is_checked_after_a_batch_and_then_tools_are_off(stre
 
 @both_ways
 @pytest.mark.requirement("TL6")
-async def test_three_failing_batches_in_a_row_switch_tools_off_and_nothing_more_is_run(stream: bool) -> None:
+async def test_three_failing_batches_in_a_row_switch_tools_off(stream: bool) -> None:
     agent, client = agent_of([call("broken")] * 4)
     response = await run(agent, stream)
     assert len(results_of(response)) == 3
@@ -145,14 +145,14 @@ async def test_a_clean_batch_forgives_the_failures_before_it() -> None:
 
 
 @pytest.mark.requirement("TL7")
-async def test_the_model_does_not_learn_what_an_unexpected_exception_says() -> None:
+async def test_unexpected_exception_text_is_hidden_from_the_model() -> None:
     agent, _ = agent_of([call("broken"), "sorry"])
     [result] = results_of(await run(agent, False))
     assert "failed" in result and "fire" not in result
 
 
 @pytest.mark.requirement("TL7")
-async def test_what_a_tool_says_on_purpose_reaches_the_model() -> None:
+async def test_tool_failed_text_reaches_the_model() -> None:
     def picky() -> str:
         raise ToolFailed("Give a city, not a country.")
 
@@ -162,7 +162,7 @@ async def test_what_a_tool_says_on_purpose_reaches_the_model() -> None:
 
 @pytest.mark.parametrize("arguments", ["{not json", "[1, 2]", '{"a": 1}'])
 @pytest.mark.requirement("TL8")
-async def test_arguments_that_do_not_fit_are_an_error_result_and_the_run_goes_on(arguments: str) -> None:
+async def test_invalid_arguments_are_an_error_result_and_the_run_continues(arguments: str) -> None:
     agent, _ = agent_of([call("add", arguments), "I will try again."])
     response = await run(agent, False)
     assert results_of(response)[0].startswith("Error: ")
@@ -177,7 +177,7 @@ async def test_an_unknown_tool_is_an_error_result_that_names_it() -> None:
 
 @both_ways
 @pytest.mark.requirement("TL9")
-async def test_an_unknown_tool_ends_the_run_where_the_options_say_so(stream: bool) -> None:
+async def test_unknown_tool_ends_the_run_if_configured(stream: bool) -> None:
     agent, _ = agent_of([call("addd")], loop={"terminate_on_unknown_calls": True})
     with pytest.raises(KeyError, match="addd") as caught:
         await run(agent, stream)
@@ -255,7 +255,7 @@ class Picture:
         return Complete({"content": blocks, "isError": False})
 
 
-async def test_a_result_that_is_no_text_is_named_to_the_model() -> None:
+async def test_result_that_is_not_text_is_named_to_the_model() -> None:
     agent, _ = agent_of([call("picture"), "nice"], [Picture()])
     assert results_of(await run(agent, False)) == ["Here:\n[image (image/png)]"]
 
@@ -284,7 +284,7 @@ async def test_function_middleware_nests_first_outermost_and_sees_arguments_and_
 
 
 @pytest.mark.requirement("MW8")
-async def test_function_middleware_that_does_not_call_next_answers_instead_of_the_tool() -> None:
+async def test_function_middleware_without_call_next_replaces_the_tool() -> None:
     log: list[str] = []
 
     async def cached(context: FunctionInvocationContext, call_next: CallNext) -> None:
@@ -297,7 +297,7 @@ async def test_function_middleware_that_does_not_call_next_answers_instead_of_th
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 @pytest.mark.requirement("MW9", "MW10", "MW12", "MW13")
-async def test_termination_in_function_middleware_ends_the_loop_and_skips_the_outer_second_half(after: bool) -> None:
+async def test_termination_in_function_middleware_ends_the_loop(after: bool) -> None:
     log: list[str] = []
 
     async def stop(context: FunctionInvocationContext, call_next: CallNext) -> None:
@@ -312,7 +312,7 @@ async def test_termination_in_function_middleware_ends_the_loop_and_skips_the_ou
 
 
 @pytest.mark.requirement("MW11")
-async def test_an_exception_in_function_middleware_is_a_tool_error_and_the_run_goes_on() -> None:
+async def test_exception_in_function_middleware_is_a_tool_error() -> None:
     async def faulty(context: FunctionInvocationContext, call_next: CallNext) -> None:
         raise KeyError("oops")
 
@@ -341,7 +341,7 @@ async def test_agent_middleware_may_answer_in_the_agents_place(stream: bool) -> 
 
 @both_ways
 @pytest.mark.requirement("MW2", "MW11")
-async def test_agent_middleware_edits_the_messages_and_its_errors_reach_the_caller(stream: bool) -> None:
+async def test_agent_middleware_edits_messages_and_its_errors_reach_the_caller(stream: bool) -> None:
     async def polite(context: AgentContext, call_next: CallNext) -> None:
         context.messages.append(Message("user", "please"))
         await call_next()
@@ -358,7 +358,7 @@ async def test_agent_middleware_edits_the_messages_and_its_errors_reach_the_call
 
 
 @pytest.mark.requirement("MW15", "C1")
-async def test_call_next_given_the_context_says_that_it_takes_nothing() -> None:
+async def test_call_next_rejects_arguments() -> None:
     async def old(context: AgentContext, call_next: Any) -> None:
         await call_next(context)
 
@@ -418,7 +418,7 @@ async def test_closing_a_run_closes_the_models_stream_before_it_returns() -> Non
 
 @both_ways
 @pytest.mark.requirement("TY4")
-async def test_a_conversation_that_the_provider_keeps_is_only_told_what_is_new(stream: bool) -> None:
+async def test_provider_conversation_receives_new_messages_only(stream: bool) -> None:
     class Keeping(ScriptedChatClient):
         async def _updates(self, messages: Any, *, stream: bool, options: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
             async for update in super()._updates(messages, stream=stream, options=options):
@@ -440,7 +440,7 @@ async def test_a_conversation_that_the_provider_keeps_is_only_told_what_is_new(s
 
 
 @pytest.mark.requirement("TL12")
-async def test_calls_run_one_after_the_other_where_that_is_asked_for() -> None:
+async def test_calls_run_sequentially_if_configured() -> None:
     log: list[str] = []
 
     async def first() -> None:
@@ -469,7 +469,7 @@ async def test_a_run_that_took_its_time_gets_no_more_tools(stream: bool) -> None
 
 
 @pytest.mark.requirement("TL12")
-async def test_what_a_tool_sets_in_its_context_stays_with_its_call() -> None:
+async def test_values_set_in_a_tools_context_stay_with_its_call() -> None:
     seen: list[str] = []
 
     async def set_it(value: str) -> str:

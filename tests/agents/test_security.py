@@ -54,7 +54,7 @@ async def run(desk: Desk, config: SecureAgentConfig, *replies: Any, session: Age
     return [str(c.result) for message in client.requests[-1][0] for c in message.contents if c.type == "function_result"]
 
 
-def test_labels_combine_to_the_worst_and_say_where_content_may_go() -> None:
+def test_labels_combine_to_the_most_restrictive() -> None:
     both = combine_labels(ContentLabel(), UNTRUSTED, PRIVATE, ContentLabel(metadata={"from": "x"}))
     assert (both.integrity, both.confidentiality, both.metadata) == ("untrusted", "private", {"from": "x"})
     assert combine_labels() == ContentLabel()
@@ -80,7 +80,7 @@ def test_labels_combine_to_the_worst_and_say_where_content_may_go() -> None:
         (FlowTool("post"), RULES, UNTRUSTED, None),
     ],
 )
-def test_a_call_is_judged_by_what_the_conversation_has_taken_in(
+def test_call_is_judged_by_the_conversations_label(
     tool_of: FlowTool, rules: FlowRules, context: ContentLabel, verdict: str | None
 ) -> None:
     found = judge_flow(tool_of, rules, context)
@@ -98,7 +98,7 @@ def test_a_result_is_labelled_by_rule_then_by_its_tool_then_by_default() -> None
 
 
 @pytest.mark.attack(15)
-async def test_after_untrusted_content_a_sink_is_refused_and_the_model_reads_why() -> None:
+async def test_sink_is_refused_after_untrusted_content() -> None:
     desk, config = Desk(), SecureAgentConfig(rules=RULES)
     found = await run(desk, config, call("send"), call("calendar"), call("send"), call("browse"), call("send"))
     assert desk.done == ["send", "calendar", "send", "browse"]
@@ -121,7 +121,7 @@ async def test_a_failed_call_taints_too_and_a_refused_one_does_not() -> None:
     assert session.state["security"] == UNTRUSTED.to_dict()
 
 
-async def test_the_label_stays_with_the_session_and_other_sessions_and_runs_have_their_own() -> None:
+async def test_label_belongs_to_its_session_or_run() -> None:
     desk, config = Desk(), SecureAgentConfig(rules=RULES)
     session = AgentSession()
     await run(desk, config, call("browse"), session=session)

@@ -13,19 +13,21 @@ import anyio
 import pytest
 
 from gateway import AgentResponse, Annotation, CallContext, Content, FunctionTool, Message, tool
-from gateway.agents.answers import to_complete
-from gateway.agents.progress import RunProgress
+from gateway.agents.run_progress import RunProgress
+from gateway.agents.run_results import to_complete
 from gateway.agents.source import AgentSource
-from gateway.chat.resolve import ModelResolver
+from gateway.chat.model_resolver import ModelResolver
 from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound
+from gateway.gate.approvals import Approvals
+from gateway.gate.pipeline import GateServices, SourceGate
+from gateway.gate.tool_rules import ToolRules
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import AGENT_META_KEY
-from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
 from gateway.tools.context import ClientProfile
-from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.told_lines import MAX_SAID
 from gateway.types.responses import AgentResponseUpdate
 from tests.agents.test_tool import Listener, Tools, agent_file, endpoint
@@ -59,7 +61,7 @@ def double(n: int) -> int:
     return 2 * n
 
 
-def test_what_an_agent_shows_goes_out_as_blocks_with_citations_and_usage_beside_it() -> None:
+def test_agent_contents_become_blocks_with_citations_and_usage() -> None:
     cited = Annotation(type="citation", title="Doc", url="https://x/doc")
     contents = [
         Content.from_text("Here.", annotations=[cited]),
@@ -80,14 +82,14 @@ def test_what_an_agent_shows_goes_out_as_blocks_with_citations_and_usage_beside_
     assert result["_meta"][AGENT_META_KEY] == {"model": "m", "usage": {"total_token_count": 5}, "citations": [cited]}
 
 
-def test_an_answer_that_is_only_a_picture_is_an_answer_and_none_at_all_is_an_error() -> None:
+def test_image_alone_is_an_answer_and_empty_answer_is_an_error() -> None:
     picture = AgentResponse([Message("assistant", [Content.from_data(b"png", "image/png")])])
     assert [block["type"] for block in to_complete(picture, model=None, output=None).content] == ["image"]
     nothing = to_complete(AgentResponse([Message("assistant", [])]), model=None, output=None)
-    assert nothing.is_error and "no answer" in nothing.as_text()
+    assert nothing.is_error and "empty answer" in nothing.as_text()
 
 
-def test_a_run_that_waits_for_somebody_is_an_error_that_says_for_what() -> None:
+def test_run_that_waits_for_a_person_is_an_error_with_the_reason() -> None:
     consent = Content.from_oauth_consent_request("https://x/consent")
     result = to_complete(AgentResponse([Message("assistant", [consent])]), model=None, output=None)
     assert result.is_error and "https://x/consent" in result.as_text()
@@ -106,7 +108,7 @@ async def test_text_without_sentences_is_reported_in_pieces_of_whole_words() -> 
     assert " ".join(said).split() == "".join(words).split()
 
 
-async def test_what_an_agent_says_is_told_in_pieces_that_make_up_the_text_and_its_end_is_the_result() -> None:
+async def test_agent_text_is_reported_in_parts_and_its_end_is_the_result() -> None:
     client = Listener()
     progress = RunProgress(CallContext(caller=client))
     await progress.model_called(1)
@@ -120,7 +122,7 @@ async def test_what_an_agent_says_is_told_in_pieces_that_make_up_the_text_and_it
     assert [number for number, _ in client.heard] == list(range(1, len(said) + 1))
 
 
-async def test_a_client_that_asked_for_progress_hears_the_text_before_the_tools(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_progress_reports_text_before_tool_calls(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path, tools="[function/double]")
     await server.play({"text": "One moment.", "tool_calls": [{"name": "double", "arguments": {"n": 1}}]}, {"text": "Two."})
     client = Listener()
@@ -131,7 +133,7 @@ async def test_a_client_that_asked_for_progress_hears_the_text_before_the_tools(
     assert result.as_text() == "Two."
 
 
-async def test_a_run_that_ends_at_a_limit_says_so_in_its_text_and_its_meta(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_limit_that_ended_a_run_is_in_text_and_meta(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path, tools="[function/double]", loop="{max-function-calls: 1}")
     await server.play({"tool_calls": [{"name": "double", "arguments": {"n": 1}}]}, {"text": "Only this far."})
     async with source_of(tmp_path, server, Tools(FunctionTool(double))) as source:
@@ -140,7 +142,7 @@ async def test_a_run_that_ends_at_a_limit_says_so_in_its_text_and_its_meta(tmp_p
     assert result.result["_meta"][AGENT_META_KEY]["stopped"] == "at most 1 tool calls"
 
 
-async def test_middleware_and_options_of_the_file_and_parameters_of_the_caller_shape_the_run(
+async def test_file_middleware_options_and_caller_parameters_apply(
     tmp_path: Path, server: ScriptedServer
 ) -> None:
     (tmp_path / "layers_of_this_test.py").write_text(
@@ -178,7 +180,7 @@ async def test_middleware_and_options_of_the_file_and_parameters_of_the_caller_s
 
 
 @pytest.mark.parametrize("reference", ["nowhere_at_all:x", "json:loads", "json", "json:nothing"])
-async def test_middleware_that_is_none_keeps_its_agent_out_and_is_named(tmp_path: Path, server: ScriptedServer, reference: str) -> None:
+async def test_invalid_middleware_disables_its_agent_and_is_named(tmp_path: Path, server: ScriptedServer, reference: str) -> None:
     agent_file(tmp_path, middleware=f"[{reference}]")
     async with source_of(tmp_path, server) as source:
         assert await source.tools() == []
@@ -186,7 +188,7 @@ async def test_middleware_that_is_none_keeps_its_agent_out_and_is_named(tmp_path
     assert "middleware" in problem.message and reference in problem.message
 
 
-async def test_the_card_of_an_agent_is_a_resource_that_says_all_but_its_instructions(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_agent_card_is_a_resource_without_instructions(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path, "helper", body="SECRET PLAN", tools="[function/double]", loop="{max-function-calls: 9}", output="{type: object}")
     async with source_of(tmp_path, server) as source:
         [listed] = await source.list("resources")
@@ -218,7 +220,7 @@ class Person(Listener):
 
 
 @pytest.mark.requirement("AP2")
-async def test_a_call_inside_an_agent_that_needs_a_person_asks_the_client_and_costs_the_call_no_time(
+async def test_approval_inside_an_agent_stops_the_calls_clock(
     tmp_path: Path, server: ScriptedServer
 ) -> None:
     wiped: list[str] = []
@@ -230,12 +232,10 @@ async def test_a_call_inside_an_agent_that_needs_a_person_asks_the_client_and_co
         return "wiped"
 
     def guarded(inner: Any, source: str) -> GuardedTool:
-        gate = ToolGate.build(inner.definition, SourcePolicy(), is_local=True)
+        rules = ToolRules.build(inner.definition, SourcePolicy(), is_local=True)
         events = EventStream()
-        name = inner.definition.name
-        return GuardedTool(
-            inner, exposed_name=name, source=source, policy=gate, limiter=None, events=events, approvals=Approvals(None, events)
-        )
+        gate = SourceGate(source, GateServices(events, Approvals(None, events)))
+        return GuardedTool(inner, rules, gate, exposed_name=inner.definition.name)
 
     agent_file(tmp_path, tools="[function/wipe]")
     await server.play({"tool_calls": [{"name": "wipe", "arguments": {"disk": "sda"}}]}, {"text": "Done: {last_tool}."})

@@ -14,9 +14,9 @@ import anyio.lowlevel
 import pytest
 
 from gateway import CallContext, FunctionTool
+from gateway.agents.agent_runs import MAX_DEPTH
 from gateway.agents.source import AgentSource
-from gateway.agents.tool_runs import MAX_DEPTH
-from gateway.chat.resolve import ModelResolver
+from gateway.chat.model_resolver import ModelResolver
 from gateway.errors import AgentError, ModelError
 from gateway.policy.metadata import AGENT_META_KEY
 from gateway.tools.base import Complete, Tool
@@ -100,7 +100,7 @@ async def test_the_published_tool_takes_one_task_and_nothing_else(tmp_path: Path
 
 
 @pytest.mark.requirement("AG5")
-async def test_a_run_answers_with_text_and_says_model_and_usage_summed_over_its_calls(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_result_has_text_model_and_summed_usage(tmp_path: Path, server: ScriptedServer) -> None:
     def double(n: int) -> int:
         """Twice n."""
         return 2 * n
@@ -129,7 +129,7 @@ async def test_an_agent_that_names_no_tools_gets_none(tmp_path: Path, server: Sc
     assert "tools" not in request["body"]
 
 
-async def test_progress_grows_strictly_even_when_a_tool_of_the_run_counts_on_its_own(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_progress_grows_strictly_despite_progress_of_tools(tmp_path: Path, server: ScriptedServer) -> None:
     async def slow(ctx: CallContext) -> str:
         """Reports its own progress."""
         for step in (1, 2, 1):
@@ -165,7 +165,7 @@ async def test_an_output_schema_gives_structured_content_or_an_error_result(
     assert answer in result.as_text()
 
 
-async def test_without_endpoint_and_without_sampling_the_error_says_exactly_what_to_set(tmp_path: Path) -> None:
+async def test_error_without_endpoint_and_sampling_names_the_settings(tmp_path: Path) -> None:
     agent_file(tmp_path)
     async with source_of(tmp_path, {}) as source:
         with pytest.raises(ModelError) as caught:
@@ -174,7 +174,7 @@ async def test_without_endpoint_and_without_sampling_the_error_says_exactly_what
         assert word in str(caught.value)
 
 
-async def test_a_client_with_a_model_answers_where_no_endpoint_is_set(tmp_path: Path) -> None:
+async def test_sampling_client_is_the_model_without_an_endpoint(tmp_path: Path) -> None:
     agent_file(tmp_path, body="Be kind.")
     client = Sampler({"role": "assistant", "content": {"type": "text", "text": "hello"}, "model": "claude", "stopReason": "endTurn"})
     ctx = CallContext(client=ClientProfile(capabilities={"sampling": {}}), caller=client)
@@ -196,7 +196,7 @@ def inside(agents: int) -> CallContext:
 async def test_agents_call_each_other_only_so_deep(tmp_path: Path) -> None:
     agent_file(tmp_path)
     async with source_of(tmp_path, {}) as source:
-        with pytest.raises(AgentError, match="already calling each other"):
+        with pytest.raises(AgentError, match="already call each other"):
             await call(source, ctx=inside(MAX_DEPTH))
 
 
@@ -242,7 +242,7 @@ async def test_a_broken_file_is_a_problem_and_the_others_load(tmp_path: Path) ->
     assert "instructions" in found["empty.agent.md"]
 
 
-async def test_a_file_of_another_host_loads_with_notes_for_what_is_ignored(tmp_path: Path) -> None:
+async def test_file_of_another_host_loads_with_notes_about_ignored_keys(tmp_path: Path) -> None:
     (tmp_path / "reviewer.md").write_text("---\ndescription: Reviews.\ncolor: blue\ntools: function/a, function/b\n---\nReview.\n")
     async with source_of(tmp_path, {}) as source:
         [definition] = source.definitions

@@ -66,7 +66,7 @@ async def test_a_run_without_a_session_is_refused(stream: bool) -> None:
 
 @pytest.mark.requirement("AP8", "AP4")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_questions_are_shown_one_per_run_and_all_calls_run_once_the_last_is_answered(stream: bool) -> None:
+async def test_requests_are_shown_one_per_run_and_calls_execute_after_the_last(stream: bool) -> None:
     desk = Desk()
     client = ScriptedChatClient([[call("send", "1", to="a"), call("look", "2"), call("pay", "3"), call("send", "4", to="b")], "all done"])
     agent = agent_of(client, desk)
@@ -87,7 +87,7 @@ async def test_questions_are_shown_one_per_run_and_all_calls_run_once_the_last_i
 
 
 @pytest.mark.requirement("AP7", "AP8")
-async def test_between_question_and_answer_a_session_may_be_stored_and_what_is_said_beside_an_answer_is_not_lost() -> None:
+async def test_session_can_be_stored_between_request_and_answer() -> None:
     desk = Desk()
     client = ScriptedChatClient([[call("send", "1", to="a"), call("pay", "2")], "done"])
     agent = agent_of(client, desk)
@@ -142,7 +142,7 @@ async def test_rules_may_be_put_into_a_session_before_its_first_run(with_middlew
 
 
 @pytest.mark.requirement("AP9")
-def test_a_rule_fits_a_whole_tool_or_exactly_its_arguments_and_never_another_server() -> None:
+def test_rule_matches_a_tool_or_exact_arguments_of_one_server() -> None:
     hosted = Content.from_function_call("1", "send", {}, additional_properties={"server_label": "mail"})
     plain, odd = call("send", "1"), Content.from_function_call("1", "send", "[1]")
     with_arguments = Content.from_function_call("1", "send", '{"b": [1, 2], "a": {"y": 1, "x": null}}')
@@ -160,7 +160,7 @@ def test_a_rule_fits_a_whole_tool_or_exactly_its_arguments_and_never_another_ser
 
 
 @pytest.mark.requirement("AP11")
-async def test_the_first_heuristic_that_says_yes_approves_sync_or_async() -> None:
+async def test_first_rule_that_returns_true_approves() -> None:
     desk = Desk()
     seen: list[str] = []
 
@@ -179,7 +179,7 @@ async def test_the_first_heuristic_that_says_yes_approves_sync_or_async() -> Non
 
 
 @pytest.mark.requirement("AP8")
-async def test_a_rule_that_came_meanwhile_releases_what_is_queued() -> None:
+async def test_new_rule_releases_queued_requests() -> None:
     desk = Desk()
     client = ScriptedChatClient([[call("send", "1", to="a"), call("send", "2", to="b"), call("send", "3", to="c")], "done"])
     agent = agent_of(client, desk)
@@ -190,7 +190,7 @@ async def test_a_rule_that_came_meanwhile_releases_what_is_queued() -> None:
 
 
 @pytest.mark.requirement("AP12", "AP5")
-async def test_a_stream_flows_up_to_the_question_and_goes_on_after_approval_by_rule(caplog: pytest.LogCaptureFixture) -> None:
+async def test_stream_continues_after_approval_by_rule(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", logger="gateway.agents.approvals")
     desk = Desk()
     client = ScriptedChatClient([["one moment ", call("send", "1", to="me")], ["and ", call("pay", "2")]])
@@ -201,11 +201,11 @@ async def test_a_stream_flows_up_to_the_question_and_goes_on_after_approval_by_r
 
     assert [kind for kind in kinds if kind != "function_call"] == ["text", "function_result", "text", "function_approval_request"]
     assert desk.done == ["send(me)"]
-    assert "call 1 of tool 'send': approved by a rule in code" in caplog.text
+    assert "approval approved by a rule in code tool=send call=1" in caplog.text
 
 
 @pytest.mark.requirement("AP13")
-async def test_an_answer_without_its_question_or_to_another_call_does_nothing(caplog: pytest.LogCaptureFixture) -> None:
+async def test_answer_without_matching_request_is_dropped(caplog: pytest.LogCaptureFixture) -> None:
     desk = Desk()
     client = ScriptedChatClient([[call("send", "1", to="a")], "hm", "hm"])
     agent = agent_of(client, desk)
@@ -220,7 +220,7 @@ async def test_an_answer_without_its_question_or_to_another_call_does_nothing(ca
 
     assert desk.done == []
     assert session.state["tool_approval"]["rules"] == []
-    assert caplog.text.count("answers no question") == 2
+    assert caplog.text.count("reason=no_such_open_request") == 2
 
 
 @pytest.mark.requirement("AP7")
@@ -235,7 +235,7 @@ async def test_rules_that_approve_everything_cannot_make_an_endless_run() -> Non
 
 
 @pytest.mark.requirement("AP7")
-def test_state_survives_json_and_what_is_no_state_is_named() -> None:
+def test_state_survives_json_and_invalid_state_is_named() -> None:
     state = ToolApprovalState(
         rules=[ToolApprovalRule("send")], queued_approval_requests=[Content.from_function_approval_request("1", call("send", "1"))]
     )

@@ -1,4 +1,4 @@
-"""A gateway with keys of every kind, and a server, agents and workflows whose calls wait for an approval."""
+"""A gateway with keys of every kind, and a server, agents and workflows with calls that wait for an approval."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from gateway.config.policies import ApprovalBy
 from tests.cli.processes import Ended, moongate
 from tests.fakes.openai_server import ScriptedServer, openai_server
@@ -107,7 +107,7 @@ ANY: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string
 
 
 @dataclass
-class House:
+class Deployment:
     folder: Path
     url: str
     keys: dict[str, str]
@@ -133,7 +133,7 @@ class House:
 
 
 @contextmanager
-def house(folder: Path, by: ApprovalBy | None = None, *, seconds: float = ASK_SECONDS, **more: Any) -> Generator[House]:
+def deployment(folder: Path, by: ApprovalBy | None = None, *, seconds: float = ASK_SECONDS, **more: Any) -> Generator[Deployment]:
     (folder / "own").mkdir(parents=True)
     (folder / "data").mkdir()
     (folder / "data" / "kept.txt").write_text("kept")
@@ -162,4 +162,4 @@ def house(folder: Path, by: ApprovalBy | None = None, *, seconds: float = ASK_SE
     with openai_server() as model:
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
         with gateway_http(folder, config, env=env) as url:
-            yield House(folder, url, keys, model)
+            yield Deployment(folder, url, keys, model)

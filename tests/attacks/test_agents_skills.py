@@ -12,7 +12,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.attacks.test_named import result_of
 from tests.attacks.test_named_skills import CODE
 from tests.fakes.inside import raw_inside
@@ -58,7 +58,7 @@ KEYS: dict[str, tuple[str, ...] | None] = {
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     url: str
     keys: dict[str, str]
     model: ScriptedServer
@@ -81,7 +81,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("agents-skills")
     for name in ("open", "shut"):
         write_skill(folder / "skills" / name, files={"a.md": f"inside {name}"}, body=f"Steps of {name}.")
@@ -104,7 +104,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
             "skills": {"objects": ["agents_skills_code"], "scripts": {"approval": "never"}},
         }
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
-        yield House(stack.enter_context(gateway_http(folder, config, env=env)), keys, model, folder / "ran")
+        yield Deployment(stack.enter_context(gateway_http(folder, config, env=env)), keys, model, folder / "ran")
 
 
 MARKS = {"open": "Steps of open", "shut": "Steps of shut", "far": "Body of far"}
@@ -115,31 +115,31 @@ def may(key: str, skill: str) -> bool:
 
 
 @pytest.mark.parametrize(("key", "era"), [("agents", "legacy"), ("agents", "modern"), ("shut", "modern"), ("far", "legacy")])
-async def test_model_loads_skills_of_its_file_and_of_the_caller(house: House, key: str, era: Era) -> None:
+async def test_model_loads_skills_of_its_file_and_of_the_caller(deployment: Deployment, key: str, era: Era) -> None:
     for skill, given in (("open", "skill://open"), ("shut", "skill://Shut"), ("far", "far")):
-        await house.plays("load_skill", {"skill_name": given})
-        seen = await house.run(key, "agent__sk", era, task="go")
+        await deployment.plays("load_skill", {"skill_name": given})
+        seen = await deployment.run(key, "agent__sk", era, task="go")
         assert (MARKS[skill] in seen) == may(key, skill), (given, seen)
         assert may(key, skill) or "no scope for resource" in seen, seen
 
 
-async def test_model_reads_files_and_runs_scripts_with_callers_scopes(house: House) -> None:
+async def test_model_reads_files_and_runs_scripts_with_callers_scopes(deployment: Deployment) -> None:
     for key in ("agents", "shut"):
-        await house.plays("read_skill_resource", {"skill_name": "shut", "resource_name": "a.md"})
-        assert ("inside shut" in await house.run(key, "agent__sk", task="go")) == (key == "shut")
+        await deployment.plays("read_skill_resource", {"skill_name": "shut", "resource_name": "a.md"})
+        assert ("inside shut" in await deployment.run(key, "agent__sk", task="go")) == (key == "shut")
     for key in ("agents", "all"):
-        await house.plays("run_skill_script", {"skill_name": "coded", "script_name": "count"})
-        await house.run(key, "agent__free", task="go")
-        assert house.ran.exists() == (key == "all")
+        await deployment.plays("run_skill_script", {"skill_name": "coded", "script_name": "count"})
+        await deployment.run(key, "agent__free", task="go")
+        assert deployment.ran.exists() == (key == "all")
 
 
 @pytest.mark.parametrize("key", ["agents", "shut", "all"])
-async def test_catalogue_and_search_of_a_model_show_skills_of_file_and_caller(house: House, key: str) -> None:
+async def test_catalogue_and_search_of_a_model_show_skills_of_file_and_caller(deployment: Deployment, key: str) -> None:
     """An agent whose file names skills has only these in its catalogue."""
     for agent, named in (("sk", {"open"}), ("free", set[str]())):
-        await house.plays("search_skills", {})
-        await house.run(key, f"agent__{agent}", task="go")
-        asked = [request["body"] for request in await house.model.requests()]
+        await deployment.plays("search_skills", {})
+        await deployment.run(key, f"agent__{agent}", task="go")
+        asked = [request["body"] for request in await deployment.model.requests()]
         [load] = [tool["function"]["description"] for tool in asked[0]["tools"] if tool["function"]["name"] == "load_skill"]
         readable = {skill for skill in MARKS if key in (skill, "all")}
         assert {skill for skill in MARKS if f"{skill}:" in load} == (named or readable), load
@@ -147,51 +147,51 @@ async def test_catalogue_and_search_of_a_model_show_skills_of_file_and_caller(ho
         assert {skill for skill in MARKS if f"- {skill}:" in told} == named | readable, told
 
 
-async def test_model_is_listed_tools_of_the_caller(house: House) -> None:
+async def test_model_is_listed_tools_of_the_caller(deployment: Deployment) -> None:
     for key in ("agents", "all"):
-        await house.plays("list_tools", {})
-        await house.run(key, "agent__free", task="go")
-        [told] = [m["content"] for m in (await house.model.requests())[-1]["body"]["messages"] if m["role"] == "tool"]
+        await deployment.plays("list_tools", {})
+        await deployment.run(key, "agent__free", task="go")
+        [told] = [m["content"] for m in (await deployment.model.requests())[-1]["body"]["messages"] if m["role"] == "tool"]
         assert ("load_skill" in told) == (key == "all"), told
 
 
 @pytest.mark.parametrize(
     ("key", "tool", "loads"), [("agents", "boss", False), ("agents", "idle", False), ("shut", "idle", True), ("agents", "led", False)]
 )
-async def test_agent_called_by_an_agent_has_the_outer_callers_scopes(house: House, key: str, tool: str, loads: bool) -> None:
+async def test_agent_called_by_an_agent_has_the_outer_callers_scopes(deployment: Deployment, key: str, tool: str, loads: bool) -> None:
     """The file of `boss` names `shut`; the file of `sk`, which it calls, does not."""
-    await house.plays("load_skill", {"skill_name": "shut"}, by="idle" if tool == "led" else tool)
+    await deployment.plays("load_skill", {"skill_name": "shut"}, by="idle" if tool == "led" else tool)
     name, argument = ("workflow__led", "name") if tool == "led" else (f"agent__{tool}", "task")
-    seen = await house.run(key, name, "modern", **{argument: "go"})
-    assert len(await house.model.requests()) == 4 and (MARKS["shut"] in seen) == loads
+    seen = await deployment.run(key, name, "modern", **{argument: "go"})
+    assert len(await deployment.model.requests()) == 4 and (MARKS["shut"] in seen) == loads
 
 
-async def test_workflow_called_by_an_agent_loads_the_agents_skills(house: House) -> None:
+async def test_workflow_called_by_an_agent_loads_the_agents_skills(deployment: Deployment) -> None:
     for tool, skill, loads in (("boss", "shut", True), ("boss", "far", False), ("idle", "shut", False)):
-        await house.plays("workflow__given", {"name": skill})
-        seen = await house.run("agents", f"agent__{tool}", task="go")
+        await deployment.plays("workflow__given", {"name": skill})
+        seen = await deployment.run("agents", f"agent__{tool}", task="go")
         assert (MARKS[skill] in seen) == loads, seen
 
 
 @pytest.mark.parametrize(("key", "era"), [("agents", "legacy"), ("agents", "modern"), ("shut", "modern")])
-async def test_task_of_a_team_loads_with_callers_scopes(house: House, key: str, era: Era) -> None:
+async def test_task_of_a_team_loads_with_callers_scopes(deployment: Deployment, key: str, era: Era) -> None:
     """The members are run in a background task, in a workflow without constants."""
-    await house.plays("load_skill", {"skill_name": "shut"}, by="idle")
-    async with over_http(house.url, era, token=house.keys[key]) as wire:
+    await deployment.plays("load_skill", {"skill_name": "shut"}, by="idle")
+    async with over_http(deployment.url, era, token=deployment.keys[key]) as wire:
         result = await result_of(wire, "workflow__crew", {"message": "go"}, as_task=True)
-    asked = await house.model.requests()
+    asked = await deployment.model.requests()
     assert len(asked) == 4 and (MARKS["shut"] in str(asked) + str(result)) == (key == "shut"), result
 
 
-async def test_constant_of_a_workflow_is_not_for_the_models_in_it(house: House) -> None:
+async def test_constant_of_a_workflow_is_not_for_the_models_in_it(deployment: Deployment) -> None:
     """The second step of the workflow loads `open`; the agent of the first step names no skill."""
-    await house.plays("load_skill", {"skill_name": "open"})
-    assert MARKS["open"] not in await house.run("agents", "workflow__bare", name="go")
+    await deployment.plays("load_skill", {"skill_name": "open"})
+    assert MARKS["open"] not in await deployment.run("agents", "workflow__bare", name="go")
 
 
-async def test_agui_run_loads_with_callers_scopes(house: House) -> None:
+async def test_agui_run_loads_with_callers_scopes(deployment: Deployment) -> None:
     for key in ("agents", "shut"):
-        await house.plays("load_skill", {"skill_name": "shut"})
+        await deployment.plays("load_skill", {"skill_name": "shut"})
         message = {"id": "m", "role": "user", "content": "go"}
         run: dict[str, Any] = {
             "threadId": "t",
@@ -202,9 +202,9 @@ async def test_agui_run_loads_with_callers_scopes(house: House) -> None:
             "state": {},
             "forwardedProps": {},
         }
-        headers = {"Authorization": f"Bearer {house.keys[key]}", "Accept": "text/event-stream"}
+        headers = {"Authorization": f"Bearer {deployment.keys[key]}", "Accept": "text/event-stream"}
         async with httpx2.AsyncClient() as http:
-            answer = await http.post(house.url.removesuffix("/mcp") + "/agui/sk", headers=headers, content=json.dumps(run))
+            answer = await http.post(deployment.url.removesuffix("/mcp") + "/agui/sk", headers=headers, content=json.dumps(run))
         assert answer.status_code == 200, answer.text
-        asked = await house.model.requests()
+        asked = await deployment.model.requests()
         assert len(asked) == 2 and (MARKS["shut"] in str(asked) + answer.text) == (key == "shut")

@@ -16,7 +16,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 
-from tests.attacks.approving import KEYS, House, house
+from tests.attacks.approving import KEYS, Deployment, deployment
 from tests.cli.processes import Ended
 from tests.fakes.openai_server import ScriptedServer
 from tests.fakes.running import ROOT, gateway_command, gateway_http
@@ -25,7 +25,7 @@ from tests.interaction.wire import Era, HttpWire, over_http
 
 pytestmark = [pytest.mark.attack(40), pytest.mark.timeout(120)]
 PATIENT_SECONDS = 90.0
-"""Where somebody decides: longer than a test takes on a busy machine."""
+"""Timeout if somebody decides: longer than a test takes on a busy machine."""
 
 OPENING_SECONDS = 60.0
 """For a call to wait for its approval."""
@@ -60,28 +60,28 @@ def text_of(result: Any) -> str:
 
 @asynccontextmanager
 async def legacy_client(
-    house: House, key: str, asked: list[Any], answer: Callable[[Any], dict[str, Any]], sample: Any = None
+    deployment: Deployment, key: str, asked: list[Any], answer: Callable[[Any], dict[str, Any]], sample: Any = None
 ) -> AsyncGenerator[Client]:
     async def elicit(context: Any, params: Any) -> t.ElicitResult:
         asked.append(params)
         return t.ElicitResult.model_validate(answer({"params": {"requestedSchema": params.requested_schema}}))
 
-    headers = {"Authorization": f"Bearer {house.keys[key]}"}
+    headers = {"Authorization": f"Bearer {deployment.keys[key]}"}
     async with httpx2.AsyncClient(headers=headers, timeout=60) as http:
-        transport = streamable_http_client(house.url, http_client=http)
+        transport = streamable_http_client(deployment.url, http_client=http)
         async with Client(transport, mode="legacy", cache=None, elicitation_callback=elicit, sampling_callback=sample) as client:
             yield client
 
 
-async def decide(house: House, *arguments: str) -> Ended:
+async def decide(deployment: Deployment, *arguments: str) -> Ended:
     """Decide the one open question from the command line, as soon as it is there."""
-    return await anyio.to_thread.run_sync(house.cli, "approvals", arguments[0], (await waiting(house))["id"], *arguments[1:])
+    return await anyio.to_thread.run_sync(deployment.cli, "approvals", arguments[0], (await waiting(deployment))["id"], *arguments[1:])
 
 
-async def waiting(house: House) -> dict[str, Any]:
+async def waiting(deployment: Deployment) -> dict[str, Any]:
     """Wait for an open question, and return the first one."""
     with anyio.fail_after(OPENING_SECONDS):
-        while not (found := (await anyio.to_thread.run_sync(house.cli, "approvals", "list")).data["approvals"]):
+        while not (found := (await anyio.to_thread.run_sync(deployment.cli, "approvals", "list")).data["approvals"]):
             await anyio.sleep(0.05)
     return found[0]
 
@@ -96,23 +96,23 @@ REFUSED = ("Nobody approved it within", "operator")
 
 
 @pytest.fixture(scope="module")
-def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     """A gateway with keys and without a word on who approves."""
-    with house(tmp_path_factory.mktemp("approvers")) as made:
+    with deployment(tmp_path_factory.mktemp("approvers")) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def patient(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def patient(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     """The same, which waits long enough for somebody to decide."""
-    with house(tmp_path_factory.mktemp("patient"), seconds=PATIENT_SECONDS) as made:
+    with deployment(tmp_path_factory.mktemp("patient"), seconds=PATIENT_SECONDS) as made:
         yield made
 
 
 @pytest.fixture(scope="module")
-def others(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def others(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     """A gateway in which another principal than the caller must decide."""
-    with house(tmp_path_factory.mktemp("others"), "other-principal", seconds=PATIENT_SECONDS) as made:
+    with deployment(tmp_path_factory.mktemp("others"), "other-principal", seconds=PATIENT_SECONDS) as made:
         yield made
 
 
@@ -136,7 +136,7 @@ def others(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         ("legacy task", "weak"),
     ],
 )
-async def test_key_cannot_approve_its_own_call_on_any_path(shared: House, path: str, key: str) -> None:
+async def test_key_cannot_approve_its_own_call_on_any_path(shared: Deployment, path: str, key: str) -> None:
     said, asked = await CALLS[path](shared, key)
     assert not asked, "the caller's client is not even asked"
     assert all(text in said for text in REFUSED), said
@@ -144,21 +144,21 @@ async def test_key_cannot_approve_its_own_call_on_any_path(shared: House, path: 
     assert shared.rules() == []
 
 
-async def call_modern(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_modern(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     return await _call(made, key, "disk__wipe", {})
 
 
-async def call_agent(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_agent(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     await play(made.model, "disk__wipe")
     return await _call(made, key, "agent__clerk", {"task": "Go."})
 
 
-async def call_agents_file(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_agents_file(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     await play(made.model, "file_access_delete_file", {"file_name": "kept.txt"})
     return await _call(made, key, "agent__clerk", {"task": "Go."})
 
 
-async def call_careful(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_careful(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     look: dict[str, Any] = {"when": {"last_role": "user"}, "tool_calls": [{"name": "disk__look", "arguments": {}}]}
     echo: dict[str, Any] = {"when": {"last_role": "tool"}, "tool_calls": [{"name": "up__echo", "arguments": {"text": "leaked"}}]}
     await made.model.play(look, echo, {"text": "{last_tool}"})
@@ -167,16 +167,16 @@ async def call_careful(made: House, key: str) -> tuple[str, Sequence[Any]]:
     return ("" if "leaked" in said else " ".join(REFUSED)), asked
 
 
-async def call_coded(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_coded(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     said, asked = await _call(made, key, "workflow__coded", {"message": "Go."})
     return f"{said} {' '.join(REFUSED)}", asked
 
 
-async def call_asking(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_asking(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     return await _call(made, key, "workflow__asking", {"message": "Go."})
 
 
-async def call_sampling(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_sampling(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     asked: list[Any] = []
 
     async def sample(context: Any, params: Any) -> t.CreateMessageResult:
@@ -187,23 +187,23 @@ async def call_sampling(made: House, key: str) -> tuple[str, Sequence[Any]]:
         return text_of(await client.call_tool("up__ask_model", {})), asked
 
 
-async def call_workflow(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_workflow(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     return await _call(made, key, "workflow__flow", {})
 
 
-async def _call(made: House, key: str, tool: str, arguments: dict[str, Any]) -> tuple[str, Sequence[Any]]:
+async def _call(made: Deployment, key: str, tool: str, arguments: dict[str, Any]) -> tuple[str, Sequence[Any]]:
     async with over_http(made.url, "modern", tasks=False, token=made.keys[key]) as wire:
         result, asked = await accept_all(wire, name=tool, arguments=arguments)
     return result["content"][0]["text"], asked
 
 
-async def call_legacy(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_legacy(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     asked: list[Any] = []
     async with legacy_client(made, key, asked, yes) as client:
         return text_of(await client.call_tool("disk__wipe", {})), asked
 
 
-async def call_agui(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_agui(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     body = {"threadId": "t", "runId": "r", "messages": [{"id": "m", "role": "user", "content": "Go."}], "tools": [], "context": []}
     url = made.url.removesuffix("/mcp") + "/agui/clerk"
     await play(made.model, "disk__wipe")
@@ -214,7 +214,7 @@ async def call_agui(made: House, key: str) -> tuple[str, Sequence[Any]]:
     return answer.text, ["interrupt"] if '"interrupt' in answer.text.lower() else []
 
 
-async def call_task(made: House, key: str, era: Era) -> tuple[str, Sequence[Any]]:
+async def call_task(made: Deployment, key: str, era: Era) -> tuple[str, Sequence[Any]]:
     """A task whose caller sends answers by `tasks/update` to everything that it is or might be asked."""
     asked: list[Any] = []
     async with over_http(made.url, era, token=made.keys[key]) as wire:
@@ -239,15 +239,15 @@ async def call_task(made: House, key: str, era: Era) -> tuple[str, Sequence[Any]
         return (await wire.send("tasks/result", taskId=task_id))["result"]["content"][0]["text"], asked
 
 
-async def call_modern_task(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_modern_task(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     return await call_task(made, key, "modern")
 
 
-async def call_legacy_task(made: House, key: str) -> tuple[str, Sequence[Any]]:
+async def call_legacy_task(made: Deployment, key: str) -> tuple[str, Sequence[Any]]:
     return await call_task(made, key, "legacy")
 
 
-CALLS: dict[str, Callable[[House, str], Awaitable[tuple[str, Sequence[Any]]]]] = {
+CALLS: dict[str, Callable[[Deployment, str], Awaitable[tuple[str, Sequence[Any]]]]] = {
     "modern": call_modern,
     "legacy": call_legacy,
     "sampling": call_sampling,
@@ -264,7 +264,7 @@ CALLS: dict[str, Callable[[House, str], Awaitable[tuple[str, Sequence[Any]]]]] =
 
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
-async def test_operator_at_the_command_line_decides_for_a_key(patient: House, decision: str) -> None:
+async def test_operator_at_the_command_line_decides_for_a_key(patient: Deployment, decision: str) -> None:
     said, asked, ended, before = "", list[Any](), list[Ended](), patient.wiped
 
     async def operate() -> None:
@@ -279,7 +279,7 @@ async def test_operator_at_the_command_line_decides_for_a_key(patient: House, de
     assert (decided["by"], decided["decidedBy"], decided["channel"]) == ("operator", "local", "list")
 
 
-async def review(made: House, key: str, decision: str, *, era: Era = "modern") -> tuple[str, list[str], list[list[str]]]:
+async def review(made: Deployment, key: str, decision: str, *, era: Era = "modern") -> tuple[str, list[str], list[list[str]]]:
     """Review what waits with this key; the result, the texts that the person read, and the choices."""
     texts: list[str] = []
     choices: list[list[str]] = []
@@ -309,7 +309,7 @@ async def review(made: House, key: str, decision: str, *, era: Era = "modern") -
 async def test_reviewer_who_may_decide_approves_the_call_of_another_key(
     place: str, reviewer: str, era: Era, request: pytest.FixtureRequest
 ) -> None:
-    made: House = request.getfixturevalue(place)
+    made: Deployment = request.getfixturevalue(place)
     result, texts, choices, before = "", list[str](), list[list[str]](), made.wiped
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(call_modern, made, "weak")
@@ -333,7 +333,7 @@ async def test_reviewer_who_may_decide_approves_the_call_of_another_key(
 async def test_review_shows_nothing_to_keys_that_may_not_decide(
     place: str, caller: str, reviewers: list[str], request: pytest.FixtureRequest
 ) -> None:
-    made: House = request.getfixturevalue(place)
+    made: Deployment = request.getfixturevalue(place)
     before, found = made.wiped, list[tuple[str, list[str]]]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(call_modern, made, caller)
@@ -344,7 +344,7 @@ async def test_review_shows_nothing_to_keys_that_may_not_decide(
     assert found == [("Nothing waits for a decision of yours.", [])] * len(reviewers) and made.wiped == before
 
 
-async def test_review_that_is_cancelled_decides_nothing(patient: House) -> None:
+async def test_review_that_is_cancelled_decides_nothing(patient: Deployment) -> None:
     before, found = patient.wiped, list[tuple[str, list[str]]]()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(call_modern, patient, "weak")
@@ -355,8 +355,8 @@ async def test_review_that_is_cancelled_decides_nothing(patient: House) -> None:
     assert found[0][0] == "0 approved, 0 declined, 1 left open." and patient.wiped == before
 
 
-async def test_review_is_listed_to_those_who_may_decide(shared: House, others: House) -> None:
-    async def listed(made: House, key: str, era: Era) -> bool:
+async def test_review_is_listed_to_those_who_may_decide(shared: Deployment, others: Deployment) -> None:
+    async def listed(made: Deployment, key: str, era: Era) -> bool:
         async with over_http(made.url, era, token=made.keys[key]) as wire:
             tools = (await wire.send("tools/list"))["result"]["tools"]
             return "review_approvals" in {tool["name"] for tool in tools}
@@ -367,7 +367,7 @@ async def test_review_is_listed_to_those_who_may_decide(shared: House, others: H
 
 
 async def test_operator_approves_its_own_call_in_its_own_client(tmp_path: Path) -> None:
-    with house(tmp_path) as made:
+    with deployment(tmp_path) as made:
         _, asked = await call_modern(made, "chief")
         assert len(asked) == 1 and made.wiped == 1
         assert asked[0]["params"]["requestedSchema"]["properties"]["decision"]["enum"][2] == "approve_always"
@@ -377,7 +377,7 @@ async def test_operator_approves_its_own_call_in_its_own_client(tmp_path: Path) 
 
 
 async def test_caller_may_approve_its_own_call_where_the_rules_say_so_and_never_for_good(tmp_path: Path) -> None:
-    with house(tmp_path, "caller") as made:
+    with deployment(tmp_path, "caller") as made:
         _, asked = await call_modern(made, "weak")
         assert made.wiped == 1 and asked[0]["params"]["requestedSchema"]["properties"]["decision"]["enum"] == ["approve", "decline"]
         async with over_http(made.url, "modern", tasks=False, token=made.keys["weak"]) as wire:
@@ -389,7 +389,7 @@ async def test_caller_may_approve_its_own_call_where_the_rules_say_so_and_never_
         assert sent["result"]["isError"] and made.wiped == 1 and made.rules() == []
 
 
-async def test_key_behind_another_gateway_cannot_approve(shared: House, tmp_path: Path) -> None:
+async def test_key_behind_another_gateway_cannot_approve(shared: Deployment, tmp_path: Path) -> None:
     """The front gateway has no keys and a client that accepts all; the key is that of the front gateway at the inner one."""
     entry = {"type": "http", "url": shared.url, "headers": {"Authorization": f"Bearer {shared.keys['weak']}"}}
     with gateway_http(tmp_path, {"mcpServers": {"inner": entry}, "server": {"askTimeoutSeconds": 30}}, "front") as url:
@@ -401,7 +401,7 @@ async def test_key_behind_another_gateway_cannot_approve(shared: House, tmp_path
     assert shared.wiped == 0
 
 
-async def test_local_user_cannot_decide_its_own_call_where_another_must(others: House) -> None:
+async def test_local_user_cannot_decide_its_own_call_where_another_must(others: Deployment) -> None:
     ended, results, before = list[Ended](), list[Any](), others.wiped
 
     async def operate() -> None:
@@ -420,13 +420,13 @@ async def _approve(context: Any, params: Any) -> t.ElicitResult:
     return t.ElicitResult(action="accept", content={"decision": "approve"})
 
 
-def _stdio(made: House) -> Any:
+def _stdio(made: Deployment) -> Any:
     command, args = gateway_command(made.folder / "gateway.json")
     return StdioServerParameters(command=command, args=args, cwd=ROOT)
 
 
 async def test_local_caller_of_a_gateway_with_keys_is_asked_in_its_client(tmp_path: Path) -> None:
-    with house(tmp_path) as made:
+    with deployment(tmp_path) as made:
         async with Client(_stdio(made), mode=MODERN, cache=None, elicitation_callback=_approve) as client:
             result: Any = await client.call_tool("disk__wipe", {})
         assert not result.is_error and made.wiped == 1
@@ -437,7 +437,7 @@ async def test_request_state_of_an_approved_call_lets_it_go_on_once(tmp_path: Pa
         stats = await wire.send("tools/call", name="up__stats", arguments={})
         return stats["result"]["structuredContent"]["calls"].get("ask_name", 0)
 
-    with house(tmp_path) as made:
+    with deployment(tmp_path) as made:
         async with over_http(made.url, "modern", tasks=False, token=made.keys["chief"]) as wire:
             request: dict[str, Any] = {"name": "up__ask_name", "arguments": {}}
             asked = (await wire.send("tools/call", **request))["result"]

@@ -20,7 +20,6 @@ import pytest
 from tests.fakes.bypasses import URLS
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.running import gateway_http, upstream_http, upstream_stdio, write_config
-from tests.fakes.workers import workers
 from tests.interaction.wire import Era, Wire, over_http, over_stdio
 
 pytestmark = [pytest.mark.attack(20), pytest.mark.timeout(120)]
@@ -58,7 +57,7 @@ def climbs(folder: Path) -> list[str]:
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     url: str
     folder: Path
     config: dict[str, Any]
@@ -67,7 +66,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("rules")
     files = folder / "files"
     (files / "docs" / "sub").mkdir(parents=True)
@@ -85,7 +84,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         policies["old"] = {**RULES, "tasks": {"promote": ["read_*"]}}
         config = {"mcpServers": servers, "policies": policies, "expose": {"agents": ["."]}}
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
-        yield House(stack.enter_context(gateway_http(folder, config, env=env)), files, config, env, model)
+        yield Deployment(stack.enter_context(gateway_http(folder, config, env=env)), files, config, env, model)
 
 
 async def said(wire: Wire, tool: str, **arguments: Any) -> str:
@@ -94,15 +93,15 @@ async def said(wire: Wire, tool: str, **arguments: Any) -> str:
 
 
 @asynccontextmanager
-async def wired(house: House, era: Era) -> AsyncGenerator[Wire]:
-    async with over_http(house.url, era, tasks=False) as wire:
+async def wired(deployment: Deployment, era: Era) -> AsyncGenerator[Wire]:
+    async with over_http(deployment.url, era, tasks=False) as wire:
         yield wire
 
 
-async def test_careless_server_is_led_out_without_a_rule(house: House) -> None:
+async def test_careless_server_is_led_out_without_a_rule(deployment: Deployment) -> None:
     """Otherwise the tests below would show nothing."""
-    paths = climbs(house.folder)[::2]
-    async with wired(house, "modern") as wire:
+    paths = climbs(deployment.folder)[::2]
+    async with wired(deployment, "modern") as wire:
         held = [path for path in paths if SECRET not in await said(wire, "open__read_text_file", path=path)]
         hosts = [url for url in URLS if "evil.example" in url and "evil.example" in await said(wire, "open__get", url=url)]
     assert len(held) < len(paths) * 0.2, held
@@ -111,20 +110,20 @@ async def test_careless_server_is_led_out_without_a_rule(house: House) -> None:
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("server", GUARDED)
-async def test_no_spelling_of_a_path_leads_out(house: House, era: Era, server: str) -> None:
-    async with wired(house, era) as wire:
+async def test_no_spelling_of_a_path_leads_out(deployment: Deployment, era: Era, server: str) -> None:
+    async with wired(deployment, era) as wire:
         for path in ("docs/guide.txt", "./docs//guide.txt"):
             assert GUIDE in await said(wire, f"{server}__read_text_file", path=path)
         assert GUIDE in await said(wire, f"{server}__read_multiple_files", paths=["docs/guide.txt"])
-        for path in climbs(house.folder):
+        for path in climbs(deployment.folder):
             answer = await said(wire, f"{server}__read_text_file", path=path)
             assert SECRET not in answer and '"arguments.*.path"' in answer, path
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_no_other_type_and_no_sibling_leads_out(house: House, era: Era) -> None:
-    secret = str(house.folder / "secret.txt")
-    async with wired(house, era) as wire:
+async def test_no_other_type_and_no_sibling_leads_out(deployment: Deployment, era: Era) -> None:
+    secret = str(deployment.folder / "secret.txt")
+    async with wired(deployment, era) as wire:
         for tool, arguments in [
             ("read_media_file", {"path": secret}),
             ("read_multiple_files", {"paths": ["docs/guide.txt", secret]}),
@@ -140,37 +139,29 @@ async def test_no_other_type_and_no_sibling_leads_out(house: House, era: Era) ->
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("server", GUARDED)
-async def test_no_spelling_of_a_url_leads_to_another_host(house: House, era: Era, server: str) -> None:
-    async with wired(house, era) as wire:
+async def test_no_spelling_of_a_url_leads_to_another_host(deployment: Deployment, era: Era, server: str) -> None:
+    async with wired(deployment, era) as wire:
         assert "api.example.com" in await said(wire, f"{server}__get", url="https://api.example.com/a?b=c")
         for url in URLS:
             assert '"arguments.*.url"' in await said(wire, f"{server}__get", url=url), url
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_rules_hold_over_stdio(house: House, tmp_path: Path, era: Era) -> None:
-    path = write_config(tmp_path, {**house.config, "expose": {}}, "pipes")
+async def test_rules_hold_over_stdio(deployment: Deployment, tmp_path: Path, era: Era) -> None:
+    path = write_config(tmp_path, {**deployment.config, "expose": {}}, "pipes")
     async with over_stdio(path, era, tasks=False) as wire:
         with anyio.fail_after(20):
             while GUIDE not in await said(wire, "new__read_text_file", path="docs/guide.txt"):
                 await anyio.sleep(0.05)
-        for climb in climbs(house.folder)[::7]:
+        for climb in climbs(deployment.folder)[::7]:
             assert SECRET not in await said(wire, "new__read_text_file", path=climb), climb
 
 
-async def test_rules_hold_in_every_worker(house: House, tmp_path: Path) -> None:
-    with workers(tmp_path, {**house.config, "expose": {}}, 2) as several:
-        async with over_http(f"http://127.0.0.1:{several.port}/mcp", "modern", tasks=False) as wire:
-            for climb in climbs(house.folder)[::7]:
-                assert SECRET not in await said(wire, "new__read_text_file", path=climb), climb
-            assert GUIDE in await said(wire, "new__read_text_file", path="docs/guide.txt")
-
-
 @pytest.mark.parametrize("era", ERAS)
-async def test_rules_hold_for_calls_that_run_as_tasks(house: House, era: Era) -> None:
+async def test_rules_hold_for_calls_that_run_as_tasks(deployment: Deployment, era: Era) -> None:
     asked: dict[str, Any] = {"task": {}} if era == "legacy" else {}
-    async with over_http(house.url, era, tasks=True) as wire:
-        for path in ("docs/../secret.txt", "docs/%2e%2e/secret.txt", str(house.folder / "secret.txt")):
+    async with over_http(deployment.url, era, tasks=True) as wire:
+        for path in ("docs/../secret.txt", "docs/%2e%2e/secret.txt", str(deployment.folder / "secret.txt")):
             answer = await wire.send("tools/call", name="old__read_text_file", arguments={"path": path}, **asked)
             assert answer["result"]["_meta"]["dev.moongate/rule"] == "arguments.*.path", answer
             assert SECRET not in json.dumps(answer)
@@ -179,17 +170,17 @@ async def test_rules_hold_for_calls_that_run_as_tasks(house: House, era: Era) ->
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_rules_hold_for_agents_and_workflows(house: House, era: Era) -> None:
-    secret = str(house.folder / "secret.txt")
+async def test_rules_hold_for_agents_and_workflows(deployment: Deployment, era: Era) -> None:
+    secret = str(deployment.folder / "secret.txt")
     for climb in (secret, "docs/../secret.txt", "docs/%2e%2e/secret.txt", "docs\\..\\secret.txt"):
-        await house.model.play(
+        await deployment.model.play(
             {"when": {"last_role": "user"}, "tool_calls": [{"name": "new__read_text_file", "arguments": {"path": climb}}]},
             {"when": {"last_role": "tool"}, "text": "It said: {last_tool}"},
         )
-        async with wired(house, era) as wire:
+        async with wired(deployment, era) as wire:
             answer = await said(wire, "agent__reader", task="go")
-            assert SECRET not in answer and SECRET not in str(await house.model.requests()), climb
+            assert SECRET not in answer and SECRET not in str(await deployment.model.requests()), climb
             answer = await said(wire, "workflow__flow", path=climb)
             assert SECRET not in answer and "inside 'docs/'" in answer, climb
-    async with wired(house, era) as wire:
+    async with wired(deployment, era) as wire:
         assert GUIDE in await said(wire, "workflow__flow", path="docs/guide.txt")

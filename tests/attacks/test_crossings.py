@@ -9,7 +9,7 @@ import anyio
 import httpx2
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.attacks.test_envelopes import ACCEPT, META
 from tests.fakes.running import gateway_http, upstream_http, upstream_stdio
 

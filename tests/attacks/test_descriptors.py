@@ -17,13 +17,13 @@ import anyio
 import pytest
 
 from gateway import processes
-from gateway.upstream.children import LINEAGE_VARIABLE
+from gateway.upstream.child_processes import LINEAGE_VARIABLE
 from gateway.upstream.stdio import _INHERITED  # pyright: ignore[reportPrivateUsage]  # the list is the rule
+from tests.architecture.sources import name_of, parsed, python_files
 from tests.fakes.running import ROOT, free_port, wait_until_ready, write_config
-from tests.house.sources import name_of, parsed, python_files
 from tests.interaction.wire import StdioWire, Wire, over_http
 from tests.skills.on_disk import write_skill
-from tests.skills.shut_in import sandbox_problem
+from tests.skills.sandboxes import sandbox_problem
 from tests.skills.test_scripts import granted
 
 pytestmark = [
@@ -50,7 +50,7 @@ report = json.dumps({"open": open_now, "read": readable, "env": sorted(os.enviro
 TO_FILE = "open(sys.argv[1], 'w').write(report)\n"
 SERVER = f"{REPORT}{TO_FILE}os.execv(sys.executable, [sys.executable, '-m', 'tests.fakes.upstream', '--stdio'])\n"
 
-Start = Literal["http", "stdio", "workers"]
+Start = Literal["http", "stdio"]
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,7 @@ async def started(start: Start, folder: Path, inherited: int) -> AsyncGenerator[
                 process.terminate()
         return
     port = free_port()
-    workers = ["--workers", "2"] if start == "workers" else []
-    with serving([*argv, "--http", f"127.0.0.1:{port}", *workers], folder / "gateway.log", inherited) as gateway:
+    with serving([*argv, "--http", f"127.0.0.1:{port}"], folder / "gateway.log", inherited) as gateway:
         wait_until_ready(gateway, f"http://127.0.0.1:{port}/ready", folder / "gateway.log")
         async with over_http(f"http://127.0.0.1:{port}/mcp", "modern", tasks=False) as wire:
             yield Started(wire, folder, gateway.pid)
@@ -129,9 +128,7 @@ def inherited(tmp_path: Path) -> Generator[int]:
 
 
 @pytest.mark.attack(36)
-@pytest.mark.parametrize(
-    "start", [pytest.param("http", marks=pytest.mark.faults), pytest.param("stdio", marks=pytest.mark.faults), "workers"]
-)
+@pytest.mark.parametrize("start", ["http", pytest.param("stdio", marks=pytest.mark.faults)])
 async def test_no_program_inherits_a_descriptor(start: Start, tmp_path: Path, inherited: int) -> None:
     async with started(start, tmp_path, inherited) as gateway:
         assert os.readlink(f"/proc/{gateway.gateway}/fd/{inherited}").endswith("secret.txt"), "the gateway itself has the descriptor"

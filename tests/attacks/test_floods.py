@@ -182,7 +182,7 @@ def test_health_and_administrators_are_served_when_all_connections_are_busy(tmp_
 
 @pytest.mark.parametrize("kind", ["head", "body"])
 def test_incomplete_requests_hold_bounded_memory(tmp_path: Path, kind: str) -> None:
-    """The oldest gives way, and its client is told."""
+    """The oldest session ends, and its client receives an error."""
     limits = {"incompleteBytes": 4_194_304}
     with besieged(tmp_path, config(limits=limits)) as at, Watch(at) as honest:
         honest.is_served()
@@ -198,8 +198,8 @@ def test_incomplete_requests_hold_bounded_memory(tmp_path: Path, kind: str) -> N
         honest.is_served()
 
 
-class WorkerPeer:
-    """A connection of another worker: it has no address."""
+class LostPeer:
+    """A connection that was lost before its address could be read."""
 
     address: str | None = None
     is_cut = False
@@ -212,12 +212,12 @@ class WorkerPeer:
 
 
 @pytest.mark.timeout(10)
-def test_completed_request_of_other_worker_is_counted_no_longer() -> None:
+def test_completed_request_of_unknown_address_is_counted_no_longer() -> None:
     table = Connections(ConnectionQuotas(10, 1, None, incomplete_bytes=1_000, max_request_bytes=1_000))
-    first, second = WorkerPeer(), WorkerPeer()
-    table.incomplete(first, None, 900, is_local=True)
+    first, second = LostPeer(), LostPeer()
+    table.incomplete(first, None, 900)
     table.completed(first)
-    table.incomplete(second, None, 900, is_local=True)
+    table.incomplete(second, None, 900)
     assert not second.is_cut
-    table.incomplete(first, None, 200, is_local=True)
+    table.incomplete(first, None, 200)
     assert second.is_cut and not first.is_cut

@@ -22,8 +22,6 @@ from tests.agents.test_tool import agent_file
 from tests.cli.processes import Ended, moongate, moongate_process
 from tests.cli.test_reload import WAYS, File, Running, gateway, server, until
 from tests.fakes.running import upstream_http
-from tests.fakes.workers import until as until_sync
-from tests.fakes.workers import workers
 
 pytestmark = [pytest.mark.attack(41), pytest.mark.timeout(120)]
 
@@ -195,7 +193,7 @@ async def test_held_entry_stays_held_over_restarts(tmp_path: Path, state: str | 
     async with gateway(file, front, "legacy") as running:
         file.write_unaccepted({"one": one, "evil": server(tmp_path, "evil")})
         await until(state_is(running, "evil", "held"))
-        # A file that names another folder for its state does not begin anew.
+        # A file that names another state folder does not begin with an empty record.
         storage = {} if state is None else {"dir": str(tmp_path / state)}
         file.put(json.dumps({"mcpServers": {"one": one, "evil": server(tmp_path, "evil")}, "storage": storage}))
         await read_again(running)
@@ -465,23 +463,3 @@ async def test_damaged_record_never_counts_as_an_empty_one(tmp_path: Path) -> No
         left.unlink()
     async with gateway(file, "stdio", "legacy") as running:
         assert await running.text("evil__pid")
-
-
-def test_worker_that_is_started_again_does_not_accept_what_changed(tmp_path: Path) -> None:
-    one = server(tmp_path, "one")
-    with workers(tmp_path, {"mcpServers": {"one": one}}, 2) as two:
-        assert two.through(1).text("one__pid")
-        written = json.loads(two.config.read_text())
-        servers = {"one": one, "evil": server(tmp_path, "evil")}
-        document = {**written, "mcpServers": servers, "server": {**written["server"], "reload": False}}
-        # Nobody has seen the change when the worker dies: it is the new worker that reads it first.
-        os.kill(two.pids()[0], signal.SIGSTOP)
-        two.config.write_text(json.dumps(document))
-        first = two.pids()[0]
-        os.kill(first, signal.SIGKILL)
-        until_sync(lambda: two.pids()[0] != first)
-        until_sync(lambda: "waits for acceptance key=evil" in two.log.read_text())
-        assert two.through(1).text("one__pid")
-        two.process.send_signal(signal.SIGHUP)
-        until_sync(lambda: "evil (server, stdio): held" in two.through(0).text("gateway_status"))
-    assert not ran(tmp_path, "evil")

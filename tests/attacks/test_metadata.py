@@ -16,9 +16,9 @@ import httpx2
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from gateway.agents.tool_runs import MAX_DEPTH
+from gateway.agents.agent_runs import MAX_DEPTH
 from gateway.policy.metadata import MAX_IDEMPOTENCY_CHARS, peer_meta, request_meta
-from gateway.upstream.hop import received, received_call
+from gateway.upstream.gateway_chain import received, received_call
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.raw_upstream import Raw, http_server
 from tests.fakes.running import gateway_http, raw_stdio, write_config
@@ -153,14 +153,14 @@ def served(forger: Forger) -> Generator[str]:
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     url: str
     config: Path
     forgers: dict[str, Forger] = field(default_factory=lambda: dict[str, Forger]())
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("meta")
     forgers = {"new": Forger(modern=True), "old": Forger(modern=False)}
     with ExitStack() as stack:
@@ -171,7 +171,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
             "policies": {name: {"tasks": {"promote": ["slow"]}} for name in servers},
         }
         url = stack.enter_context(gateway_http(folder, config))
-        yield House(url, write_config(folder, config, "stdio"), forgers)
+        yield Deployment(url, write_config(folder, config, "stdio"), forgers)
 
 
 def own_of(meta: dict[str, Any]) -> dict[str, Any]:
@@ -217,12 +217,12 @@ async def request(wire: Wire, era: Era, server: str, method: str, params: dict[s
 @pytest.mark.parametrize("server", ["new", "old"])
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("way", ["http", "stdio"])
-async def test_client_sets_only_via_and_idempotency_key(house: House, way: str, era: Era, server: str) -> None:
-    forger = house.forgers[server]
+async def test_client_sets_only_via_and_idempotency_key(deployment: Deployment, way: str, era: Era, server: str) -> None:
+    forger = deployment.forgers[server]
     if way == "http":
-        connecting = over_http(house.url, era)
+        connecting = over_http(deployment.url, era)
     else:
-        connecting = over_stdio(house.config, era)
+        connecting = over_stdio(deployment.config, era)
     async with connecting as wire:
         with anyio.fail_after(30):
             while not any(tool["name"] == f"{server}__slow" for tool in (await wire.send("tools/list"))["result"]["tools"]):
@@ -315,7 +315,7 @@ def test_peer_meta_keeps_what_a_gateway_behind_needs() -> None:
 @pytest.mark.parametrize("server", ["new", "old"])
 @pytest.mark.parametrize("way", ["plain", "sdk", "stdio"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_server_forges_nothing_in_what_a_client_gets(house: House, era: Era, way: str, server: str) -> None:
+async def test_server_forges_nothing_in_what_a_client_gets(deployment: Deployment, era: Era, way: str, server: str) -> None:
     wanted: list[tuple[str, dict[str, Any], int]] = [
         ("tools/call", {"name": f"{server}__bare", "arguments": {}}, 1),
         ("tools/call", {"name": f"{server}__forge", "arguments": {}}, 4),
@@ -328,7 +328,7 @@ async def test_server_forges_nothing_in_what_a_client_gets(house: House, era: Er
         ("prompts/list", {}, 4),
     ]
     meta: dict[str, Any] = {"progressToken": 1} if way == "sdk" else {}
-    connecting = over_stdio(house.config, era, tasks=False) if way == "stdio" else over_http(house.url, era, tasks=False)
+    connecting = over_stdio(deployment.config, era, tasks=False) if way == "stdio" else over_http(deployment.url, era, tasks=False)
     async with connecting as wire:
         with anyio.fail_after(30):
             while len([t for t in (await wire.send("tools/list"))["result"]["tools"] if t["name"].endswith("__slow")]) < 2:
@@ -340,8 +340,8 @@ async def test_server_forges_nothing_in_what_a_client_gets(house: House, era: Er
             assert all(own == own_of(KEPT) for own in found), (method, params, found)
 
 
-async def test_server_forges_nothing_in_a_relayed_task(house: House) -> None:
-    async with over_http(house.url, "modern") as wire:
+async def test_server_forges_nothing_in_a_relayed_task(deployment: Deployment) -> None:
+    async with over_http(deployment.url, "modern") as wire:
         started = (await wire.send("tools/call", name="new__task", arguments={}))["result"]
         assert started["resultType"] == "task"
         ended = (await wire.send("tasks/get", taskId=started["taskId"]))["result"]
@@ -351,9 +351,9 @@ async def test_server_forges_nothing_in_a_relayed_task(house: House) -> None:
 
 @pytest.mark.parametrize("tool", ["deep", "odd", "inner"])
 @pytest.mark.parametrize("way", ["plain", "sdk"])
-async def test_server_forges_nothing_in_unknown_members(house: House, way: str, tool: str) -> None:
+async def test_server_forges_nothing_in_unknown_members(deployment: Deployment, way: str, tool: str) -> None:
     meta: dict[str, Any] = {"_meta": {"progressToken": 1}} if way == "sdk" else {}
-    async with over_http(house.url, "modern") as wire:
+    async with over_http(deployment.url, "modern") as wire:
         answer = (await wire.send("tools/call", name=f"new__{tool}", arguments={}, **meta))["result"]
     found = metas_in(answer)
     assert bool(found) is (tool != "inner") and all(own == own_of(KEPT) for own in found), found
@@ -370,33 +370,33 @@ def test_meta_is_judged_in_every_object_but_data() -> None:
         assert metas_in(taken) == [own_of(KEPT)] * 9
 
 
-async def test_server_forges_nothing_in_a_followed_task(house: House) -> None:
-    async with over_http(house.url, "modern", tasks=False) as wire:
+async def test_server_forges_nothing_in_a_followed_task(deployment: Deployment) -> None:
+    async with over_http(deployment.url, "modern", tasks=False) as wire:
         done = (await wire.send("tools/call", name="new__task", arguments={}))["result"]
     assert metas_in(done) == [own_of(KEPT)] * 4
 
 
 @pytest.mark.parametrize("tool", ["new__ask", "asking__echo"])
-async def test_server_forges_nothing_in_a_request_for_input(house: House, tool: str) -> None:
-    async with connected(Way("http", "legacy", ""), house.url) as (client, heard):
+async def test_server_forges_nothing_in_a_request_for_input(deployment: Deployment, tool: str) -> None:
+    async with connected(Way("http", "legacy", ""), deployment.url) as (client, heard):
         with anyio.fail_after(20), suppress(MCPError):
             await client.call_tool(tool, {})
     assert heard.asked and all(dict(params.meta) == KEPT for params in heard.asked)
-    async with over_http(house.url, "modern") as wire:
+    async with over_http(deployment.url, "modern") as wire:
         asked = (await wire.send("tools/call", name=tool, arguments={}))["result"]
     assert asked["resultType"] == "input_required", asked
     assert asked["inputRequests"].keys() == {"name"}, "the key under which the server asked"
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
-async def test_server_forges_nothing_in_an_error(house: House, method: str) -> None:
-    async with over_http(house.url, "modern") as wire:
+async def test_server_forges_nothing_in_an_error(deployment: Deployment, method: str) -> None:
+    async with over_http(deployment.url, "modern") as wire:
         error = (await wire.send(method, name="new__refuse"))["error"]
     assert metas_in(error) == [own_of(KEPT)] and error["data"]["more"] == 1, error
 
 
-async def test_skill_names_the_server_that_publishes_it(house: House) -> None:
-    async with over_http(house.url, "modern") as wire:
+async def test_skill_names_the_server_that_publishes_it(deployment: Deployment) -> None:
+    async with over_http(deployment.url, "modern") as wire:
         listed = (await wire.send("skills/list"))["result"]["skills"]
     [entry] = [skill for skill in listed if skill["uri"] == "skill://new/pdf/SKILL.md"]
     assert own_of(entry["_meta"]) == {**own_of(KEPT), f"{OWN}origin": "new"}

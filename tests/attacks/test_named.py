@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.fakes.inside import raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.running import gateway_http
@@ -56,7 +56,7 @@ SCOPES: dict[str, tuple[str, ...]] = {
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     url: str
     keys: dict[str, str]
     model: ScriptedServer
@@ -67,7 +67,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("named")
     (folder / "clerk.agent.md").write_text(CLERK)
     (folder / "boss.agent.md").write_text(BOSS)
@@ -80,7 +80,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         docs = stack.enter_context(raw_inside(DOCS))
         config = {"mcpServers": {"docs": {"type": "http", "url": docs}}, "expose": {"agents": ["."]}}
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}
-        yield House(stack.enter_context(gateway_http(folder, config, env=env)), keys, model)
+        yield Deployment(stack.enter_context(gateway_http(folder, config, env=env)), keys, model)
 
 
 def link(uri: str) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ async def result_of(wire: HttpWire, tool: str, arguments: dict[str, Any], *, as_
 
 @pytest.mark.parametrize("as_task", [False, True], ids=["call", "task"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_attachment_link_is_read_with_callers_scopes(house: House, era: Era, as_task: bool) -> None:
+async def test_attachment_link_is_read_with_callers_scopes(deployment: Deployment, era: Era, as_task: bool) -> None:
     for key, uri, is_read in (
         ("clerk", "docs+page://shut", False),
         ("clerk", "moongate://status", False),
@@ -111,10 +111,10 @@ async def test_attachment_link_is_read_with_callers_scopes(house: House, era: Er
         ("reader", "docs+page://open", True),
         ("all", "docs+page://shut", True),
     ):
-        await house.model.play({"text": "read"})
-        async with over_http(house.url, era, token=house.keys[key], tasks=as_task) as wire:
+        await deployment.model.play({"text": "read"})
+        async with over_http(deployment.url, era, token=deployment.keys[key], tasks=as_task) as wire:
             result = await result_of(wire, "agent__clerk", {"task": "go", "attachments": link(uri)}, as_task=as_task)
-        shown = await house.shown()
+        shown = await deployment.shown()
         assert bool(result.get("isError")) != is_read, (key, uri, result)
         assert is_read or (shown == "[]" and "no scope for resource" in result["content"][0]["text"]), (key, uri, result)
         assert not is_read or PAGES[uri.removeprefix("docs+")] in shown
@@ -122,32 +122,32 @@ async def test_attachment_link_is_read_with_callers_scopes(house: House, era: Er
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("flow", ["given", "passed"])
-async def test_link_in_workflow_input_is_read_with_callers_scopes(house: House, era: Era, flow: str) -> None:
+async def test_link_in_workflow_input_is_read_with_callers_scopes(deployment: Deployment, era: Era, flow: str) -> None:
     for key, uri, is_read in (("clerk", "page://shut", False), ("reader", "page://shut", False), ("reader", "page://open", True)):
-        await house.model.play({"text": "read"})
-        async with over_http(house.url, era, token=house.keys[key], tasks=False) as wire:
+        await deployment.model.play({"text": "read"})
+        async with over_http(deployment.url, era, token=deployment.keys[key], tasks=False) as wire:
             result = (await wire.send("tools/call", name=f"workflow__{flow}", arguments={"links": link(f"docs+{uri}")}))["result"]
         assert bool(result.get("isError")) != is_read, (key, uri, result)
-        assert (PAGES[uri] in await house.shown()) == is_read
+        assert (PAGES[uri] in await deployment.shown()) == is_read
 
 
-async def test_uri_with_callers_part_is_read_with_callers_scopes(house: House) -> None:
+async def test_uri_with_callers_part_is_read_with_callers_scopes(deployment: Deployment) -> None:
     for page, is_read in (("shut", False), ("open", True)):
-        await house.model.play({"text": "read"})
-        async with over_http(house.url, "modern", token=house.keys["reader"], tasks=False) as wire:
+        await deployment.model.play({"text": "read"})
+        async with over_http(deployment.url, "modern", token=deployment.keys["reader"], tasks=False) as wire:
             result = (await wire.send("tools/call", name="workflow__mixed", arguments={"page": page}))["result"]
         assert bool(result.get("isError")) != is_read, result
-        assert (PAGES[f"page://{page}"] in await house.shown()) == is_read
+        assert (PAGES[f"page://{page}"] in await deployment.shown()) == is_read
 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("flow", ["fixed", "default", "outer"])
-async def test_link_in_workflow_file_is_read_with_files_rights(house: House, era: Era, flow: str) -> None:
-    await house.model.play({"text": "read"})
-    async with over_http(house.url, era, token=house.keys["clerk"], tasks=False) as wire:
+async def test_link_in_workflow_file_is_read_with_files_rights(deployment: Deployment, era: Era, flow: str) -> None:
+    await deployment.model.play({"text": "read"})
+    async with over_http(deployment.url, era, token=deployment.keys["clerk"], tasks=False) as wire:
         result = (await wire.send("tools/call", name=f"workflow__{flow}", arguments={}))["result"]
     assert not result.get("isError"), result
-    assert PAGES["page://shut"] in await house.shown()
+    assert PAGES["page://shut"] in await deployment.shown()
 
 
 ASKED = """\
@@ -198,24 +198,24 @@ async def test_resumed_task_reads_with_callers_scopes(tmp_path: Path, era: Era, 
     assert is_read or "no scope for resource" in str(ended["result"]["content"])
 
 
-async def test_text_of_workflow_file_beside_links_grants_no_link(house: House) -> None:
-    await house.model.play({"text": "read"})
-    async with over_http(house.url, "modern", token=house.keys["clerk"], tasks=False) as wire:
+async def test_text_of_workflow_file_beside_links_grants_no_link(deployment: Deployment) -> None:
+    await deployment.model.play({"text": "read"})
+    async with over_http(deployment.url, "modern", token=deployment.keys["clerk"], tasks=False) as wire:
         result = (await wire.send("tools/call", name="workflow__beside", arguments={"links": link("docs+page://shut")}))["result"]
     assert result["isError"], result
-    assert PAGES["page://shut"] not in await house.shown()
+    assert PAGES["page://shut"] not in await deployment.shown()
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_agent_inside_agent_reads_no_links(house: House, era: Era) -> None:
+async def test_agent_inside_agent_reads_no_links(deployment: Deployment, era: Era) -> None:
     """Not even with a key for everything: the boss's model named the link, and the boss's file names no resource."""
     call = {"name": "agent__clerk", "arguments": {"task": "go", "attachments": link("docs+page://shut")}}
-    await house.model.play(
+    await deployment.model.play(
         {"when": {"model": "boss", "last_role": "user"}, "tool_calls": [call]},
         {"when": {"model": "boss", "last_role": "tool"}, "text": "It said: {last_tool}"},
         {"when": {"model": "scripted"}, "text": "read"},
     )
-    async with over_http(house.url, era, token=house.keys["all"], tasks=False) as wire:
+    async with over_http(deployment.url, era, token=deployment.keys["all"], tasks=False) as wire:
         result = (await wire.send("tools/call", name="agent__boss", arguments={"task": "go"}))["result"]
     assert "attach its content" in result["content"][0]["text"]
-    assert PAGES["page://shut"] not in await house.shown()
+    assert PAGES["page://shut"] not in await deployment.shown()

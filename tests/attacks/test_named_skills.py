@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.interaction.test_skill_servers import entry, manifest, reads
 from tests.interaction.wire import Era, over_http
@@ -59,7 +59,7 @@ READS = {
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     url: str
     keys: dict[str, str]
     ran: Path
@@ -70,7 +70,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("named-skills")
     for name in ("open", "shut"):
         write_skill(folder / "skills" / name, files={"a.md": f"inside {name}", "scripts/go.py": "print(1)"})
@@ -90,15 +90,15 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         }
         inside = stack.enter_context(gateway_inside(folder, config))
         inside.look()
-        yield House(inside.url, keys, folder / "ran")
+        yield Deployment(inside.url, keys, folder / "ran")
 
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("key", KEYS)
-async def test_load_skill_gives_what_the_key_may_read(house: House, key: str, era: Era) -> None:
+async def test_load_skill_gives_what_the_key_may_read(deployment: Deployment, key: str, era: Era) -> None:
     for skill in READS["all"]:
         given = "docs/far" if skill == "far" else skill
-        result = await house.call(key, "load_skill", era, skill_name=f"skill://{given}")
+        result = await deployment.call(key, "load_skill", era, skill_name=f"skill://{given}")
         assert bool(result.get("isError")) == (skill not in READS[key]), (skill, result)
         if skill not in READS[key]:
             assert result["_meta"]["dev.moongate/rule"] == "scopes", result
@@ -106,25 +106,25 @@ async def test_load_skill_gives_what_the_key_may_read(house: House, key: str, er
 
 
 @pytest.mark.parametrize("key", KEYS)
-async def test_files_of_a_skill_are_read_by_scope(house: House, key: str) -> None:
+async def test_files_of_a_skill_are_read_by_scope(deployment: Deployment, key: str) -> None:
     for skill, text in (("open", "inside open"), ("shut", "inside shut"), ("docs/far", "far away")):
-        result = await house.call(key, "read_skill_resource", skill_name=f"skill://{skill}", resource_name="a.md")
+        result = await deployment.call(key, "read_skill_resource", skill_name=f"skill://{skill}", resource_name="a.md")
         may = skill.removeprefix("docs/") in READS[key] and key != "manifest"
         assert bool(result.get("isError")) != may, (skill, result)
         assert (text in str(result)) == may
-        folder = await house.call(key, "read_skill_resource", skill_name=f"skill://{skill}", resource_name=".")
+        folder = await deployment.call(key, "read_skill_resource", skill_name=f"skill://{skill}", resource_name=".")
         assert ("a.md" in str(folder.get("structuredContent"))) == (skill.removeprefix("docs/") in READS[key])
 
 
 @pytest.mark.parametrize("key", KEYS)
-async def test_search_and_list_show_skills_by_scope(house: House, key: str) -> None:
-    found = (await house.call(key, "search_skills"))["structuredContent"]
+async def test_search_and_list_show_skills_by_scope(deployment: Deployment, key: str) -> None:
+    found = (await deployment.call(key, "search_skills"))["structuredContent"]
     assert {skill["name"] for skill in found["skills"]} == READS[key] and found["total"] == len(READS[key]) + (key == "all")
-    queried = (await house.call(key, "search_skills", query="thing"))["content"][0]["text"]
-    mistyped = (await house.call(key, "load_skill", skill_name="shutt"))["content"][0]["text"]
-    async with over_http(house.url, "modern", token=house.keys[key]) as wire:
+    queried = (await deployment.call(key, "search_skills", query="thing"))["content"][0]["text"]
+    mistyped = (await deployment.call(key, "load_skill", skill_name="shutt"))["content"][0]["text"]
+    async with over_http(deployment.url, "modern", token=deployment.keys[key]) as wire:
         tools = {tool["name"]: tool for tool in (await wire.send("tools/list"))["result"]["tools"]}
-    for text in (queried, mistyped.removeprefix("There is no skill 'shutt'."), tools["load_skill"]["description"]):
+    for text in (queried, mistyped.removeprefix("Unknown skill 'shutt'."), tools["load_skill"]["description"]):
         assert not [skill for skill in {*READS["all"] - READS[key], *([] if key == "all" else ["twin"])} if skill in text], text
     assert all(f"{skill}:" in tools["load_skill"]["description"] for skill in READS[key])
 
@@ -152,24 +152,24 @@ async def test_summary_of_an_unlisted_tool_names_skills_by_scope(tmp_path: Path)
             assert ("shut" in summary) == (name == "own"), summary
 
 
-async def test_shared_name_means_the_skill_that_the_key_may_read(house: House) -> None:
-    assert "pass one of these" in (await house.call("all", "load_skill", skill_name="open"))["content"][0]["text"]
-    loaded = await house.call("open", "load_skill", skill_name="open")
+async def test_shared_name_means_the_skill_that_the_key_may_read(deployment: Deployment) -> None:
+    assert "pass one of these" in (await deployment.call("all", "load_skill", skill_name="open"))["content"][0]["text"]
+    loaded = await deployment.call("open", "load_skill", skill_name="open")
     assert "Step by step" in str(loaded["content"]), loaded
 
 
 @pytest.mark.parametrize("key", KEYS)
-async def test_scripts_run_by_scope(house: House, key: str) -> None:
-    house.ran.unlink(missing_ok=True)
-    result = await house.call(key, "run_skill_script", skill_name="coded", script_name="count")
+async def test_scripts_run_by_scope(deployment: Deployment, key: str) -> None:
+    deployment.ran.unlink(missing_ok=True)
+    result = await deployment.call(key, "run_skill_script", skill_name="coded", script_name="count")
     assert bool(result.get("isError")) == ("coded" not in READS[key]), result
-    assert house.ran.exists() == ("coded" in READS[key])
-    in_file = (await house.call(key, "run_skill_script", skill_name="skill://open", script_name="scripts/go.py"))["_meta"]
+    assert deployment.ran.exists() == ("coded" in READS[key])
+    in_file = (await deployment.call(key, "run_skill_script", skill_name="skill://open", script_name="scripts/go.py"))["_meta"]
     assert (in_file.get("dev.moongate/rule") == "scopes") == (key not in ("open", "own", "all")), in_file
 
 
-async def test_workflow_loads_the_skill_that_its_file_names(house: House) -> None:
-    fixed = await house.call("tools", "workflow__fixed")
+async def test_workflow_loads_the_skill_that_its_file_names(deployment: Deployment) -> None:
+    fixed = await deployment.call("tools", "workflow__fixed")
     assert not fixed.get("isError") and "Step by step" in str(fixed["content"])
-    given = await house.call("tools", "workflow__given", name="shut")
+    given = await deployment.call("tools", "workflow__given", name="shut")
     assert given["isError"] and "no scope for resource" in given["content"][0]["text"], given

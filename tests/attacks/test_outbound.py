@@ -1,4 +1,4 @@
-"""What answers a request of ours may be hostile: where it sends us we do not go, and what it sends costs a bounded amount.
+"""Hostile answers to the gateway's own requests: redirects are not followed to internal hosts, and the cost of a response is bounded.
 
 One hostile server, every way out: models, remote agents, MCP servers, and the guarded fetch that reads what peers name.
 """
@@ -15,9 +15,9 @@ import anyio.abc
 import pytest
 
 from gateway import A2AAgent, AGUIChatClient, OpenAIChatClient, OpenAIChatCompletionClient
-from gateway.chat.retry import RetryPolicy
-from gateway.egress.guarded import GuardedFetch
-from gateway.egress.transport import MAX_ANSWER_BYTES
+from gateway.chat.model_retry import RetryPolicy
+from gateway.egress.bounded_transport import MAX_ANSWER_BYTES
+from gateway.egress.guarded_fetch import GuardedFetch
 from gateway.errors import GatewayError
 from gateway.upstream.library.transports import MCPStreamableHTTPTool
 
@@ -66,7 +66,7 @@ async def mcp(url: str) -> object:
 
 
 async def guarded(url: str) -> object:
-    """Reads metadata; a status that is not 200 is no metadata."""
+    """Reads metadata; a response with another status than 200 has none."""
     answer = await GuardedFetch.for_server(url, None).send("GET", url, max_seconds=SECONDS)
     if answer.status_code != 200:
         raise GatewayError("no metadata")
@@ -97,7 +97,7 @@ async def serving(script: Script) -> AsyncGenerator[tuple[str, list[bytes]]]:
 
 
 async def refused(way: Way, url: str) -> None:
-    """The way ends in time, with an error of ours that does not show the key."""
+    """The request ends in time, with an error that does not show the key."""
     with anyio.fail_after(20), pytest.raises(GatewayError) as caught:
         await way(url)
     assert KEY not in str(caught.value)
@@ -142,7 +142,7 @@ async def within_memory() -> AsyncGenerator[None]:
         line = next(line for line in (here / "status").read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) << 10
 
-    (here / "clear_refs").write_text("5")  # the peak begins anew
+    (here / "clear_refs").write_text("5")  # the peak is measured from here
     before = peak()
     yield
     assert peak() - before < SPARE_BYTES, f"{(peak() - before) >> 20} MB more"

@@ -12,8 +12,8 @@ import anyio
 import anyio.to_thread
 import pytest
 
+from tests.architecture.documents import example_of
 from tests.cli.processes import moongate
-from tests.house.documents import example_of
 from tests.interaction.place import Place, place_of
 from tests.interaction.wire import over_http
 
@@ -101,7 +101,7 @@ def adder(context: "FunctionInvocationContext") -> str:
 
 
 from gateway import FunctionInvocationContext  # noqa: E402
-from gateway.chat.limits import loop_options  # noqa: E402
+from gateway.chat.loop_options import loop_options  # noqa: E402
 
 
 class Provider(ContextProvider):
@@ -160,7 +160,7 @@ async def audited(place: Place, count: int = 1) -> list[tuple[str, str, str]]:
 
 
 async def ask_clerk(place: Place, *calls: tuple[str, dict[str, Any]], decision: str = "") -> list[str]:
-    """Have the agent's model make these calls, one after the other; what it was told of each. `decision` answers approvals."""
+    """Have the agent's model make these calls in order; return the result of each. `decision` answers approvals."""
     turns = [{"when": {"last_role": "user"}, "tool_calls": [{"name": calls[0][0], "arguments": calls[0][1]}]}]
     turns += [{"when": {"last_role": "tool"}, "tool_calls": [{"name": name, "arguments": given}]} for name, given in calls[1:]]
     await place.model.play(*turns, {"text": "done"})

@@ -20,7 +20,7 @@ PATHS = [
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     """A gateway, and the file that a server of this entry would make, were it ever started."""
 
     url: str
@@ -28,43 +28,43 @@ class House:
 
     @property
     def entry(self) -> dict[str, Any]:
-        """What an attacker would like to have started."""
+        """Programs that an attacker would like to start."""
         return {"command": "touch", "args": [str(self.mark)], "transport": "stdio", "name": "evil"}
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("programs")
     settings = {"mcpServers": {"up": upstream_stdio(), "named": {"command": "touch", "args": [str(folder / "named")]}}}
     with gateway_http(folder, settings) as url:
-        yield House(url, folder / "mark")
+        yield Deployment(url, folder / "mark")
 
 
-def test_what_the_configuration_names_is_started(house: House) -> None:
-    assert house.mark.with_name("named").exists()
+def test_what_the_configuration_names_is_started(deployment: Deployment) -> None:
+    assert deployment.mark.with_name("named").exists()
 
 
 @pytest.mark.attack(8)
 @pytest.mark.attack(9)
 @pytest.mark.parametrize("path", PATHS)
-def test_no_page_takes_a_command(house: House, path: str) -> None:
-    body = {"mcpServers": {"evil": house.entry}, **house.entry}
+def test_no_page_takes_a_command(deployment: Deployment, path: str) -> None:
+    body = {"mcpServers": {"evil": deployment.entry}, **deployment.entry}
     for method in ("POST", "PUT", "PATCH", "DELETE"):
-        answer = httpx2.request(method, house.url.removesuffix("/mcp") + path, headers=ACCEPT, json=body)
+        answer = httpx2.request(method, deployment.url.removesuffix("/mcp") + path, headers=ACCEPT, json=body)
         assert answer.status_code in (400, 404, 405)
-    assert not house.mark.exists()
+    assert not deployment.mark.exists()
 
 
 @pytest.mark.attack(8)
 @pytest.mark.attack(9)
 @pytest.mark.parametrize("method", ["tools/call", "servers/add", "config/set", "server/start", "initialize", "server/discover"])
-def test_no_message_takes_a_command(house: House, method: str) -> None:
-    entry = house.entry
+def test_no_message_takes_a_command(deployment: Deployment, method: str) -> None:
+    entry = deployment.entry
     meta = {**META, "dev.moongate/server": entry, "command": "touch"}
     params = {"name": "up__echo", "arguments": {"text": "x", **entry}, "_meta": meta, "mcpServers": {"evil": entry}, **entry}
     headers = {**ACCEPT, "mcp-protocol-version": "2026-07-28", "mcp-method": method, "mcp-name": "up__echo"}
-    httpx2.post(house.url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
-    listed = httpx2.get(house.url.replace("/mcp", "/status.json")).json()
+    httpx2.post(deployment.url, headers=headers, json={"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+    listed = httpx2.get(deployment.url.replace("/mcp", "/status.json")).json()
     assert {source["name"] for source in listed["sources"]} >= {"up", "named"}
     assert "evil" not in {source["name"] for source in listed["sources"]}
-    assert not house.mark.exists()
+    assert not deployment.mark.exists()

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from benchmarks.machine import python, started, wait_for_port
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
+from tests.architecture.documents import read
 from tests.fakes.running import free_port, gateway_http, upstream_stdio, write_config
-from tests.house.documents import read
 
 pytestmark = [pytest.mark.attacks, pytest.mark.timeout(120)]
 HOME = Path(os.environ.get("ATTACKS_HOME") or Path.home() / ".cache" / "moongate-attacks")

@@ -1,4 +1,4 @@
-"""What one key holds is bounded: calls, streams, bytes and sessions. A key at its bound is refused, and everybody else is served."""
+"""One key's calls, streams, bytes and sessions are bounded. A key at its limit is refused, and all other callers are served."""
 
 from __future__ import annotations
 
@@ -281,13 +281,10 @@ def _waits(raw: socket.socket) -> bool:
 BIG = 3_900_000
 """Bytes of a result that the kernel does not take whole in one piece."""
 
-FORWARDED = 7_800_000
-"""The same of a result that another worker forwards in many pieces: the kernel takes up to 4 MB of them."""
 
-
-def big(at: Besieged, form: str = "modern", caller: str = "weak", size: int = BIG) -> bytes:
+def big(at: Besieged, form: str = "modern", caller: str = "weak") -> bytes:
     """A call with a large result: of a 2025 session, or of 2026, answered as JSON or as an event stream."""
-    given: dict[str, Any] = {"name": "up__big", "arguments": {"bytes": size, "reports": int(form == "stream")}}
+    given: dict[str, Any] = {"name": "up__big", "arguments": {"bytes": BIG, "reports": int(form == "stream")}}
     if form == "legacy":
         body, headers = legacy("tools/call", **given), session_of(at, caller)
     else:
@@ -318,23 +315,16 @@ def came_whole(raw: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("form", "path", "options"),
-    [
-        ("modern", "auto", ()),
-        ("legacy", "auto", ()),
-        ("stream", "auto", ()),
-        pytest.param("modern", "off", (), marks=pytest.mark.faults),
-        ("modern", "auto", ("--workers", "2")),
-    ],
+    ("form", "path"),
+    [("modern", "auto"), ("legacy", "auto"), ("stream", "auto"), pytest.param("modern", "off", marks=pytest.mark.faults)],
 )
-def test_key_has_bounded_bytes_of_unread_answers(tmp_path: Path, form: str, path: str, options: tuple[str, ...]) -> None:
-    size = FORWARDED if options else BIG
-    limits = {"unreadBytesPerCaller": 4 * size, "callsPerCaller": 10}
-    with besieged(tmp_path, config(limits, directPath=path), options=options) as at, Watch(at) as honest:
+def test_key_has_bounded_bytes_of_unread_answers(tmp_path: Path, form: str, path: str) -> None:
+    limits = {"unreadBytesPerCaller": 4 * BIG, "callsPerCaller": 10}
+    with besieged(tmp_path, config(limits, directPath=path)) as at, Watch(at) as honest:
         honest.is_served()
         before = at.resident()
         with connections(at, 40, window=4096) as flood:
-            request, found = big(at, form, size=size), list[int]()
+            request, found = big(at, form), list[int]()
             for raw in flood:
                 raw.sendall(request)
                 found.append(status_of(raw))
@@ -342,8 +332,7 @@ def test_key_has_bounded_bytes_of_unread_answers(tmp_path: Path, form: str, path
             assert found.count(200) + found.count(429) == 40, found
             assert refused_for_unread(at)
             honest.is_served()
-            if not options:  # else the first worker, which has the answers, is another process
-                assert at.resident() - before < 90 << 20
+            assert at.resident() - before < 90 << 20
         until(lambda: not refused_for_unread(at))
         honest.is_served()
 
@@ -403,15 +392,6 @@ def test_unread_answers_of_local_user_are_bounded_by_the_total(tmp_path: Path) -
         second.sendall(request)
         until(lambda: refused_for_unread(at))
         assert httpx2.get(f"{at.origin}/health").status_code == 200
-
-
-def test_quotas_hold_through_every_worker(tmp_path: Path) -> None:
-    with besieged(tmp_path, config({"streamsPerCaller": 4}), options=("--workers", "2")) as at, Watch(at) as honest:
-        with connections(at, 12) as flood:
-            for raw in flood:
-                raw.sendall(listen(at, "weak", "modern"))
-            assert [status_of(raw) for raw in flood].count(200) == 4  # streams are the first worker's
-            honest.is_served()
 
 
 def test_local_user_has_the_whole(tmp_path: Path) -> None:

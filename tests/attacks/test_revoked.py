@@ -1,4 +1,4 @@
-"""A key that is revoked while its call runs: the call ends, on whichever path it runs, and its server is told."""
+"""A key is revoked while its call runs: the call ends on every path, and its server receives the cancellation."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from gateway.server.calls import KEY_GONE
 from tests.fakes.inside import gateway_inside
 from tests.fakes.running import upstream_http

@@ -12,7 +12,7 @@ import pytest
 
 from gateway.app.roots import RootRules
 from gateway.config.load import load_config
-from gateway.policy.roots import Access
+from gateway.policy.root_policy import Access
 from tests.agents.test_tool import agent_file
 from tests.cli.processes import moongate
 from tests.cli.test_reload import File, Running, gateway, until

@@ -13,12 +13,12 @@ import anyio
 import httpx2
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal
 from gateway.errors import StorageError
 from gateway.policy.decision import PASS
 from gateway.policy.scopes import is_admin, judge_scope, scope_problem
-from gateway.storage.entries import AuditEntry
+from gateway.storage.record_types import AuditEntry
 from tests.cli.processes import moongate
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.interaction.wire import EXTENSION, Era, over_http
@@ -56,7 +56,7 @@ READER = ("tools:docs/search_*", "resources:docs/page://open", "prompts:docs/ask
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     url: str
     state: Path
     keys: dict[str, str]
@@ -70,7 +70,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("scopes")
     (folder / "flow.workflow.yaml").write_text(FLOW)
     (folder / "clerk.agent.md").write_text("---\nname: clerk\ndescription: Helps.\nmodel: openai:none\n---\nHelp.\n")
@@ -86,7 +86,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
             "policies": {"docs": {"tasks": {"promote": ["delete"]}}, "vault": {"disclosure": "on-demand"}},
             "expose": {"agents": ["."], "skills": ["skills"]},
         }
-        yield House(stack.enter_context(gateway_inside(folder, config)).url, state, keys)
+        yield Deployment(stack.enter_context(gateway_inside(folder, config)).url, state, keys)
 
 
 def names(answer: dict[str, Any], kind: str, key: str) -> set[str]:
@@ -99,22 +99,22 @@ OWN = {
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_lists_show_a_key_what_it_is_for(house: House, era: Era) -> None:
-    async with over_http(house.url, era, token=house.keys["reader"]) as wire:
+async def test_lists_show_a_key_what_it_is_for(deployment: Deployment, era: Era) -> None:
+    async with over_http(deployment.url, era, token=deployment.keys["reader"]) as wire:
         assert names(await wire.send("tools/list"), "tools", "name") - OWN == {"docs__search_pages", "docs__search_people"}
         assert names(await wire.send("resources/list"), "resources", "uri") == {"docs+page://open"}
         templates = names(await wire.send("resources/templates/list"), "resourceTemplates", "uriTemplate")
         assert not [uri for uri in templates if "shut" in uri]
         assert names(await wire.send("prompts/list"), "prompts", "name") == {"docs__ask"}
-    async with over_http(house.url, era, token=house.keys["all"]) as wire:
+    async with over_http(deployment.url, era, token=deployment.keys["all"]) as wire:
         listed = names(await wire.send("tools/list"), "tools", "name")
         assert {"docs__delete", "workflow__fetch", "gateway_status", "search_skills"} <= listed
         assert len(names(await wire.send("prompts/list"), "prompts", "name")) >= 2
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_is_called_by_name_without_a_scope_is_refused_and_reaches_no_server(house: House, era: Era) -> None:
-    async with over_http(house.url, era, token=house.keys["reader"], tasks=era == "legacy") as wire:
+async def test_what_is_called_by_name_without_a_scope_is_refused_and_reaches_no_server(deployment: Deployment, era: Era) -> None:
+    async with over_http(deployment.url, era, token=deployment.keys["reader"], tasks=era == "legacy") as wire:
         for tool in ("docs__delete", "vault__open", "workflow__fetch", "agent__clerk", "search_skills", "load_skill", "gateway_status"):
             refused = (await wire.send("tools/call", name=tool, arguments={}))["result"]
             assert refused["isError"] and refused["_meta"]["dev.moongate/rule"] == "scopes", tool
@@ -124,13 +124,13 @@ async def test_what_is_called_by_name_without_a_scope_is_refused_and_reaches_no_
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_no_task_is_made_of_a_call_without_a_scope(house: House, era: Era) -> None:
+async def test_no_task_is_made_of_a_call_without_a_scope(deployment: Deployment, era: Era) -> None:
     task: dict[str, Any] = {"task": {}} if era == "legacy" else {}
-    async with over_http(house.url, era, token=house.keys["reader"]) as wire:
+    async with over_http(deployment.url, era, token=deployment.keys["reader"]) as wire:
         refused = (await wire.send("tools/call", name="docs__delete", arguments={}, **task))["result"]
         assert refused["_meta"]["dev.moongate/rule"] == "scopes"
         assert not refused.get("task") and refused.get("resultType", "complete") == "complete"
-    async with over_http(house.url, era, token=house.keys["docs"]) as wire:
+    async with over_http(deployment.url, era, token=deployment.keys["docs"]) as wire:
         made = (await wire.send("tools/call", name="docs__delete", arguments={}, **task))["result"]
         task_id = made["task"]["taskId"] if era == "legacy" else made["taskId"]
         with anyio.fail_after(20):
@@ -139,7 +139,7 @@ async def test_no_task_is_made_of_a_call_without_a_scope(house: House, era: Era)
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_reads_prompts_completions_and_subscriptions_without_a_scope_are_refused(house: House, era: Era) -> None:
+async def test_reads_prompts_completions_and_subscriptions_without_a_scope_are_refused(deployment: Deployment, era: Era) -> None:
     wants: list[tuple[str, dict[str, Any]]] = [
         ("resources/read", {"uri": "docs+page://shut"}),
         ("resources/read", {"uri": "vault+secret://one"}),
@@ -150,7 +150,7 @@ async def test_reads_prompts_completions_and_subscriptions_without_a_scope_are_r
         ("completion/complete", {"ref": {"type": "ref/resource", "uri": "docs+shut://{id}"}, "argument": {"name": "id", "value": ""}}),
         *([("resources/subscribe", {"uri": "docs+page://shut"})] if era == "legacy" else []),
     ]
-    async with over_http(house.url, era, token=house.keys["reader"]) as wire:
+    async with over_http(deployment.url, era, token=deployment.keys["reader"]) as wire:
         for method, params in wants:
             error = (await wire.send(method, **params))["error"]
             assert (error["code"], error["data"]) == (-32602, {"error": "insufficient_scope"}), (method, params)
@@ -160,9 +160,9 @@ async def test_reads_prompts_completions_and_subscriptions_without_a_scope_are_r
         assert "result" in await wire.send("prompts/get", name="docs__ask")
 
 
-async def test_the_skills_extension_shows_a_key_the_skills_it_is_for(house: House) -> None:
+async def test_the_skills_extension_shows_a_key_the_skills_it_is_for(deployment: Deployment) -> None:
     for name, shown in (("skill", {"skill://pdf/SKILL.md"}), ("reader", set[str]())):
-        async with over_http(house.url, "modern", token=house.keys[name]) as wire:
+        async with over_http(deployment.url, "modern", token=deployment.keys[name]) as wire:
             assert names(await wire.send("skills/list"), "skills", "uri") == shown
             for method, uri in (("skills/get", "skill://pdf/SKILL.md"), ("resources/directory/read", "skill://pdf")):
                 answer = await wire.send(method, uri=uri)
@@ -170,9 +170,9 @@ async def test_the_skills_extension_shows_a_key_the_skills_it_is_for(house: Hous
                 assert shown or answer["error"]["data"] == {"error": "insufficient_scope"}
 
 
-async def test_tools_that_are_loaded_on_demand_are_found_by_those_who_may_use_them(house: House) -> None:
+async def test_tools_that_are_loaded_on_demand_are_found_by_those_who_may_use_them(deployment: Deployment) -> None:
     for name, found in (("all", ["vault__open"]), ("reader", [])):
-        async with over_http(house.url, "modern", token=house.keys[name], tasks=False) as wire:
+        async with over_http(deployment.url, "modern", token=deployment.keys[name], tasks=False) as wire:
             listed = (await wire.send("tools/call", name="list_tools", arguments={}))["result"]["structuredContent"]
             assert [tool["name"] for tool in listed["tools"]] == found
             loaded = (await wire.send("tools/call", name="load_tools", arguments={"names": ["vault__open"]}))["result"]
@@ -180,9 +180,9 @@ async def test_tools_that_are_loaded_on_demand_are_found_by_those_who_may_use_th
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_a_key_is_for_may_use_what_it_needs_itself(house: House, era: Era) -> None:
+async def test_what_a_key_is_for_may_use_what_it_needs_itself(deployment: Deployment, era: Era) -> None:
     """A workflow calls what its file names: the key is for the workflow, not for the vault."""
-    async with over_http(house.url, era, token=house.keys["flow"], tasks=False) as wire:
+    async with over_http(deployment.url, era, token=deployment.keys["flow"], tasks=False) as wire:
         assert names(await wire.send("tools/list"), "tools", "name") - OWN == {"workflow__fetch"}
         done = (await wire.send("tools/call", name="workflow__fetch", arguments={}))["result"]
         assert not done.get("isError"), done
@@ -190,15 +190,15 @@ async def test_what_a_key_is_for_may_use_what_it_needs_itself(house: House, era:
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_key_is_told_of_the_sources_it_is_for(house: House, era: Era) -> None:
+async def test_a_key_is_told_of_the_sources_it_is_for(deployment: Deployment, era: Era) -> None:
     async def told(name: str) -> str:
-        headers = {"Authorization": f"Bearer {house.keys[name]}", "Accept": "application/json, text/event-stream"}
+        headers = {"Authorization": f"Bearer {deployment.keys[name]}", "Accept": "application/json, text/event-stream"}
         if era == "modern":
-            async with over_http(house.url, era, token=house.keys[name]) as wire:
+            async with over_http(deployment.url, era, token=deployment.keys[name]) as wire:
                 return (await wire.send("server/discover"))["result"]["instructions"]
         params = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}}
         hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": params}
-        return httpx2.post(house.url, headers=headers, json=hello).text
+        return httpx2.post(deployment.url, headers=headers, json=hello).text
 
     assert "vault" in await told("all") and "own words" in await told("all")
     shown = await told("docs")
@@ -206,28 +206,28 @@ async def test_a_key_is_told_of_the_sources_it_is_for(house: House, era: Era) ->
 
 
 @pytest.mark.parametrize("path", ["/", "/status.json"])
-def test_the_pages_are_for_keys_that_may_see_the_gateway(house: House, path: str) -> None:
-    refused = house.get("reader", path)
+def test_the_pages_are_for_keys_that_may_see_the_gateway(deployment: Deployment, path: str) -> None:
+    refused = deployment.get("reader", path)
     assert (refused.status_code, refused.json()["error"]) == (403, "insufficient_scope")
     assert refused.headers["www-authenticate"].startswith('Bearer realm="moongate", error="insufficient_scope", scope="')
     assert "vault" not in refused.text
-    assert (house.get("all", path).status_code, house.get("status", path).status_code) == (200, 200)
-    assert house.get("reader", "/ready").status_code == 200
+    assert (deployment.get("all", path).status_code, deployment.get("status", path).status_code) == (200, 200)
+    assert deployment.get("reader", "/ready").status_code == 200
 
 
-def test_an_agent_run_of_an_application_without_a_scope_is_refused_before_it_begins(house: House) -> None:
+def test_an_agent_run_of_an_application_without_a_scope_is_refused_before_it_begins(deployment: Deployment) -> None:
     body: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [], "tools": [], "context": [], "state": {}, "forwardedProps": {}}
-    asked = httpx2.post(f"{house.origin}/agui/clerk", headers={"Authorization": f"Bearer {house.keys['reader']}"}, json=body)
+    asked = httpx2.post(f"{deployment.origin}/agui/clerk", headers={"Authorization": f"Bearer {deployment.keys['reader']}"}, json=body)
     assert (asked.status_code, asked.json()["error"]) == (403, "insufficient_scope")
     assert 'scope="tools:agent/clerk"' in asked.headers["www-authenticate"]
 
 
-async def test_a_refusal_is_in_the_audit_log_with_its_rule(house: House) -> None:
-    async with over_http(house.url, "modern", token=house.keys["flow"]) as wire:
+async def test_a_refusal_is_in_the_audit_log_with_its_rule(deployment: Deployment) -> None:
+    async with over_http(deployment.url, "modern", token=deployment.keys["flow"]) as wire:
         await wire.send("tools/call", name="docs__search_people", arguments={})
 
     async def refused() -> list[AuditEntry]:
-        async with records(house.state) as made:
+        async with records(deployment.state) as made:
             entries = await (await made.audit()).read(since=0, source="docs", limit=1000)
         return [entry for entry in entries if entry.name == "docs__search_people" and entry.fields.get("rule") == "scopes"]
 
@@ -237,16 +237,16 @@ async def test_a_refusal_is_in_the_audit_log_with_its_rule(house: House) -> None
     assert {entry.kind for entry in found} == {"call.refused"}
 
 
-async def test_a_stream_of_changes_tells_a_key_of_nothing_it_may_not_read(house: House) -> None:
+async def test_a_stream_of_changes_tells_a_key_of_nothing_it_may_not_read(deployment: Deployment) -> None:
     """It acknowledges what the key may read, of all that was asked for."""
-    headers = {"Authorization": f"Bearer {house.keys['reader']}", "Accept": "application/json, text/event-stream"}
+    headers = {"Authorization": f"Bearer {deployment.keys['reader']}", "Accept": "application/json, text/event-stream"}
     headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
     prefix = "io.modelcontextprotocol"
     meta: dict[str, Any] = {f"{prefix}/protocolVersion": "2026-07-28", f"{prefix}/clientCapabilities": {"extensions": {EXTENSION: {}}}}
     wanted = {"resourceSubscriptions": ["docs+page://shut", "vault+secret://one"]}
     body: dict[str, Any] = {"jsonrpc": "2.0", "id": 7, "method": "subscriptions/listen", "params": {"_meta": meta, "notifications": wanted}}
     acknowledged: dict[str, Any] = {}
-    async with httpx2.AsyncClient(timeout=20) as http, http.stream("POST", house.url, headers=headers, json=body) as answer:
+    async with httpx2.AsyncClient(timeout=20) as http, http.stream("POST", deployment.url, headers=headers, json=body) as answer:
         async for line in answer.aiter_lines():
             if line.startswith("data: {"):
                 acknowledged = json.loads(line[6:])

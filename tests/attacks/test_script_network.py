@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.skills import ScriptSettings
+from gateway.config.skill_settings import ScriptSettings
 from gateway.policy.addresses import is_loopback_host
-from gateway.skills.sandbox import connects
-from gateway.skills.sandbox.run import Limits, Sandbox
+from gateway.skills.sandbox import connection_broker
+from gateway.skills.sandbox.sandbox import Limits, Sandbox
 from gateway.skills.scripts import ScriptRunner
 from gateway.skills.source import SkillSource
 from tests.fakes.running import gateway_http
 from tests.interaction.wire import over_http
 from tests.skills.on_disk import call, write_skill
-from tests.skills.shut_in import KINDS, SMALL, Kind, RestrictedSandbox, need_sandbox, run, sandbox_of
+from tests.skills.sandboxes import KINDS, SMALL, Kind, RestrictedSandbox, need_sandbox, run, sandbox_of
 from tests.skills.test_scripts import granted
 
 pytestmark = [
@@ -212,9 +212,9 @@ async def test_script_without_a_network_has_no_sockets(kind: Kind, listener: Lis
 START_WITH_A_FAR_LOOPBACK = """
 import sys
 sys.path.append({folder!r})
-from sandbox import connects
-connects.is_near = lambda packed: packed != bytes([127, 0, 0, 2]) and packed[-1] == 1
-connects.is_own = lambda packed: False
+from sandbox import connection_broker
+connection_broker.is_near = lambda packed: packed != bytes([127, 0, 0, 2]) and packed[-1] == 1
+connection_broker.is_own = lambda packed: False
 from sandbox.launcher import main
 main()
 """
@@ -224,7 +224,7 @@ main()
 @pytest.fixture
 async def far_loopback() -> Sandbox:
     await need_sandbox(network=True)
-    start = START_WITH_A_FAR_LOOPBACK.format(folder=str(Path(connects.__file__).parents[1]))
+    start = START_WITH_A_FAR_LOOPBACK.format(folder=str(Path(connection_broker.__file__).parents[1]))
     return RestrictedSandbox(Limits(seconds=60, memory_bytes=4 << 30), "acct", start=start)
 
 
@@ -410,7 +410,7 @@ def socket_address(text: str, port: int = 80) -> bytes:
 
 @pytest.mark.parametrize("text", ADDRESSES)
 def test_near_addresses_are_refused_in_every_spelling(text: str) -> None:
-    assert connects.Judge("/nonexistent").refuses(socket_address(text)) == ADDRESSES[text]
+    assert connection_broker.Judge("/nonexistent").refuses(socket_address(text)) == ADDRESSES[text]
     assert not is_loopback_host(text) or ADDRESSES[text]
 
 
@@ -419,12 +419,12 @@ UNREADABLE = [b"", b"\x02", b"\x02\x00\x00\x50\x7f", b"\x0a\x00" + bytes(14), b"
 
 @pytest.mark.parametrize("address", UNREADABLE)
 def test_addresses_that_cannot_be_read_are_refused(address: bytes) -> None:
-    assert connects.Judge("/nonexistent").refuses(address)
+    assert connection_broker.Judge("/nonexistent").refuses(address)
 
 
 @pytest.mark.parametrize("kind", [socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET])
 def test_launcher_makes_no_call_on_a_local_socket(kind: int) -> None:
-    judge = connects.Judge("/nonexistent")
+    judge = connection_broker.Judge("/nonexistent")
     addresses = [b"\x01\x00/run/socket", b"\x01\x00\x00\x00name", bytes(16), socket_address("192.0.2.1"), socket_address("192.0.2.1", 0)]
     with socket.socket(socket.AF_UNIX, kind) as ours:
         assert all(judge.refuses_call(ours, address, is_bind=is_bind) for address in addresses for is_bind in (False, True))
@@ -432,12 +432,12 @@ def test_launcher_makes_no_call_on_a_local_socket(kind: int) -> None:
 
 def test_own_addresses_are_refused() -> None:
     for text in own_addresses():
-        assert connects.Judge("/nonexistent").refuses(socket_address(text))
+        assert connection_broker.Judge("/nonexistent").refuses(socket_address(text))
 
 
 def test_name_servers_may_be_asked_on_their_port_only(tmp_path: Path) -> None:
     (tmp_path / "resolv.conf").write_text("# nameserver 127.0.0.9\nnameserver 127.0.0.53\nnameserver ::1\noptions edns0\nnameserver\n")
-    judge = connects.Judge(str(tmp_path / "resolv.conf"))
+    judge = connection_broker.Judge(str(tmp_path / "resolv.conf"))
     asked = [("127.0.0.53", 53), ("127.0.0.53", 8765), ("::1", 53), ("127.0.0.9", 53), ("127.0.0.1", 53)]
     assert [judge.refuses(socket_address(*each)) for each in asked] == [False, True, False, True, True]
 
@@ -482,7 +482,7 @@ async def test_network_is_refused_where_connections_cannot_be_checked(tmp_path: 
     runner = ScriptRunner(settings, {})
     monkeypatch.setattr(runner, "_sandbox", RestrictedSandbox(SMALL, "pidfd_getfd"))
     await runner.start()
-    assert runner.problem == "" and "not kept from this machine" in runner.network_problem
+    assert runner.problem == "" and "not kept from connecting to this machine" in runner.network_problem
     async with SkillSource([tmp_path], refresh_seconds=0, scripts=runner) as source:
         refused = await call(source, "run_skill_script", skill_name="net", script_name="net.py")
     assert refused.is_error and "needs the network, which cannot be given" in refused.as_text()

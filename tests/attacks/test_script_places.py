@@ -20,12 +20,12 @@ import pytest
 
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.kernel import number_of
-from gateway.skills.sandbox.run import SAFE_PATH, is_open_to_all, python_path
+from gateway.skills.sandbox.sandbox import SAFE_PATH, is_open_to_all, python_path
 from tests.cli.processes import environment
 from tests.fakes.running import ROOT, child, free_port, wait_until_ready, write_config
 from tests.interaction.wire import over_http
 from tests.skills.on_disk import write_skill
-from tests.skills.shut_in import Kind, need_sandbox, restricted, sandbox_of
+from tests.skills.sandboxes import Kind, need_sandbox, restricted, sandbox_of
 from tests.skills.test_sandbox import gone, running_with
 from tests.skills.test_scripts import granted
 
@@ -145,9 +145,9 @@ async def test_doctor_tries_the_python_that_scripts_run_by(tmp_path: Path) -> No
 UNREADABLE = """
 import os, sys
 sys.path.append(sys.argv[1])
-from sandbox import usage
+from sandbox import disk_usage
 os.mkdir(sys.argv[2] + "/hidden", 0o300)
-print(usage.Usage(sys.argv[2], os.getpid(), max_bytes=10**9, max_files=10**9, max_file_bytes=1).is_exceeded())
+print(disk_usage.Usage(sys.argv[2], os.getpid(), max_bytes=10**9, max_files=10**9, max_file_bytes=1).is_exceeded())
 """
 
 

@@ -22,8 +22,8 @@ import pytest
 from gateway.errors import SkillError
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.kernel import MACHINES, NUMBERS
-from gateway.skills.sandbox.run import SAFE_PATH, Job, Limits, Ran, Sandbox, is_open_to_all
-from tests.skills.shut_in import HIDES_NAMES, KINDS, PYTHON, Kind, RestrictedSandbox, run, sandbox_of
+from gateway.skills.sandbox.sandbox import SAFE_PATH, FinishedJob, Job, Limits, Sandbox, is_open_to_all
+from tests.skills.sandboxes import HIDES_NAMES, KINDS, PYTHON, Kind, RestrictedSandbox, run, sandbox_of
 from tests.skills.test_sandbox import gone, running_with
 
 pytestmark = [
@@ -306,9 +306,9 @@ print("forked", forked)
 """
 
 
-async def forking(sandbox: Sandbox, mark: str) -> tuple[Ran, int, set[int]]:
+async def forking(sandbox: Sandbox, mark: str) -> tuple[FinishedJob, int, set[int]]:
     """A run that forks, the largest number of its processes that were alive at once, and their users outside."""
-    ended, peak, users = list[Ran](), 0, set[int]()
+    ended, peak, users = list[FinishedJob](), 0, set[int]()
 
     async def fork() -> None:
         ended.append(await run(sandbox, FORKS, mark))

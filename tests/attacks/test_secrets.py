@@ -16,7 +16,7 @@ import anyio
 import httpx2
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.cli.processes import moongate
 from tests.fakes.openai_server import openai_server
 from tests.fakes.raw_upstream import Raw

@@ -11,12 +11,12 @@ from urllib.parse import unquote
 
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from gateway.catalog.uris import uri_to_judge
 from gateway.config.policies import SkillFilter
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.scopes import judge_scope
-from gateway.policy.skills import judge_skill_uri
+from gateway.policy.skill_policy import judge_skill_uri
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.raw_upstream import Raw
 from tests.interaction.wire import Era, over_http
@@ -56,14 +56,14 @@ class Files(Raw):
 
 
 @dataclass(frozen=True)
-class House:
+class Deployment:
     url: str
     keys: dict[str, str]
     server: Files
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment]:
     folder = tmp_path_factory.mktemp("uri-patterns")
     (folder / "clerk.agent.md").write_text(CLERK)
     store = KeyStore(folder / "gateway-state" / "keys.json")
@@ -76,7 +76,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
             "policies": {"files": {"skills": {"deny": ["shut"]}}},
             "expose": {"agents": ["."]},
         }
-        yield House(stack.enter_context(gateway_inside(folder, config)).url, keys, server)
+        yield Deployment(stack.enter_context(gateway_inside(folder, config)).url, keys, server)
 
 
 LEADING_OUT = [
@@ -88,9 +88,9 @@ LEADING_OUT = [
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_pattern_does_not_cover_what_the_server_resolves_elsewhere(house: House, era: Era) -> None:
-    house.server.seen.clear()
-    async with over_http(house.url, era, token=house.keys["narrow"], tasks=False) as wire:
+async def test_pattern_does_not_cover_what_the_server_resolves_elsewhere(deployment: Deployment, era: Era) -> None:
+    deployment.server.seen.clear()
+    async with over_http(deployment.url, era, token=deployment.keys["narrow"], tasks=False) as wire:
         assert "open" in str(await wire.send("resources/read", uri="files+file:///docs/a.txt"))
         for uri in LEADING_OUT:
             refused = await wire.send("resources/read", uri=f"files+{uri}")
@@ -103,23 +103,23 @@ async def test_pattern_does_not_cover_what_the_server_resolves_elsewhere(house: 
         ref = {"type": "ref/resource", "uri": "files+file:///docs/{+path}"}
         assert "error" in await wire.send("completion/complete", ref=ref, argument={"name": "path", "value": "../s"})
         assert "result" in await wire.send("completion/complete", ref=ref, argument={"name": "path", "value": "s"})
-    assert house.server.seen == ["/docs/a.txt", "s"]
+    assert deployment.server.seen == ["/docs/a.txt", "s"]
 
 
-async def test_key_for_the_whole_server_reads_what_the_server_resolves(house: House) -> None:
-    async with over_http(house.url, "modern", token=house.keys["wide"], tasks=False) as wire:
+async def test_key_for_the_whole_server_reads_what_the_server_resolves(deployment: Deployment) -> None:
+    async with over_http(deployment.url, "modern", token=deployment.keys["wide"], tasks=False) as wire:
         for uri in LEADING_OUT:
             assert "gold" in str(await wire.send("resources/read", uri=f"files+{uri}"))
 
 
 @pytest.mark.parametrize("uri", ["skill://open/../shut/SKILL.md", "skill://open/%2e%2e/shut/SKILL.md", "skill://%73hut/SKILL.md"])
-async def test_denied_skill_is_not_read_by_another_spelling(house: House, uri: str) -> None:
-    house.server.seen.clear()
-    async with over_http(house.url, "modern", token=house.keys["wide"], tasks=False) as wire:
+async def test_denied_skill_is_not_read_by_another_spelling(deployment: Deployment, uri: str) -> None:
+    deployment.server.seen.clear()
+    async with over_http(deployment.url, "modern", token=deployment.keys["wide"], tasks=False) as wire:
         refused = await wire.send("resources/read", uri=f"skill://files/{uri.removeprefix('skill://')}")
         plain = await wire.send("resources/read", uri=f"files+{uri}")
     assert "error" in refused and "error" in plain, (refused, plain)
-    assert house.server.seen == []
+    assert deployment.server.seen == []
 
 
 DOUBTFUL = [

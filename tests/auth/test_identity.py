@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.auth.identity import CHALLENGE_PATTERN, Identity
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 
 CHALLENGE = "0123456789abcdef" * 2
 
@@ -23,7 +23,7 @@ def test_proof_holds_for_one_state_configuration_port_and_challenge(tmp_path: Pa
     assert len({proof, *others}) == 5
 
 
-def test_links_of_the_folder_lead_to_the_same_configuration_and_links_of_the_file_do_not(tmp_path: Path) -> None:
+def test_folder_links_keep_the_configuration_and_file_links_do_not(tmp_path: Path) -> None:
     state, link = StateFolder(tmp_path / "state"), tmp_path / "link"
     for name in ("real", "later"):
         (tmp_path / name).mkdir()

@@ -1,4 +1,4 @@
-"""Exposed names and URIs (house.md, "Tool names")."""
+"""Exposed names and URIs."""
 
 from __future__ import annotations
 

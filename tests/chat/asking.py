@@ -1,4 +1,4 @@
-"""How the chat tests ask a client, whole or streamed."""
+"""Helper of the chat tests: one model call, whole or streamed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ both_ways = pytest.mark.parametrize("stream", [WHOLE, STREAMED], ids=["whole", "
 
 
 async def ask(client: OpenAIClientBase, stream: bool, messages: Any = "hi", options: Any = None) -> ChatResponse:
-    """One model call; `options` may have what only a provider knows."""
+    """Make one model call; `options` may contain a provider's own."""
     options = dict(options or {}, loop={"enabled": False})
     with anyio.fail_after(20):
         if stream:

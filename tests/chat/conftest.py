@@ -7,8 +7,8 @@ from collections.abc import AsyncGenerator, Generator
 import pytest
 
 from gateway import OpenAIChatClient, OpenAIChatCompletionClient
+from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.openai_base import OpenAIClientBase
-from gateway.chat.retry import RetryPolicy
 from tests.chat.asking import KEY
 from tests.fakes.openai_server import ScriptedServer, openai_server
 

@@ -1,4 +1,4 @@
-"""Responses in the background: started, polled, streamed, picked up after a break, cancelled and forgotten."""
+"""Background responses: start, poll, stream, resume after a break, cancel and delete."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BACKGROUND: OpenAIChatOptions = {"background": True}
 
 
 async def updates_of(client: OpenAIChatClient, options: Any, *, until: str | None = None) -> list[ChatResponseUpdate]:
-    """The parts of a streamed answer, up to the one whose text is `until`."""
+    """Return the parts of a streamed response up to the part with the text `until`."""
     found: list[ChatResponseUpdate] = []
     stream = client.get_response("go", stream=True, options=options)
     with anyio.fail_after(20):
@@ -110,12 +110,12 @@ async def test_a_response_can_be_forgotten_and_one_that_is_unknown_is_an_error(r
     started = await ask(responses, WHOLE, options=BACKGROUND)
     assert await responses.delete_response(started.continuation_token or {}) is True
     for call in (responses.cancel_response, responses.delete_response):
-        with pytest.raises(ModelError, match="does not know response 'resp_9'"):
+        with pytest.raises(ModelError, match="does not have response 'resp_9'"):
             await call({"response_id": "resp_9"})
 
 
 @pytest.mark.requirement("LR1", "LR3")
-async def test_a_client_without_background_work_ignores_the_wish_and_has_nothing_to_cancel(
+async def test_client_without_background_work_ignores_the_option(
     completions: OpenAIChatCompletionClient, server: ScriptedServer
 ) -> None:
     await server.play({"text": "at once"})
@@ -146,5 +146,5 @@ async def test_a_token_of_somebody_else_is_refused(responses: OpenAIChatClient, 
         ("dreaming", "dreaming"),
     ],
 )
-def test_the_words_for_how_work_stands_are_one_vocabulary_and_unknown_ones_pass(label: str | None, status: str) -> None:
+def test_known_statuses_are_unified_and_unknown_ones_kept(label: str | None, status: str) -> None:
     assert to_status(label) == status

@@ -1,4 +1,4 @@
-"""What Chat Completions servers say beside text, and how a conversation goes to them."""
+"""Contents of Chat Completions responses besides text, and requests that contain such contents."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def look(place: str) -> str:
 
 
 async def sent(client: OpenAIChatCompletionClient, server: ScriptedServer, messages: list[Message], **options: Any) -> dict[str, Any]:
-    """The request that a conversation becomes."""
+    """Return the request for a conversation."""
     await server.play({"text": "ok"})
     await ask(client, WHOLE, messages, options)
     [request] = await server.requests()

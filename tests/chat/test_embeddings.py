@@ -1,4 +1,4 @@
-"""Embeddings from a compatible server, and what every embedding client gives."""
+"""Embeddings from a compatible server, and common behaviour of embedding clients."""
 
 from __future__ import annotations
 
@@ -85,13 +85,13 @@ def test_dimensions_are_unknown_for_vectors_without_a_length_and_for_texts() -> 
 
 
 class Sizes(TypedDict, total=False):
-    """Options of a client of one's own."""
+    """Options of a custom client."""
 
     unit: int
 
 
 class Codes(BaseEmbeddingClient[bytes, list[int], Sizes]):
-    """Embeds bytes as whole numbers."""
+    """A client that embeds bytes as integers."""
 
     model = "codes"
 

@@ -1,4 +1,4 @@
-"""Where a client looks for its model, key and address, and what it says when there are none."""
+"""Where clients find their model, key and address, and the error if one is missing."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ AZURE = "https://moon.openai.azure.com"
 
 
 class Token:
-    """What credentials give."""
+    """An access token."""
 
     token = "token-1"
 
 
 class AsyncCredential:
-    """As the async ones of `azure-identity`."""
+    """An async credential like those of `azure-identity`."""
 
     async def get_token(self, *scopes: str) -> Token:
         assert scopes == ("https://cognitiveservices.azure.com/.default",)
@@ -36,7 +36,7 @@ class AsyncCredential:
 
 
 class Credential:
-    """As the others."""
+    """A sync credential like those of `azure-identity`."""
 
     def get_token(self, *scopes: str) -> Token:
         return Token()

@@ -1,4 +1,4 @@
-"""What a client does when the endpoint fails: which error, what is repeated, and how long it waits."""
+"""Failures of an endpoint: error classes, retries and waits."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import anyio
 import pytest
 
 from gateway import OpenAIChatClient, OpenAIChatCompletionClient
+from gateway.chat.argument_repair import REPAIRED, repair
+from gateway.chat.model_retry import BUDGET_CAPACITY, RetryBudget, RetryPolicy, may_retry, retry_after_seconds
 from gateway.chat.openai_base import OpenAIClientBase
-from gateway.chat.repair import REPAIRED, mend
-from gateway.chat.retry import BUDGET_CAPACITY, RetryBudget, RetryPolicy, may_retry, retry_after_seconds
 from gateway.errors import (
     ChatClientContentFilterException,
     ChatClientException,
@@ -178,13 +178,13 @@ async def test_mended_arguments_are_marked_and_logged(
     ],
 )
 def test_arguments_with_one_reading_are_mended(text: str, mended: str) -> None:
-    found = mend(text)
+    found = repair(text)
     assert found is not None and found[0] == mended
 
 
 @pytest.mark.parametrize("text", ['{"a": "cut o', '{"a": 1}{"a": 2}', "[1]", "rm -rf /", "{'a': object()}", '{"a": 1', "{1: 2}"])
 def test_arguments_with_more_than_one_reading_stay_as_they_are(text: str) -> None:
-    assert mend(text) is None
+    assert repair(text) is None
 
 
 async def test_arguments_that_cannot_be_read_arrive_as_they_were_written(client: OpenAIClientBase, server: ScriptedServer) -> None:

@@ -1,4 +1,4 @@
-"""Agents that a Foundry project keeps, over a real socket: made, found and named; what is said to them, and their functions."""
+"""Agents stored in a Foundry project, over a real socket: create, find, refer to, run with functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.fakes.openai_server import ScriptedServer
 
 @tool
 def weather(city: str) -> str:
-    """Tells the weather."""
+    """Return the weather."""
     return f"rain in {city}"
 
 

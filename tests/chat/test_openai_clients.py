@@ -1,4 +1,4 @@
-"""Both OpenAI clients against a real scripted server; what must hold for either API is one test over both."""
+"""Both OpenAI clients against a real scripted server; one test covers both APIs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import anyio
 import pytest
 
 from gateway import ChatOptions, Content, FunctionTool, Message, OpenAIChatClient
+from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.openai_base import OpenAIClientBase
-from gateway.chat.retry import RetryPolicy
 from gateway.errors import ModelError
 from tests.chat.asking import KEY, STREAMED, WHOLE, ask, both_ways
 from tests.fakes.openai_server import ScriptedServer
@@ -36,7 +36,7 @@ async def test_an_answer_has_its_text_usage_model_and_finish_reason(client: Open
 
 
 @pytest.mark.requirement("CL1")
-async def test_a_streamed_answer_arrives_in_parts_and_nothing_is_sent_before_the_first(
+async def test_stream_sends_the_request_with_the_first_read(
     client: OpenAIClientBase, server: ScriptedServer
 ) -> None:
     await server.play({"text": "one two three"})
@@ -130,7 +130,7 @@ async def test_a_short_refusal_is_retried(client: OpenAIClientBase, server: Scri
 
 
 @pytest.mark.parametrize("fault", ["drop", "malformed", "failed"])
-async def test_a_stream_that_breaks_is_an_error_that_names_the_model_and_keeps_what_came(
+async def test_broken_stream_names_the_model_and_keeps_earlier_parts(
     client: OpenAIClientBase, server: ScriptedServer, fault: str
 ) -> None:
     await server.play({"text": "half an answer", "fault": fault})

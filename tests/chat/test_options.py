@@ -1,4 +1,4 @@
-"""Common options under each provider's names, its own options untouched, and what makes no sense refused."""
+"""Options: common ones renamed for each provider, others unchanged, invalid ones rejected."""
 
 from __future__ import annotations
 

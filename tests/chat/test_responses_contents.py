@@ -1,4 +1,4 @@
-"""What the Responses API says beside text, as contents, and how the conversation goes back to it."""
+"""Contents of Responses API output besides text, and requests that send them back."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def said(text: str, **part: Any) -> dict[str, Any]:
 
 
 async def sent_back(client: OpenAIChatClient, server: ScriptedServer, messages: list[Message]) -> list[dict[str, Any]]:
-    """The input items that a conversation becomes."""
+    """Return the input items for a conversation."""
     await server.play({"text": "ok"})
     await ask(client, WHOLE, [*messages, Message("user", "go on")])
     [request] = await server.requests()

@@ -1,4 +1,4 @@
-"""A chat client asked without an agent: it runs tools, shortens conversations and honours middleware as agents do."""
+"""A chat client without an agent runs tools, compacts conversations and applies middleware like an agent."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def test_a_client_runs_the_tools_of_its_options_until_the_model_has_answer
 
 @both_ways
 @pytest.mark.requirement("TL2", "TL4", "C11")
-async def test_the_limits_of_a_clients_loop_are_its_own_configuration_and_the_calls(stream: bool) -> None:
+async def test_limits_of_a_call_override_those_of_the_client(stream: bool) -> None:
     client = ScriptedChatClient([call(1), call(2), call(3), "enough"])
     client.function_invocation_configuration["max_iterations"] = 2
     assert (await answer(client, stream, options={"tools": [double], "loop": {"max_iterations": 3}})).text == "enough"
@@ -80,7 +80,7 @@ async def test_the_limits_of_a_clients_loop_are_its_own_configuration_and_the_ca
 
 
 @pytest.mark.requirement("TL2")
-def test_the_limits_have_their_defaults_and_one_that_does_not_exist_is_told_when_the_client_is_made() -> None:
+def test_limits_have_defaults_and_unknown_limits_are_rejected() -> None:
     class Client(BaseChatClient):
         pass
 
@@ -102,7 +102,7 @@ def test_the_limits_have_their_defaults_and_one_that_does_not_exist_is_told_when
 
 @both_ways
 @pytest.mark.requirement("AP1", "AP2", "AP3")
-async def test_a_call_that_needs_an_approval_comes_back_as_a_request_and_runs_with_the_answer(stream: bool) -> None:
+async def test_call_that_needs_approval_runs_after_the_answer(stream: bool) -> None:
     guarded = FunctionTool(double.func, name="double", approval_mode="always_require")
     client = ScriptedChatClient([call(), "eight"])
     asked = await answer(client, stream, options={"tools": [guarded]})
@@ -146,7 +146,7 @@ async def test_middleware_and_values_of_a_call_reach_its_tools(stream: bool) -> 
 @pytest.mark.requirement("CL4")
 async def test_an_agent_over_a_client_runs_each_tool_once(stream: bool) -> None:
     class Layered(FunctionInvocationLayer, ScriptedChatClient):
-        """As agent-framework's clients are put together."""
+        """A client composed like agent-framework's clients."""
 
         asked = 0
 
@@ -161,7 +161,7 @@ async def test_an_agent_over_a_client_runs_each_tool_once(stream: bool) -> None:
 
 
 class Telling(BaseChatClient):
-    """Says how many messages it was shown, and the values of its own it got."""
+    """A client that answers with the number of messages and the values that it received."""
 
     def _inner_get_response(self, *, messages: Sequence[Message], stream: bool, options: ChatOptions, **own: Any) -> Any:
         async def whole() -> ChatResponse:
@@ -172,7 +172,7 @@ class Telling(BaseChatClient):
 
 @both_ways
 @pytest.mark.requirement("CP1", "SE22")
-async def test_a_clients_compaction_shortens_what_its_model_is_shown_and_a_calls_own_goes_before_it(stream: bool) -> None:
+async def test_compaction_of_a_call_replaces_the_clients(stream: bool) -> None:
     conversation = [Message(role, [text]) for text in "abcd" for role in ("user", "assistant")]
     client = Telling(compaction_strategy=SlidingWindowStrategy(keep_last_groups=3))
     assert (await answer(client, stream, conversation)).text == "3 {}"
@@ -183,7 +183,7 @@ async def test_a_clients_compaction_shortens_what_its_model_is_shown_and_a_calls
 
 @both_ways
 @pytest.mark.requirement("MW3")
-async def test_values_for_the_client_reach_it_from_an_agents_run_and_middleware_may_change_them(stream: bool) -> None:
+async def test_client_kwargs_of_a_run_pass_middleware_to_the_client(stream: bool) -> None:
     async def sign(context: ChatContext, call_next: Any) -> None:
         context.kwargs["signed"] = True
         await call_next()
@@ -195,7 +195,7 @@ async def test_values_for_the_client_reach_it_from_an_agents_run_and_middleware_
 
 
 @pytest.mark.requirement("MW3")
-async def test_a_hook_on_the_result_of_a_stream_replaces_the_whole_and_sees_what_other_hooks_made_of_the_parts() -> None:
+async def test_result_hook_sees_changed_parts_and_replaces_the_whole() -> None:
     @chat_middleware
     async def shout(context: ChatContext, call_next: Any) -> None:
         await call_next()

@@ -94,7 +94,7 @@ def test_a_refusal_by_policy_ends_with_6(folder: Path) -> None:
 def test_an_unknown_tool_ends_with_1_and_a_suggestion(folder: Path) -> None:
     done = moongate("call", "up__ecco", "--json", cwd=folder)
     assert (done.code, done.out) == (1, "")
-    message = "There is no tool 'up__ecco'. Did you mean 'up__echo'? `moongate policy explain up__ecco` says if a rule hides it."
+    message = "Unknown tool 'up__ecco'. Did you mean 'up__echo'? `moongate policy explain up__ecco` says if a rule hides it."
     assert done.error == {"code": "not-found", "message": message, "kind": "tool", "name": "up__ecco"}
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.chat.resolve import ModelResolver
+from gateway.chat.model_resolver import ModelResolver
 from gateway.errors import ModelError
 from gateway.protocol import METHOD_NOT_FOUND
 from tests.cli.processes import Ended, moongate, write_gateway
@@ -100,19 +100,19 @@ def test_agent_and_workflow_that_name_what_is_not_there_fail(tmp_path: Path) -> 
     assert done.code == 2
     texts = dict.fromkeys(text for status, text in about(done, "agent ") if status == "fail")
     assert [text.split(". ")[0] for text in texts] == [
-        "there is no agent 'gost'",
-        "'docs/search': there is no server 'docs'",
-        "'up/*': there is no server 'up'",
-        "there is no skill 'filing'",
+        "unknown agent 'gost'",
+        "'docs/search': unknown server 'docs'",
+        "'up/*': unknown server 'up'",
+        "unknown skill 'filing'",
     ]
     assert about(done, "agent ")[3][0] == "warn", "a pattern of server names may match none"
     [(status, text), (_, server)] = about(done, "workflow ")
-    assert (status, "there is no agent 'clrk'. Did you mean 'clerk'?" in text) == ("fail", True)
-    assert "'up/add': there is no server 'up'" in server
+    assert (status, "unknown agent 'clrk'. Did you mean 'clerk'?" in text) == ("fail", True)
+    assert "'up/add': unknown server 'up'" in server
 
 
 def test_everything_that_a_file_names_in_vain_is_listed(tmp_path: Path) -> None:
-    """Files with several missing packages, names and tools: all are told at once, without running the files."""
+    """Files with several missing packages, names and tools: all are reported at once, without running the files."""
     optional = "try:\n    import nopkg_c\nexcept ImportError: ...\n"
     (tmp_path / "crafts.py").write_text(f"{optional}import json\nimport own_part\nimport nopkg_b.inner\n")
     (tmp_path / "own_part.py").write_text("import nopkg_a\nfrom gateway import Agent\nfrom nopkg_d import x, y\n")
@@ -130,9 +130,9 @@ def test_everything_that_a_file_names_in_vain_is_listed(tmp_path: Path) -> None:
     told = "\n".join(text for status, text in about(done, "agent ") if status == "fail")
     for missing in ("'none_a'", "'nopkg_e', which is not", "'gateway.tol' and 'gateway.workflw', which do not", "'none_b'", "no 'nothing'"):
         assert missing in told, told
-    assert "there is no server 'docs'" in told and "there is no skill 'filing'" in told
+    assert "unknown server 'docs'" in told and "unknown skill 'filing'" in told
     told = "\n".join(text for status, text in about(done, "workflow ") if status == "fail")
-    for missing in ("'nopkg_f'", "no agent 'clrk'", "no parameter 'texts'", "no parameter 'too'", "also needs 'text', 'to'"):
+    for missing in ("'nopkg_f'", "unknown agent 'clrk'", "no parameter 'texts'", "no parameter 'too'", "also needs 'text', 'to'"):
         assert missing in told, told
 
 
@@ -169,7 +169,7 @@ def test_model_endpoint_that_answers_is_ok_and_one_that_does_not_fails(tmp_path:
         True,
     )
     refused = checked(tmp_path, {**url, "OPENAI_API_KEY": "sk-wrong", "OPENAI_MODEL": "small"})
-    assert "refused the API key (401)" in about(refused, "model auto")[0][1]
+    assert "rejected the API key (401)" in about(refused, "model auto")[0][1]
     one = {"one": {"command": "npx -y some-server"}}
     pasted = checked(tmp_path, {**url, "OPENAI_API_KEY": "sk-…", "OPENAI_MODEL": "small"}, mcpServers=one)
     assert (pasted.code, "not the whole key" in about(pasted, "model auto")[0][1]) == (2, True)
@@ -188,7 +188,7 @@ WITHOUT_LIST: dict[str, tuple[dict[str, tuple[int, str, str]], str]] = {
     "without-routes": ({"/models": NO_ROUTE, "/chat/completions": NO_ROUTE}, "answers 404 to /chat/completions"),
     "other-api": ({"/models": OK, "/chat/completions": OK}, "answers /chat/completions with JSON that is not a model's answer"),
     "text": ({"/models": NO_ROUTE, "/chat/completions": (200, "text/plain", "ok")}, "does not answer /chat/completions with a JSON"),
-    "key": ({"/chat/completions": (401, "application/json", REFUSAL)}, "refused the API key (401); check OPENAI_API_KEY"),
+    "key": ({"/chat/completions": (401, "application/json", REFUSAL)}, "rejected the API key (401); check OPENAI_API_KEY"),
     "moved": ({"/models": (302, "", "/login"), "/chat/completions": (302, "", "/login")}, "answered 302, a redirect"),
 }
 
@@ -232,7 +232,7 @@ def test_html_page_of_a_model_endpoint_is_called_that_in_doctor_and_in_a_call(tm
     assert (status, f"{base} answered with an HTML page instead of JSON" in text) == ("fail", True)
     assert "answered with an HTML page instead of JSON" in called.out + called.err
     [(status, text)] = about(nothing, "model auto")
-    assert (status, "is not like http://" in text) == ("fail", True)
+    assert (status, "must look like http://" in text) == ("fail", True)
 
 
 def test_bind_on_every_address_without_names_is_remarked_on(tmp_path: Path) -> None:

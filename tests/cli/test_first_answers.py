@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from gateway import __version__
-from gateway.server.first_answers import Answering, Taken, Told
-from gateway.storage.first_answers import AnswersFile, Known
+from gateway.server.startup_answers import AnsweredFilter, Answering, EarlyExchange
+from gateway.storage.startup_cache import CachedAnswers, StartupCache
 from tests.cli.processes import environment, write_gateway
 from tests.cli.test_stdio_start import LISTS, message
 
@@ -277,12 +277,12 @@ def test_gateway_that_cannot_start_says_so_after_it_answered(project: tuple[Path
         (folder / "moved").rename(folder / "state")
 
 
-def read(folder: Path, **environ: str) -> Known | None:
+def read(folder: Path, **environ: str) -> CachedAnswers | None:
     """What the next start would know."""
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {"XDG_STATE_HOME": str(folder / "xdg-state"), "TOKEN": "one", **environ}.items():
             patch.setenv(name, value)
-        return AnswersFile(folder / "gateway.json", __version__).read()
+        return StartupCache(folder / "gateway.json", __version__).read()
 
 
 def answers_file(folder: Path) -> Path:
@@ -305,7 +305,7 @@ def _edit(folder: Path) -> None:
 def _pipe(folder: Path) -> None:
     answers_file(folder).unlink()
     os.mkfifo(answers_file_name := folder / "pipe", 0o600)
-    answers_file_name.rename(folder / "xdg-state/moongate/first-answers" / AnswersFile(folder / "gateway.json", __version__).path.name)
+    answers_file_name.rename(folder / "xdg-state/moongate/first-answers" / StartupCache(folder / "gateway.json", __version__).path.name)
 
 
 SPOILED: dict[str, Callable[[Path], object]] = {
@@ -342,9 +342,9 @@ def test_answers_are_not_used_after_a_change_of_a_file(project: tuple[Path, dict
     assert read(folder) is None, "these are other files"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_STATE_HOME", str(folder / "xdg-state"))
-        file = AnswersFile(folder / "gateway.json", __version__)
+        file = StartupCache(folder / "gateway.json", __version__)
         files = [folder / Path(path).relative_to(project[0]) for path in kept]
-        known = Known({"capabilities": {}}, {})
+        known = CachedAnswers({"capabilities": {}}, {})
         assert not file.keep(files, time.time_ns() - 10**10, known), "they have changed since then"
         assert file.keep(files, time.time_ns() + 10**9, known)
         assert file.read() == known
@@ -370,7 +370,7 @@ def test_new_agent_is_in_the_first_list_after_a_restart(project: tuple[Path, dic
 
 # -- lines ---------------------------------------------------------------------------------------------------------
 
-KNOWN = Known({"capabilities": {}}, {"tools/list": '{"tools":[]}'})
+KNOWN = CachedAnswers({"capabilities": {}}, {"tools/list": '{"tools":[]}'})
 OPENED = message(1, "initialize", **HELLO)
 ODD = {
     "batch": b'[{"jsonrpc":"2.0","id":2,"method":"ping"}]\n',
@@ -395,7 +395,7 @@ ODD = {
 }
 
 
-def told(*lines: bytes) -> tuple[Taken, list[Any]]:
+def told(*lines: bytes) -> tuple[EarlyExchange, list[Any]]:
     """What an `Answering` that reads these lines says, and leaves behind."""
     (wire_in, typed), (shown, wire_out) = os.pipe(), os.pipe()
     answering = Answering(KNOWN, wire_in, wire_out)
@@ -443,7 +443,7 @@ async def test_answers_are_compared_with_what_was_told(caplog: pytest.LogCapture
 
     hello = ("initialize", '{"capabilities":{"tools":{}},"protocolVersion":"2025-06-18"}')
     same, other = ("tools/list", '{"tools":[]}'), ("prompts/list", '{"prompts":[]}')
-    out = Told(Taken(told={1: hello, 2: same, "3": other}), write)
+    out = AnsweredFilter(EarlyExchange(told={1: hello, 2: same, "3": other}), write)
     await out.write(b'{"jsonrpc":"2.0","id":2,"result":{"tools":[]}}\n')
     await out.write(b'{"jsonrpc":"2.0","id":3,"result":{}}\n')
     await out.write(b'{"jsonrpc":"2.0","id":1,"method":"roots/list"}\n')

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from tests.agents.test_tool import agent_file
+from tests.architecture.documents import example_of
 from tests.cli.processes import moongate, write_gateway
-from tests.fakes.running import free_port, gateway_http, raw_stdio
-from tests.fakes.workers import until
-from tests.house.documents import example_of
+from tests.fakes.running import free_port, gateway_http, raw_stdio, until
 
 READ = {
     "name": "read",
@@ -193,7 +192,7 @@ def test_rule_for_one_tool_that_leaves_its_siblings_open_is_found_by_lint_doctor
         ["policies.tme", "policies.files.arguments.read_media_file.path", "policies.files.arguments.read_multiple_files.paths"],
     )
     doctor = moongate("doctor", cwd=tmp_path)
-    assert "policies.files.arguments.read_media_file.path: tool 'read_media_file' takes 'path' without a rule" in doctor.out
+    assert "policies.files.arguments.read_media_file.path: tool 'read_media_file' accepts 'path' without a rule" in doctor.out
     assert "policies.tme: no source is called 'tme'" in doctor.out
     with gateway_http(tmp_path, {"mcpServers": {"files": raw_stdio(FILES)}, "policies": {"files": rules, "tme": {}}}, "logged"):
         log = tmp_path / "logged.log"

@@ -117,7 +117,7 @@ async def gateway(file: File, front: str, era: str) -> AsyncGenerator[Running]:
 
 @asynccontextmanager
 async def told_of_tools(running: Running, era: str) -> AsyncGenerator[None]:
-    """The client hears of a changed tool list before this is left."""
+    """Wait until the client is notified of a changed tool list."""
     if era == MODERN:
         async with running.client.listen(tools_list_changed=True) as changes:
             yield

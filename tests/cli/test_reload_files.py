@@ -1,4 +1,4 @@
-"""A running gateway takes up changed files of agents, workflows and functions: real processes, files, clients and workers."""
+"""A running gateway takes up changed files of agents, workflows and functions: real processes, files and clients."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 
 from tests.cli.processes import moongate_process
 from tests.cli.test_reload import MODERN, File, Running, gateway, told_of_tools, until
-from tests.fakes.running import child, free_port, wait_until_ready, write_config
-from tests.interaction.wire import over_http
 
 pytestmark = pytest.mark.timeout(90)
 
@@ -198,21 +196,3 @@ async def test_code_that_a_broken_edit_unloads_stays_protected(tmp_path: Path) -
 
         await until(is_edited)
         assert "agent__writer" not in await running.names()
-
-
-async def test_all_workers_serve_changed_files(tmp_path: Path) -> None:
-    agents = lay_out(tmp_path)
-    path, port, log = write_config(tmp_path, QUICK), free_port(), tmp_path / "gateway.log"
-    arguments = ("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--workers", "2", "--config", str(path))
-    with child(*arguments, log=log) as process:
-        wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
-        put(tmp_path / "chores_words.py", "WORD = 'two'\n")
-        put(agents / "new.agent.md", AGENT.format(name="new"))
-        url, same = f"http://127.0.0.1:{port}/mcp", 0
-        with anyio.fail_after(30):
-            while same < 6:  # each time another connection, which either worker may take
-                async with over_http(url, "modern", tasks=False) as wire:
-                    names = {tool["name"] for tool in (await wire.send("tools/list"))["result"]["tools"]}
-                    said = (await wire.send("tools/call", name="function__say", arguments={}))["result"]["content"][0]["text"]
-                same = same + 1 if "agent__new" in names and said.startswith("two") else 0
-                await anyio.sleep(0.05)

@@ -26,6 +26,6 @@ def test_printed_address_works_and_refused_host_is_told_the_setting(tmp_path: Pa
         named = httpx2.get(f"http://127.0.0.1:{port}/mcp", headers={"host": f"{HUB}:{port}"})
     said = log.read_text()
     assert f"moongate serves http://{HUB if names else '127.0.0.1'}:{port}/mcp" in said
-    assert ("clients on other machines are refused (421)" in said, named.status_code) == ((False, 401) if names else (True, 421))
+    assert ("clients on other machines are rejected (421)" in said, named.status_code) == ((False, 401) if names else (True, 421))
     assert (foreign.status_code, "server.http.allowedHosts" in foreign.text) == (421, True)
-    assert f"request refused status=421 host='other.example.com:{port}': not in server.http.allowedHosts" in said
+    assert f"request refused status=421 host='other.example.com:{port}' setting=server.http.allowedHosts" in said

@@ -20,7 +20,7 @@ from tests.fakes.running import ROOT, free_port
 LATE = ("mcp", "mcp_types", "starlette", "uvicorn", "httpx2")
 """Packages that a first list does without."""
 
-ENGINES = {"gateway.agents.agent", "gateway.chat.base", "gateway.skills.sandbox.run", "gateway.workflows.builder"}
+ENGINES = {"gateway.agents.agent", "gateway.chat.chat_client", "gateway.skills.sandbox.sandbox", "gateway.workflows.builder"}
 """What runs agents, models, scripts and workflows."""
 
 WISHES: dict[str, Any] = {"roots": {"listChanged": True}, "sampling": {}, "elicitation": {"form": {}, "url": {}}}
@@ -60,7 +60,7 @@ def started(config: Path) -> subprocess.Popen[bytes]:
 
 @pytest.fixture(scope="module", params=["first start", "a known server that does not start and a new one that refuses"])
 def start(request: pytest.FixtureRequest, config: Path) -> Generator[tuple[list[Any], set[str]]]:
-    """What a client was answered until its first lists were complete, and the modules that were imported by then."""
+    """The answers to a client until its first lists were complete, and the modules that were imported by then."""
     imported: set[str] = set()
     if request.param != "first start":
         (config.parent / "go").unlink()
@@ -92,5 +92,5 @@ def test_first_lists_are_answered_before_the_sdk_is_imported(start: tuple[list[A
     results = {said["id"]: said["result"] for said in answers if "id" in said}
     assert results[0]["protocolVersion"] == "2025-06-18"
     assert {tool["name"] for tool in results[1]["tools"]} >= {"notes__add_note", "agent__researcher", "workflow__brief", "search_skills"}
-    assert "gateway.server.conversation" in imported
+    assert "gateway.server.dispatch" in imported
     assert not {name for name in imported if name.partition(".")[0] in LATE or name in ENGINES}

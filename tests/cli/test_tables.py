@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.tables import fold, table_lines
+from gateway.cli.text_tables import fold, table_lines
 from gateway.policy.framing import BAR, columns_of
 from tests.cli.processes import environment, moongate, write_gateway
 from tests.fakes.running import free_port, upstream_stdio

@@ -152,7 +152,7 @@ def test_second_run_names_the_process_on_the_port(gateway: Running, second: Path
     own = moongate("run", "--json", cwd=gateway.folder)
     assert (own.code, own.error["code"]) == (2, "config-invalid")
     assert f"of process {gateway.pid}" in own.error["message"] and "already serves this configuration" in own.error["message"]
-    other = moongate("run", "--workers", "2", "--json", cwd=second)
+    other = moongate("run", "--json", cwd=second)
     assert f"process {gateway.pid} (configuration: {gateway.folder / 'gateway.json'}) listens there" in other.error["message"]
 
 

@@ -183,7 +183,7 @@ def test_the_secret_of_auth_is_expanded_and_masked(tmp_path: Path) -> None:
         ),
         (
             auth_config(credentials(issuer="http://id.example.com")),
-            "policies.docs.auth.issuer: is no https:// address (http:// is for this machine only).",
+            "policies.docs.auth.issuer: is not an https:// address; http:// is allowed for this machine only.",
         ),
         (
             auth_config(credentials(), {"command": "x"}),

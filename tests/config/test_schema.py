@@ -9,8 +9,8 @@ from typing import Any, cast
 import jsonschema_rs
 import pytest
 
+from gateway.config.json_schemas import build_schema
 from gateway.config.jsonc import parse
-from gateway.config.schema import build_schema
 from tests.config.test_load import CASES, write_case
 
 

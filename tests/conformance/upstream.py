@@ -22,7 +22,7 @@ from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler
 from mcp.shared.exceptions import MCPError
 
-from gateway.server.replay import ReplayStore
+from gateway.server.sdk_path.session_manager import ReplayStore
 from tests.conformance import contract as c
 from tests.conformance.upstream_tasks import Jobs
 from tests.conformance.upstream_tools import Ctx, answers_to, asking, build_tools, content_of, embedded, form, image, text
@@ -108,7 +108,7 @@ class Upstream:
         return t.EmptyResult()
 
     async def remember(self, ctx: Ctx, call_next: Any) -> Any:
-        """Keep the 2025 sessions, which are told of changes."""
+        """Keep the 2025 sessions, which receive change notifications."""
         if ctx.method == "notifications/initialized":
             self.sessions.append(ctx.session)
         return await call_next(ctx)

@@ -216,7 +216,7 @@ async def ask_what_is_declared(ctx: Ctx, params: Params) -> Any:
 
 
 def build_tools(bus: SubscriptionBus, sessions: list[Any]) -> dict[str, FixtureTool]:
-    """Every tool by its name; `sessions` are the 2025 ones that are told of changes."""
+    """Every tool by its name; `sessions` are the 2025 sessions that receive change notifications."""
     name, capital, roots = form("What is your name?", c.NAME), question("What is the capital of France?"), t.ListRootsRequest()
     confirm = {"confirm": form("Go on?", c.CONFIRMED)}
     plain: dict[str, Handler] = {

@@ -1,4 +1,4 @@
-"""Remote servers behind the proxy that the environment names: a real gateway, a real proxy, a name that nobody else resolves."""
+"""Remote servers behind the proxy that the environment names: a real gateway, a real proxy, and a name that nothing else resolves."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx2
 import pytest
 
 from gateway.egress.proxies import proxy_for
-from gateway.errors import UpstreamUnavailable
+from gateway.errors import NotSent
 from tests.fakes.running import gateway_http, raw_http
 from tests.interaction.ways import Way, connected
 
@@ -26,7 +26,7 @@ TOOL = {"name": "search", "inputSchema": {"type": "object"}}
 
 @contextmanager
 def proxy() -> Generator[tuple[str, list[str]]]:
-    """A forward proxy to which every name is this machine; yields its address and what it was asked for."""
+    """Run a forward proxy that resolves every name to this machine; yield its address and the requested targets."""
     asked: list[str] = []
     direct = build_opener(ProxyHandler({}))
 
@@ -57,7 +57,7 @@ def proxy() -> Generator[tuple[str, list[str]]]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Nothing: stderr is the test's."""
+            """Log nothing: stderr belongs to the test."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     server.daemon_threads = True
@@ -71,7 +71,7 @@ def proxy() -> Generator[tuple[str, list[str]]]:
         server.server_close()
 
 
-async def test_a_server_is_reached_through_the_proxy_and_one_on_this_machine_or_excepted_is_not(tmp_path: Path) -> None:
+async def test_proxy_is_used_except_for_local_and_excepted_servers(tmp_path: Path) -> None:
     with raw_http({"tools": [TOOL]}, "--modern") as here, proxy() as (address, asked):
         port = urlsplit(here).port
         servers = {
@@ -114,6 +114,6 @@ def test_no_proxy_names_hosts_domains_networks_and_ports(url: str, excepted: str
 
 @pytest.mark.parametrize("value", ["socks5://user:canary@proxy.test:1080", "http://[", "ftp://proxy.test"])
 def test_what_is_no_http_proxy_is_an_error_that_does_not_show_it(value: str) -> None:
-    with pytest.raises(UpstreamUnavailable, match="ALL_PROXY") as caught:
+    with pytest.raises(NotSent, match="ALL_PROXY") as caught:
         proxy_for("docs", "https://a.example.com/mcp", {"ALL_PROXY": value})
     assert "canary" not in str(caught.value)

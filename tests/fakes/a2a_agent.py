@@ -11,7 +11,7 @@ What a message may say:
     slow TEXT     a task that cuts its stream off and is done after `POST /release`
     grow TEXT     a task that gives the first half of TEXT at once and the rest after `POST /release`
 
-Who joins a task's stream late is told what its artifacts hold once with the task, and once more as events.
+A client that joins a task's stream late receives the artifacts once with the task, and once more as events.
 
 `GET /log` lists the messages received and the tasks cancelled.
 """

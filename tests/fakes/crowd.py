@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.fakes.nursery import Child
 from tests.fakes.running import child, free_port, wait_until_ready, write_config
 
@@ -67,14 +67,12 @@ class Besieged:
 
 
 @contextmanager
-def besieged(
-    folder: Path, config: dict[str, Any], *, callers: Mapping[str, Sequence[str]] = CALLERS, options: Sequence[str] = ()
-) -> Generator[Besieged]:
+def besieged(folder: Path, config: dict[str, Any], *, callers: Mapping[str, Sequence[str]] = CALLERS) -> Generator[Besieged]:
     """A gateway over HTTP, ready. Without `callers` it needs no keys."""
     port, path, log = free_port(), write_config(folder, config), folder / "gateway.log"
     store = KeyStore(folder / "gateway-state" / "keys.json")
     keys = {name: store.add(name, scopes=scopes).token for name, scopes in callers.items()}
-    argv = ("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path), *options)
+    argv = ("-m", "gateway", "run", "--http", f"127.0.0.1:{port}", "--config", str(path))
     with child(*argv, log=log) as process:
         wait_until_ready(process, f"http://127.0.0.1:{port}/ready", log)
         yield Besieged(f"http://127.0.0.1:{port}/mcp", process, log, keys)

@@ -1,6 +1,6 @@
 """A remote MCP server whose results are large, as a real process: `python -m tests.fakes.large --stdio | --port 0 [--legacy]`.
 
-What it answers is a function of the arguments, so a test makes the same text and compares byte for byte.
+The result is a function of the arguments, so a test builds the same text and compares byte for byte.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ from contextlib import suppress
 from types import FrameType
 
 PRELOADED = (
-    "gateway.app", "gateway.cli.main", "gateway.cli.run", "gateway.server.build", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on",
+    "gateway.app", "gateway.cli.main", "gateway.cli.run", "gateway.server.gateway_server",
+    "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on",
     "mcp.server.lowlevel", "mcp.client.session", "mcp.client.stdio", "mcp.client.streamable_http", "openai.resources.responses",
     "openai.resources.chat.completions", "jsonschema_rs", "sqlite3",
 )  # fmt: skip

@@ -122,7 +122,7 @@ class Nursery:
             time.sleep(0.01)
 
     def close(self) -> None:
-        """End the helper process; what it started was ended by those who asked for it."""
+        """End the helper process; the tests have ended the processes that it started."""
         self._asked.close()
         self._told.close()
         self._helper.wait()
@@ -137,19 +137,19 @@ def nursery() -> Nursery:
 
 def born(argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], stdout: int, stderr: IO[bytes]) -> Born:
     """`subprocess.Popen([sys.executable, "-m", *argv], start_new_session=True, ...)`, sooner. `stdout` may be PIPE or DEVNULL."""
-    house = nursery()
+    nursery_process = nursery()
     if stdout != subprocess.PIPE:
         with open(os.devnull, "wb") as nowhere:
-            return Born(house, house.bear(argv, cwd, env, nowhere.fileno(), stderr.fileno()), None)
+            return Born(nursery_process, nursery_process.bear(argv, cwd, env, nowhere.fileno(), stderr.fileno()), None)
     reads, writes = os.pipe()
     try:
-        return Born(house, house.bear(argv, cwd, env, writes, stderr.fileno()), os.fdopen(reads, "rb"))
+        return Born(nursery_process, nursery_process.bear(argv, cwd, env, writes, stderr.fileno()), os.fdopen(reads, "rb"))
     finally:
         os.close(writes)
 
 
 def sooner(*argv: str) -> tuple[str, list[str]]:
     """A command that is `python -m *argv`, started in its place, with the working directory and the environment it is started in."""
-    house = nursery()
-    house.wait_for_door()
-    return sys.executable, ["-I", "-S", str(ROOT / "tests/fakes/stand_in.py"), house.door, *argv]
+    nursery_process = nursery()
+    nursery_process.wait_for_door()
+    return sys.executable, ["-I", "-S", str(ROOT / "tests/fakes/stand_in.py"), nursery_process.door, *argv]

@@ -149,7 +149,7 @@ def _error(status: int, message: str, code: str, headers: dict[str, str] | None 
 
 
 async def _models(state: State, request: Request) -> Response:
-    """The list of the script's models; without such a list there is none."""
+    """The list of the script's models, if it has one."""
     if (refusal := _refusal(state, request, {"model": (state.script.get("models") or [None])[0]})) is not None:
         return refusal
     if "models" not in state.script:

@@ -12,7 +12,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,8 @@ from typing import Any
 from tests.fakes.nursery import Child, born, sooner
 
 ROOT = Path(__file__).resolve().parents[2]
-LONG_WAY = "LONG_WAY"
-"""Environment: where it is set, gateways take no short way (`make long-way`)."""
+SDK_PATH = "SDK_PATH"
+"""Environment variable: if it is set, gateways serve everything on the SDK path (`make sdk-path`)."""
 
 START_SECONDS = 20.0
 STOP_SECONDS = 10.0
@@ -35,6 +35,14 @@ def free_port() -> int:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(("127.0.0.1", port))
             return port
+
+
+def until(is_so: Callable[[], bool]) -> None:
+    """Wait until the condition holds; fail after `START_SECONDS`."""
+    deadline = time.monotonic() + START_SECONDS
+    while not is_so():
+        assert time.monotonic() < deadline, "the condition did not come true in time"
+        time.sleep(0.01)
 
 
 @contextmanager
@@ -90,14 +98,14 @@ def upstream_stdio(*options: str, module: str = "tests.fakes.upstream") -> dict[
 def write_config(folder: Path, config: dict[str, Any], name: str = "gateway") -> Path:
     """The configuration as a file, with its state beside it; unless told otherwise a stopped gateway waits a second for calls."""
     path = folder / f"{name}.json"
-    config = _on_the_long_way(config) if os.environ.get(LONG_WAY) else config
+    config = _on_the_sdk_path(config) if os.environ.get(SDK_PATH) else config
     server = config.get("server", {})
     http = {"drainSeconds": 1, **server.get("http", {})}
     path.write_text(json.dumps({"storage": {"dir": str(folder / f"{name}-state")}, **config, "server": {**server, "http": http}}))
     return path
 
 
-def _on_the_long_way(config: dict[str, Any]) -> dict[str, Any]:
+def _on_the_sdk_path(config: dict[str, Any]) -> dict[str, Any]:
     """The same without short ways, but where a test says what it wants."""
     server, policies = config.get("server", {}), config.get("policies", {})
     off = {name: {"directPath": "off", **policies.get(name, {})} for name in config.get("mcpServers", {})}

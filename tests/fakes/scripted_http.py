@@ -56,7 +56,7 @@ class Reply:
         await self.stream.send("\r\n".join(lines).encode() + b"\r\n\r\n")
 
     async def whole(self, status: int, body: bytes, kind: str = "application/json", more: dict[str, str] | None = None) -> None:
-        """A complete answer; where one began already, only its end."""
+        """A complete answer, or only its end if one has begun."""
         if self.started:
             self.over = True
             return
@@ -210,7 +210,7 @@ class Site:
                     await reply.say(encoded(step.message))
 
     async def hold(self, hold: Hold, reply: Reply) -> None:
-        """Until cancelled; a listener is told once that there is a tool more."""
+        """Run until cancelled; a listener is notified once of a further tool."""
         if hold.acknowledged is None:
             await anyio.sleep_forever()
             return

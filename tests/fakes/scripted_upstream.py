@@ -4,7 +4,7 @@
     python -m tests.fakes.scripted_upstream --rows '[[FOLDER, STEP, KIND, ERA], …]'      (all over HTTP; prints their ports)
 
 Bare JSON-RPC. While `FOLDER/fault` exists, KIND happens at STEP, which is one of `STEPS`. Kinds everywhere: `die`, `hang`, `garbage`
-(bytes that are no JSON), `binary` (NUL and 0xFF), `shape` (JSON that is no JSON-RPC), `stranger` (an answer to nobody), `half` (half
+(bytes that are not JSON), `binary` (NUL and 0xFF), `shape` (JSON that is no JSON-RPC), `stranger` (an answer to nobody), `half` (half
 an answer, then the end), `twice` (the answer two times), `refuse` (an error), `once` (as `die`, and `FOLDER/fault` is gone). Over HTTP
 also `type` (an HTML page), `lost` (404), `error` (500), `busy` (503), `drip` (one byte at a time) and `oversized`; see `scripted_http`.
 
@@ -90,7 +90,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class Hold:
-    """Wait until cancelled; with `acknowledged` as a listener who is told of changes."""
+    """Wait until cancelled; with `acknowledged` as a listener for changes."""
 
     acknowledged: Message | None = None
 
@@ -315,7 +315,7 @@ class OverStdio:
                     self.write(encoded(step.message))
 
     def announce(self) -> None:
-        """Tell once that there is a tool more, where somebody listens."""
+        """Notify listeners once of a further tool."""
         if self.announced or not self.server.changed.exists() or (self.server.modern and self.listening is None):
             return
         self.announced = True

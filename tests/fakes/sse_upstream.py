@@ -101,7 +101,7 @@ class OldServer:
         self.send(session, b"event: message\ndata: %s\n\n" % json.dumps(message).encode())
 
     def send(self, session: str, event: bytes) -> None:
-        """One event, where the stream is still open."""
+        """Send one event if the stream is still open."""
         if session in self.streams:
             self.streams[session].put(event)
 

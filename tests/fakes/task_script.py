@@ -84,7 +84,7 @@ class Script:
         self.give(number, answer)
 
     def give(self, number: Any, answer: dict[str, Any]) -> None:
-        """The answer, in the words of the era."""
+        """The answer, in the form of the era."""
         if "result" in answer and self.modern:
             answer = {"result": {"resultType": "complete", **answer["result"]}}
         send({"id": number, **{k: v for k, v in answer.items() if k in ("result", "error")}})

@@ -1,4 +1,4 @@
-"""Answers that tell what a request was: `Told` by the short cut, at once; `long_way` as an application."""
+"""Answers that tell what a request was: `Told` by the short cut, at once; `sdk_path` as an application."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.server.head import Head
 
 
 class Told:
-    """The short cut's answer to a request, and the short cut itself (`gateway.app.exchange.Take`)."""
+    """The short cut's answer to a request, and the short cut itself (`ServerConnection.start_fast`)."""
 
     is_cancelled = False
 
@@ -39,7 +39,7 @@ class Told:
         raise AssertionError("it is answered")
 
 
-async def long_way(scope: Scope, receive: Receive, send: Send) -> None:
+async def sdk_path(scope: Scope, receive: Receive, send: Send) -> None:
     """The same answer."""
     body, is_more = b"", True
     while is_more:

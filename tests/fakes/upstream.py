@@ -365,7 +365,7 @@ class Upstream:
         return t.EmptyResult()
 
     async def remember(self, ctx: Ctx, call_next: Any) -> Any:
-        """Keep the sessions that lists and updates are told to."""
+        """Keep the sessions that receive changes of lists and resources."""
         if ctx.method == "notifications/initialized":
             self.sessions.append(ctx.session)
         return await call_next(ctx)

@@ -12,15 +12,14 @@ import uvicorn
 from anyio.abc import SocketStream
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.app.exchange import Take
-from gateway.app.http1 import patient_protocol
+from gateway.app.http_protocol import StartFast, http_protocol
 from gateway.config.models import ServerSettings
 
 
 @asynccontextmanager
-async def served(app: ASGIApp, take: Take | None = None, settings: ServerSettings | None = None) -> AsyncGenerator[int]:
+async def served(app: ASGIApp, take: StartFast | None = None, settings: ServerSettings | None = None) -> AsyncGenerator[int]:
     """The port of `app`, without its lifespan."""
-    protocol = patient_protocol(settings or ServerSettings(), take)
+    protocol = http_protocol(settings or ServerSettings(), take)
     given: dict[str, Any] = {"lifespan": "off", "log_config": None, "proxy_headers": False, "ws": "none", "timeout_graceful_shutdown": 1}
     server = uvicorn.Server(uvicorn.Config(app, http=protocol, **given))
     with socket.create_server(("127.0.0.1", 0)) as listener:

@@ -23,23 +23,24 @@ import anyio
 from pydantic_core import from_json
 from uvicorn.server import ServerState
 
-from tests.fakes.told import Told, long_way
+from tests.fakes.told import Told, sdk_path
 
 IS_MAIN = __name__ == "__main__"
 atheris: Any = import_module("atheris") if IS_MAIN else None
 with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext():
-    from gateway.app.http1 import patient_protocol
+    from gateway.app.http_protocol import http_protocol
     from gateway.config import jsonc
     from gateway.config.models import ServerSettings
-    from gateway.errors import GatewayError, UpstreamLost
+    from gateway.egress.tcp import connector
+    from gateway.errors import GatewayError, OutcomeUnknown
     from gateway.json_types import JsonObject
     from gateway.policy.hidden_text import strip_text
     from gateway.policy.scopes import judge_scope, scope_problem
     from gateway.skills.parser import parse_skill
-    from gateway.tools.verbatim import LONG_BYTES, decode, encode_around
-    from gateway.upstream.events import Events
     from gateway.upstream.pipe import ChildLog, Pipe
-    from gateway.upstream.pool import Line, Pool
+    from gateway.wire.http1_client import ClientConnection, ConnectionPool
+    from gateway.wire.jsonrpc import LONG_BYTES, decode, encode_around
+    from gateway.wire.sse import SseParser
     from gateway.workflows.loader import parse_workflow
 
 MAX_BYTES = 4096
@@ -52,7 +53,7 @@ def text_of(data: bytes) -> str:
 
 def events(data: bytes) -> None:
     """However a stream of events is cut, the events are the same."""
-    whole, pieces = Events(MAX_BYTES), Events(MAX_BYTES)
+    whole, pieces = SseParser(MAX_BYTES), SseParser(MAX_BYTES)
     size = 1 + data[0] % 7 if data else 1
     at_once = whole.feed(data)
     in_parts = [event for start in range(0, len(data), size) for event in pieces.feed(data[start : start + size])]
@@ -78,13 +79,13 @@ def configuration(data: bytes) -> None:
 
 
 def hidden(data: bytes) -> None:
-    """What is stripped has nothing left to strip."""
+    """A stripped text has nothing left to strip."""
     text = strip_text(text_of(data))
     assert strip_text(text) == text
 
 
 def scopes(data: bytes) -> None:
-    """A scope is one or is told not to be; judging by it never fails."""
+    """A text is a scope or is rejected; judging by a scope never fails."""
     text = text_of(data)
     scope_problem(text)
     judge_scope([text], "tools", "docs", "search")
@@ -126,14 +127,14 @@ def answer(data: bytes) -> None:
     """The answer of a server over HTTP ends the wait for it, whatever its head and body are."""
 
     async def main() -> None:
-        pool = Pool("up", "127.0.0.1", 9, tls=None, max_body_bytes=MAX_BYTES)
-        line = Line(pool, asyncio.get_running_loop())
+        pool = ConnectionPool("up", connector("127.0.0.1", 9, None), max_body_bytes=MAX_BYTES)
+        line = ClientConnection(pool, asyncio.get_running_loop())
         line.connection_made(cast("Any", Far()))
         async with anyio.create_task_group() as tasks:
 
             async def wait() -> None:
-                with suppress(UpstreamLost), anyio.fail_after(5):
-                    await line.begin(b"", "caller")
+                with suppress(OutcomeUnknown), anyio.fail_after(5):
+                    await line.send(b"", "caller")
 
             tasks.start_soon(wait)
             await anyio.wait_all_tasks_blocked()
@@ -177,8 +178,8 @@ KNOWN = b"POST /mcp HTTP/1.1\r\nHost: x\r\nMCP-Name: a\r\nTraceparent: 00-1-2\r\
 
 async def _said(before: bytes, data: bytes) -> bytes:
     """What a connection says to bytes after others, until both its ends are closed."""
-    settings: Any = SimpleNamespace(loaded=True, loaded_app=long_way, root_path="", limit_concurrency=None, timeout_keep_alive=5)
-    connection, far = patient_protocol(ServerSettings(), Told)(settings, ServerState(), {}), Far()
+    settings: Any = SimpleNamespace(loaded=True, loaded_app=sdk_path, root_path="", limit_concurrency=None, timeout_keep_alive=5)
+    connection, far = http_protocol(ServerSettings(), Told)(settings, ServerState(), {}), Far()
     connection.connection_made(cast("Any", far))
     for part in (before, data):
         far.written.clear()
@@ -199,7 +200,7 @@ def requests(data: bytes) -> None:
 
 
 def results(data: bytes) -> None:
-    """What is read of an answer with a long text set apart is what it says, and is written again as it came."""
+    """A response whose long text is set apart is read like the whole, and is written again unchanged."""
     data = data.replace(b"~", rb"\\\"a" * (LONG_BYTES // 5 + 1))
     try:
         whole = from_json(data)
@@ -243,7 +244,7 @@ SEEDS: dict[str, list[bytes]] = {
 
 
 def main() -> None:
-    """Fuzz one target until its time is over."""
+    """Fuzz one target until its time budget is used."""
     name, seconds, folder = sys.argv[1:]
     corpus = Path(folder) / "corpus"
     corpus.mkdir()

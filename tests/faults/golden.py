@@ -23,7 +23,7 @@ from typing import Any
 
 import anyio
 
-from gateway.storage.names import DATABASE_FILE
+from gateway.storage.file_names import DATABASE_FILE
 from tests.fakes.running import ROOT, free_port, wait_until_ready
 from tests.interaction.wire import Wire, over_http
 from tests.tasks.test_gateways import FLOW, FUNCTIONS, until

@@ -60,7 +60,7 @@ for line in gateway.stdout:
     sys.stdout.buffer.write(line)
     sys.stdout.flush()
 """
-"""A client over stdio: starts the gateway, sends it lines, and shows what it hears."""
+"""A client over stdio: starts the gateway, sends it lines, and shows the lines it receives."""
 
 
 def config(folder: Path, names: Iterable[str]) -> dict[str, Any]:
@@ -81,9 +81,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def at(folder: Path) -> Generator[Besieged]:
-    """A gateway of two workers, so that some requests of a session come to a worker that does not keep it."""
     callers = {"weak": (*CASES, "workflow"), "honest": (*CASES, "gateway"), "boss": ("admin", "gateway")}
-    with besieged(folder, config(folder, CASES), callers=callers, options=("--workers", "2")) as made:
+    with besieged(folder, config(folder, CASES), callers=callers) as made:
         yield made
 
 

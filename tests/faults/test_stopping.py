@@ -1,4 +1,4 @@
-"""A gateway that is told to stop lets calls finish, and nothing holds it longer than it was told."""
+"""A gateway that receives SIGTERM lets calls finish, and nothing delays its end beyond the grace period."""
 
 from __future__ import annotations
 

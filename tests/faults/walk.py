@@ -203,7 +203,7 @@ async def until_listed(client: Any, rows: Sequence[Row]) -> set[str]:
 
 
 async def until_well(row: Row, folder: Path, client: Any) -> None:
-    """Until the server serves again, and tells of its changes."""
+    """Wait until the server serves again and announces its changes."""
     number = 0
     with deadline(60, f"{row.name}: not well again"):
         while True:

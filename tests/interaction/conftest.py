@@ -19,7 +19,7 @@ RELAY_ROOTS: dict[str, Any] = {**RELAY, "roots": {"mode": "relay"}}
 
 
 @dataclass(frozen=True)
-class House:
+class Gateways:
     """Where everything is."""
 
     front: str
@@ -35,8 +35,8 @@ class House:
 
 
 @pytest.fixture(scope="session")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
-    folder = tmp_path_factory.mktemp("house")
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Generator[Gateways]:
+    folder = tmp_path_factory.mktemp("gateways")
     with ExitStack() as stack:
         new, old = stack.enter_context(upstream_http()), stack.enter_context(upstream_http("--legacy"))
         over_http = {"new-http": {"type": "http", "url": new}, "old-http": {"type": "http", "url": old}}
@@ -45,7 +45,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         hub = {"mcpServers": {"hub": {"type": "http", "url": front}}, "policies": {"hub": RELAY_ROOTS}}
         second = stack.enter_context(gateway_http(folder, hub, "second"))
         stdio = write_config(folder, relaying(over_http), "stdio")
-        yield House(front, second, stdio)
+        yield Gateways(front, second, stdio)
 
 
 def relaying(servers: dict[str, Any]) -> dict[str, Any]:

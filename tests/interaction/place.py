@@ -37,7 +37,7 @@ class Place:
         return moongate(*arguments, "--json", "--config", str(self.path), cwd=self.path.parent).data
 
     async def messages(self) -> list[dict[str, Any]]:
-        """What the model was sent last."""
+        """Return the last request to the model."""
         return (await self.model.requests())[-1]["body"]["messages"]
 
 

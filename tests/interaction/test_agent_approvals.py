@@ -35,7 +35,7 @@ def calling(*texts: str) -> dict[str, Any]:
 
 
 async def ended(place: Place) -> list[dict[str, Any]]:
-    """The results that the model was told last."""
+    """The results that the model received last."""
     return [message for message in await place.messages() if message["role"] == "tool"]
 
 
@@ -177,7 +177,7 @@ async def test_without_forms_the_agent_waits_for_another_process_longer_than_its
 
             async def decide() -> None:
                 async with records(place.path.parent / "gateway-state") as made:
-                    asks = await made.asks()
+                    asks = await made.questions()
                     while not (waiting := await asks.list(only_open=True)):
                         await anyio.sleep(0.05)  # another process asks
                 await anyio.sleep(waiting[0].created_at + WORK_SECONDS - time.time())

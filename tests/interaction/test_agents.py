@@ -86,7 +86,7 @@ async def test_an_agent_calls_a_proxied_tool_through_the_gate_and_tells_its_prog
     assert "'com.example/host': 7" in text_of(known) and "com.example/model" not in text_of(known)
     assert "data://item/7" in str(request["body"]["messages"][-1]["content"]), "links are read through the gate"
     assert wrong.is_error and "file:///etc/passwd" in text_of(wrong)
-    assert asking.is_error and "asks something before it can be read" in text_of(asking)
+    assert asking.is_error and "requires input before it can be read" in text_of(asking)
     assert [step for step, _ in heard] == sorted({step for step, _ in heard})
     assert "using up__echo" in [message for _, message in heard]
     assert (result.meta or {})["dev.moongate/agent"]["model"] == "scripted"

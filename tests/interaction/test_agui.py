@@ -153,7 +153,7 @@ async def test_a_run_that_fails_ends_with_the_reason(running: tuple[str, Scripte
 @pytest.mark.parametrize(
     ("path", "body", "status", "says"),
     [
-        ("nobody", request(user("x")), 404, "no agent 'nobody'"),
+        ("nobody", request(user("x")), 404, "Unknown agent 'nobody'"),
         ("helper", {"threadId": "t"}, 400, "runId"),
         ("helper", [], 400, "RunAgentInput"),
         ("helper", request({"role": "wizard", "content": "x"}), 400, "messages"),

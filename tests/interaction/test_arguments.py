@@ -1,4 +1,4 @@
-"""Which arguments and which metadata leave the gateway (requirements 3.A), over servers that show exactly what reached them."""
+"""Which arguments and which metadata leave the gateway, over servers that show exactly what reached them."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from mcp.client.client import Client
 from mcp.shared.exceptions import MCPError
 from pydantic import FileUrl
 
-from tests.interaction.conftest import House
+from tests.interaction.conftest import Gateways
 from tests.interaction.ways import MODERN, Way, cells, connected, ways
 
 pytestmark = [pytest.mark.timeout(60)]
@@ -27,8 +27,8 @@ def text_of(result: Any) -> str:
 
 
 @pytest.mark.parametrize("way", ways(), ids=str)
-async def test_a_page_to_visit_is_shown_in_the_clients_era(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_page_to_visit_is_shown_in_the_clients_era(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_url"), {})
     assert text_of(result) == "accept"
     assert [(asked.mode, asked.url) for asked in heard.asked] == [("url", "https://accounts.example.com/consent")]
@@ -36,8 +36,8 @@ async def test_a_page_to_visit_is_shown_in_the_clients_era(house: House, way: Wa
 
 
 @pytest.mark.parametrize("way", [way for way in ways() if way.era == "legacy" and way.upstream.startswith("new")], ids=str)
-async def test_a_2025_client_is_told_when_the_page_of_a_2026_server_is_done_with(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_2025_client_is_told_when_the_page_of_a_2026_server_is_done_with(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         await client.call_tool(way.name("ask_url"), {})
         with anyio.fail_after(20):
             while not (done := [m for m in heard.messages if getattr(m, "method", "") == "notifications/elicitation/complete"]):
@@ -46,8 +46,8 @@ async def test_a_2025_client_is_told_when_the_page_of_a_2026_server_is_done_with
 
 
 @pytest.mark.parametrize("way", [way for way in ways() if way.upstream.startswith("old")], ids=str)
-async def test_a_2025_servers_demand_for_a_page_becomes_a_question_for_a_2026_client(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_2025_servers_demand_for_a_page_becomes_a_question_for_a_2026_client(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         if way.era == "modern" or way.hops == 2:  # a gateway is a 2026 client of the next one, and asks in its own client's way
             assert text_of(await client.call_tool(way.name("need_url"), {})) == "signed in"
             assert [asked.url for asked in heard.asked] == ["https://accounts.example.com/sign-in"]
@@ -61,13 +61,13 @@ async def test_a_2025_servers_demand_for_a_page_becomes_a_question_for_a_2026_cl
 
 
 @pytest.mark.parametrize("way", ways(), ids=str)
-async def test_progress_and_logs_reach_whichever_leg_of_a_call_that_asks_twice_is_there(house: House, way: Way) -> None:
+async def test_progress_and_logs_reach_whichever_leg_of_a_call_that_asks_twice_is_there(gateways: Gateways, way: Way) -> None:
     heard_progress: list[float] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         heard_progress.append(progress)
 
-    async with connected(way, house.target(way)) as (client, heard):
+    async with connected(way, gateways.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_twice"), {}, progress_callback=note)
         with anyio.fail_after(20):
             while not heard.logs:
@@ -79,8 +79,8 @@ async def test_progress_and_logs_reach_whichever_leg_of_a_call_that_asks_twice_i
 
 
 @pytest.mark.parametrize("way", ways(), ids=str)
-async def test_a_resource_and_a_prompt_that_ask_are_answered_by_the_connected_client(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_resource_and_a_prompt_that_ask_are_answered_by_the_connected_client(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         resource: Any = await client.read_resource(way.uri("data://asked"))
         prompt: Any = await client.get_prompt(way.name("asked"), {})
     assert resource.contents[0].text == "for Ada"
@@ -89,7 +89,7 @@ async def test_a_resource_and_a_prompt_that_ask_are_answered_by_the_connected_cl
 
 
 @pytest.mark.parametrize("way", cells(), ids=str)
-async def test_a_capability_that_the_client_lacks_is_named_to_a_2026_client_and_readable_to_a_2025_one(house: House, way: Way) -> None:
+async def test_missing_client_capability_is_named_in_the_error(gateways: Gateways, way: Way) -> None:
     async def outcomes(client: Client) -> list[Any]:
         found: list[Any] = []
         for attempt in (
@@ -103,7 +103,7 @@ async def test_a_capability_that_the_client_lacks_is_named_to_a_2026_client_and_
                 found.append(error.error)
         return found
 
-    async with connected(way, house.target(way), capable=False) as (client, _):
+    async with connected(way, gateways.target(way), capable=False) as (client, _):
         with anyio.fail_after(20):
             called, *read = await outcomes(client)
     if way.era == "modern":
@@ -117,8 +117,8 @@ async def test_a_capability_that_the_client_lacks_is_named_to_a_2026_client_and_
 
 
 @pytest.mark.parametrize("way", cells(), ids=str)
-async def test_a_client_that_leaves_after_its_answer_cancels_the_call_at_the_server(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_a_client_that_leaves_after_its_answer_cancels_the_call_at_the_server(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
 
         async def cancelled() -> int:
             seen: Any = (await client.call_tool(way.name("stats"), {})).structured_content
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_after_its_answer_cancels_the_call_at_the_ser
 
 
 @pytest.mark.parametrize("way", [way for way in cells() if way.era == "legacy" and way.upstream.startswith("old")], ids=str)
-async def test_a_client_that_cancels_while_it_is_asked_cancels_the_call_at_the_server(house: House, way: Way) -> None:
+async def test_a_client_that_cancels_while_it_is_asked_cancels_the_call_at_the_server(gateways: Gateways, way: Way) -> None:
     asked = anyio.Event()
 
     async def never(context: Any, params: Any) -> t.ElicitResult:
@@ -148,7 +148,7 @@ async def test_a_client_that_cancels_while_it_is_asked_cancels_the_call_at_the_s
         await anyio.sleep_forever()
         raise AssertionError
 
-    async with Client(str(house.target(way)), mode="legacy", elicitation_callback=never) as client:
+    async with Client(str(gateways.target(way)), mode="legacy", elicitation_callback=never) as client:
 
         async def cancelled() -> int:
             seen: Any = (await client.call_tool(way.name("stats"), {})).structured_content
@@ -165,7 +165,7 @@ async def test_a_client_that_cancels_while_it_is_asked_cancels_the_call_at_the_s
 
 
 @pytest.mark.parametrize("kind", ["old-http", "new-http"])
-async def test_clients_asked_at_the_same_time_are_each_asked_for_their_own_call(house: House, kind: str) -> None:
+async def test_clients_asked_at_the_same_time_are_each_asked_for_their_own_call(gateways: Gateways, kind: str) -> None:
     """Folders are asked for outside any call's stream, so only a session per running call tells whom they are of."""
     way = Way("http", "modern", f"{kind}-roots")
     both, seen = anyio.Event(), list[str]()
@@ -179,7 +179,7 @@ async def test_clients_asked_at_the_same_time_are_each_asked_for_their_own_call(
             await both.wait()
             return t.ListRootsResult(roots=[t.Root(uri=FileUrl(f"file:///{name}"))])
 
-        async with Client(str(house.target(way)), mode=MODERN, cache=None, list_roots_callback=folders) as client:
+        async with Client(str(gateways.target(way)), mode=MODERN, cache=None, list_roots_callback=folders) as client:
             results[name] = text_of(await client.call_tool(way.name("ask_roots"), {}))
 
     with anyio.fail_after(20):

@@ -1,4 +1,4 @@
-"""What ships with Moongate, started as `make run` starts it: everything serves, keeps what it is told and ends without a trace."""
+"""The bundled configuration, started as `make run` starts it: everything serves, stores notes, and ends without leftovers."""
 
 from __future__ import annotations
 

@@ -48,10 +48,10 @@ class User:
         path.write_text(json.dumps({"mcpServers": servers, "policies": policies, "server": settings}))
         return path
 
-    def run(self, path: Path, *options: str, port: int, host: str = "127.0.0.1", env: dict[str, str] | None = None) -> str:
+    def run(self, path: Path, *, port: int, host: str = "127.0.0.1", env: dict[str, str] | None = None) -> str:
         """Start a gateway over HTTP; returns the URL of its endpoint once it is ready."""
         log = self.home / f"{path.stem}-{host}-{port}.log"
-        argv = ["-m", "gateway", "run", "--config", str(path), "--http", f"{host}:{port}", *options]
+        argv = ["-m", "gateway", "run", "--config", str(path), "--http", f"{host}:{port}"]
         process = self.stack.enter_context(child(*argv, env={**self.env, **(env or {})}, log=log))
         wait_until_ready(process, f"http://{host}:{port}/ready", log)
         return f"http://{host}:{port}/mcp"
@@ -131,7 +131,7 @@ def circle(tmp_path_factory: pytest.TempPathFactory) -> Generator[Circle]:
         over_stdio = {"again": started(first, mark), "deep": started(deeper, mark)}
         user.write("first", {"own": upstream_stdio(), **over_http, **over_stdio}, ports["first"])
         user.run(user.write("second", {"first": over_http["me"], "kept": upstream_stdio()}), port=ports["second"])
-        url = user.run(first, "--workers", "2", port=ports["first"])
+        url = user.run(first, port=ports["first"])
         yield Circle(url, first, user.env, mark, user.home / f"first-127.0.0.1-{ports['first']}.log")
 
 
@@ -161,7 +161,7 @@ async def test_status_tool_names_servers_that_lead_back(circle: Circle, era: Era
     assert all(f"mcpServers.{name}" in said[name] for name in SELF | BACK)
     assert not said["own"]
     with anyio.fail_after(30):
-        while circle.log.read_text().count("loop between gateways server=me:") != 2:  # each of the two workers found it
+        while circle.log.read_text().count("loop between gateways server=me:") != 1:
             await anyio.sleep(0.1)
     assert len(marked(circle.mark)) == 3  # `again`, `deep` and what `deep` starts: none of them starts further ones
 

@@ -8,7 +8,7 @@ import anyio
 import mcp_types as t
 import pytest
 
-from tests.interaction.conftest import House
+from tests.interaction.conftest import Gateways
 from tests.interaction.ways import Way, connected, ways
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("way", [w for w in ways() if w.front != "stdio"], ids=str)]
@@ -24,8 +24,8 @@ async def until(heard: list[Any], kind: type) -> Any:
             await anyio.sleep(0.02)
 
 
-async def test_a_tool_added_by_a_server_is_announced_and_callable(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_tool_added_by_a_server_is_announced_and_callable(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         before = {tool.name for tool in (await client.list_tools()).tools}
         if way.era == "legacy":
             grown: Any = (await client.call_tool(way.name("grow"), {})).content[0]
@@ -42,9 +42,9 @@ async def test_a_tool_added_by_a_server_is_announced_and_callable(house: House, 
     assert result.content[0].text == "new here"
 
 
-async def test_a_watched_resource_that_changes_is_announced_under_its_exposed_uri(house: House, way: Way) -> None:
+async def test_a_watched_resource_that_changes_is_announced_under_its_exposed_uri(gateways: Gateways, way: Way) -> None:
     uri = way.uri("data://watched")
-    async with connected(way, house.target(way)) as (client, heard):
+    async with connected(way, gateways.target(way)) as (client, heard):
         if way.era == "legacy":
             await client.subscribe_resource(uri)  # pyright: ignore[reportDeprecated]  # the legacy wire is what is tested
             with anyio.fail_after(20):

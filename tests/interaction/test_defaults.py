@@ -1,4 +1,4 @@
-"""Without a policy a server may ask the person, and neither use the client's model nor see its folders (house rules, defaults)."""
+"""Without a policy a server may ask the person, and neither use the client's model nor see its folders."""
 
 from __future__ import annotations
 

@@ -8,14 +8,14 @@ import anyio
 import pytest
 
 from tests.fakes.upstream import DRESSED, ICON
-from tests.interaction.conftest import House
+from tests.interaction.conftest import Gateways
 from tests.interaction.ways import Way, cells, connected
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("way", cells(), ids=str)]
 
 
-async def test_titles_icons_annotations_and_schemas_are_published_as_their_server_wrote_them(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_titles_icons_annotations_and_schemas_are_published_as_their_server_wrote_them(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         resources = {resource.uri: resource for resource in (await client.list_resources()).resources}
         called: Any = (await client.call_tool(way.name("dressed"), {})).content[0]
@@ -27,8 +27,8 @@ async def test_titles_icons_annotations_and_schemas_are_published_as_their_serve
     assert (called.annotations.audience, called.annotations.priority) == (["user"], 0.5)
 
 
-async def test_the_level_a_client_chose_holds_whatever_the_servers_era(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_the_level_a_client_chose_holds_whatever_the_servers_era(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         if way.era == "legacy":
             await client.session.set_logging_level("error")  # pyright: ignore[reportDeprecated]  # how a 2025 client does it
         await client.call_tool(way.name("say"), {"level": "debug"})

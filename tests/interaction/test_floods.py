@@ -7,8 +7,8 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.server.pacing import LOG_BURST, LOG_SPACING_SECONDS, PROGRESS_BURST, PROGRESS_SPACING_SECONDS
-from tests.interaction.conftest import House
+from gateway.server.sdk_path.notification_rates import LOG_BURST, LOG_SPACING_SECONDS, PROGRESS_BURST, PROGRESS_SPACING_SECONDS
+from tests.interaction.conftest import Gateways
 from tests.interaction.ways import Way, cells, connected
 
 REPORTS, LOGS = 1_000, 600
@@ -16,13 +16,13 @@ REPORTS, LOGS = 1_000, 600
 
 @pytest.mark.fault(32)
 @pytest.mark.parametrize("way", [*cells(), Way("stdio", "legacy", "new-http"), Way("stdio", "modern", "old-http")], ids=str)
-async def test_flood_of_progress_reaches_client_at_bounded_rate_and_ends_with_last_report(house: House, way: Way) -> None:
+async def test_flood_of_progress_reaches_client_at_bounded_rate_and_ends_with_last_report(gateways: Gateways, way: Way) -> None:
     heard: list[tuple[float, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, message))
 
-    async with connected(way, house.target(way)) as (client, _):
+    async with connected(way, gateways.target(way)) as (client, _):
         began = anyio.current_time()
         result: Any = await client.call_tool(way.name("flood"), {"reports": REPORTS}, progress_callback=note)
         seconds = anyio.current_time() - began
@@ -34,8 +34,8 @@ async def test_flood_of_progress_reaches_client_at_bounded_rate_and_ends_with_la
 
 @pytest.mark.fault(32)
 @pytest.mark.parametrize("way", cells(), ids=str)
-async def test_flood_of_logs_reaches_client_at_bounded_rate_with_count_of_dropped_ones(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_flood_of_logs_reaches_client_at_bounded_rate_with_count_of_dropped_ones(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         if way.era == "legacy":
             await client.set_logging_level("debug")  # pyright: ignore[reportDeprecated]  # legacy clients have nothing else
         began = anyio.current_time()

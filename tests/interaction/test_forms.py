@@ -263,6 +263,6 @@ async def test_no_line_of_a_sampling_approval_can_be_taken_for_the_gateways(tmp_
         async with connected(Way("http", era, "up"), gateway) as (client, heard):
             await client.call_tool("up__ask", {})
     lines = heard.asked[0].message.split("\n")
-    assert lines[0] == "Server 'up' asks to use a model (up to 10 tokens)."
+    assert lines[0] == "Server 'up' wants to use a model (up to 10 tokens)."
     assert [line for line in lines[1:] if not line.startswith("│ ")] == []
     assert 1 < len(lines) < 10

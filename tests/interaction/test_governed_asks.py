@@ -80,8 +80,8 @@ async def test_a_configured_model_answers_within_cap_and_budget_and_the_log_says
     assert [body.get("max_completion_tokens", body.get("max_tokens")) for body in requests] == [50, 50]
     assert all(not body.get("tools") and len(body["messages"]) == 1 for body in requests)
     log = (tmp_path / "gateway.log").read_text()
-    assert "maxTokens 100000, 0 before it, limit 2" in log and "capped from 100000 to 50 tokens" in log
-    assert "refused by sampling.maxRequests" in log
+    assert "max_tokens=100000 used=0 limit=2" in log and "max_tokens=100000 capped=50" in log
+    assert "sampling refused" in log and "rule=sampling.maxRequests" in log
     assert "Capital of France" not in log and "Paris" not in log
     judged = [e for e in audit(tmp_path) if e["kind"] == "ask.judged"]
     lines = [(e["source"], e["outcome"], e.get("reason"), e["tokenCap"], e["maxTokens"]) for e in judged]
@@ -99,7 +99,7 @@ async def test_each_sampling_request_is_put_to_the_person_first(
     with upstream_http(*upstream) as url, gateway_http(tmp_path, config(url, sampling={"mode": "ask"}), env=env(model)) as front:
         async with client_of(front, era, decision, asked) as client:
             result = await client.call_tool("up__ask_model", {})
-    assert "'up' asks to use a model (up to 4096 tokens)" in asked[0].message
+    assert "'up' wants to use a model (up to 4096 tokens)" in asked[0].message
     assert "user: Capital of France?" in asked[0].message
     assert (text(result) == "Paris") is (decision == "approve")
     assert len(await model.requests()) == (decision == "approve")

@@ -43,7 +43,7 @@ output: say
 
 
 @dataclass(frozen=True)
-class House:
+class Gateways:
     """A gateway whose servers ask, a second one before it that answers, and their model."""
 
     url: str
@@ -52,7 +52,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def gateways(tmp_path_factory: pytest.TempPathFactory) -> Generator[Gateways]:
     folder = tmp_path_factory.mktemp("mixes")
     (folder / "own").mkdir()
     (folder / "own" / "clerk.agent.md").write_text(AGENT)
@@ -84,7 +84,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         with gateway_http(folder, document, env=env) as url:
             hub = {"mcpServers": {"hub": {"type": "http", "url": url}}, "policies": {"hub": answer}}
             with gateway_http(folder, hub, "second", env=env) as second:
-                yield House(url, second, model)
+                yield Gateways(url, second, model)
 
 
 @asynccontextmanager
@@ -110,37 +110,37 @@ def text(result: Any) -> str:
 
 
 @pytest.mark.requirement(48)
-async def test_of_asks_in_one_result_the_model_answers_its_own_and_the_person_the_rest(house: House) -> None:
-    async with over_http(house.url, "modern") as wire:
+async def test_of_asks_in_one_result_the_model_answers_its_own_and_the_person_the_rest(gateways: Gateways) -> None:
+    async with over_http(gateways.url, "modern") as wire:
         first = (await wire.send("tools/call", name="both__job", arguments={}))["result"]
         assert set(first["inputRequests"]) == {"name"}
         assert "Paris" not in json.dumps(first), "what our model said is sealed in the state"
         given = {"name": {"action": "accept", "content": {"name": "Ada"}}}
         asked = {"inputResponses": given, "requestState": first["requestState"]}
-        before = len(await house.model.requests())
+        before = len(await gateways.model.requests())
         done = (await wire.send("tools/call", name="both__job", arguments={}, **asked))["result"]
     got = done["structuredContent"]["got"]
     assert got["requestState"] == "s1"
     assert got["inputResponses"]["name"] == given["name"]
     assert got["inputResponses"]["word"]["content"] == {"type": "text", "text": "Paris"}
-    assert len(await house.model.requests()) == before, "the model is asked once"
+    assert len(await gateways.model.requests()) == before, "the model is asked once"
 
 
 @pytest.mark.requirement(47, 49)
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("server", ["answer-new", "answer-old", "ask-new", "ask-old"])
-async def test_a_server_over_stdio_is_answered_by_the_model_once_the_person_agreed(house: House, era: Era, server: str) -> None:
+async def test_a_server_over_stdio_is_answered_by_the_model_once_the_person_agreed(gateways: Gateways, era: Era, server: str) -> None:
     asked: list[Any] = []
-    async with client_of(house.url, era, asked) as client:
+    async with client_of(gateways.url, era, asked) as client:
         assert text(await client.call_tool(f"{server}__ask_model", {})) == "Paris"
     assert len(asked) == server.startswith("ask")
 
 
 @pytest.mark.requirement(50)
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_the_inner_gateway_relays_the_outer_one_answers(house: House, era: Era) -> None:
+async def test_what_the_inner_gateway_relays_the_outer_one_answers(gateways: Gateways, era: Era) -> None:
     asked: list[Any] = []
-    async with client_of(house.second, era, asked, samples=True) as client:
+    async with client_of(gateways.second, era, asked, samples=True) as client:
         assert text(await client.call_tool("hub__relayed__ask_model", {})) == "Paris"
     assert asked == []
 
@@ -162,8 +162,8 @@ async def test_without_a_model_of_our_own_the_clients_answers_what_its_person_ap
 
 @pytest.mark.requirement(29, 42)
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_model_that_fails_is_an_internal_error_on_the_servers_wire(house: House, era: Era) -> None:
-    async with client_of(house.url, era, []) as client:
+async def test_a_model_that_fails_is_an_internal_error_on_the_servers_wire(gateways: Gateways, era: Era) -> None:
+    async with client_of(gateways.url, era, []) as client:
         error = json.loads(text(await client.call_tool("failing__job", {})))
     assert error["code"] == -32603
     assert "sk-test" not in error["message"]
@@ -172,9 +172,9 @@ async def test_a_model_that_fails_is_an_internal_error_on_the_servers_wire(house
 @pytest.mark.requirement("MC6")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("tool", "arguments"), [("agent__clerk", {"task": "Echo this"}), ("workflow__routine", {"text": "from the flow"})])
-async def test_an_approval_inside_an_agent_or_a_workflow_is_the_callers(house: House, era: Era, tool: str, arguments: Any) -> None:
+async def test_an_approval_inside_an_agent_or_a_workflow_is_the_callers(gateways: Gateways, era: Era, tool: str, arguments: Any) -> None:
     asked: list[Any] = []
-    async with client_of(house.url, era, asked) as client:
+    async with client_of(gateways.url, era, asked) as client:
         result = await client.call_tool(tool, arguments)
     assert not result.is_error, result
     [params] = asked
@@ -183,8 +183,8 @@ async def test_an_approval_inside_an_agent_or_a_workflow_is_the_callers(house: H
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_approval_of_a_call_that_runs_as_a_task_waits_with_the_task(house: House, era: Era) -> None:
-    async with over_http(house.url, era) as wire:
+async def test_an_approval_of_a_call_that_runs_as_a_task_waits_with_the_task(gateways: Gateways, era: Era) -> None:
+    async with over_http(gateways.url, era) as wire:
         made = await start(wire, era, "guarded__echo", text="hi")
         waiting = await until(wire, made["taskId"], "input_required")
         if era == "modern":

@@ -1,4 +1,4 @@
-"""What a server says reaches clients without what people cannot see (security.md rows 11, 13, 15), on both kinds of server."""
+"""Hidden characters in texts of servers do not reach clients, for servers of both eras."""
 
 from __future__ import annotations
 

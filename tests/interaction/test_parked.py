@@ -1,4 +1,4 @@
-"""What a question costs when its answer is late, never comes, or comes to another process (2026 clients, leg by leg)."""
+"""Parked calls of 2026 clients: the answer is late, never arrives, or arrives at another process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mcp.client.client import Client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.exceptions import MCPError
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.fakes.nursery import Child
 from tests.fakes.running import child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
 from tests.interaction.ways import Era, Way, connected

@@ -1,4 +1,4 @@
-"""What a gateway must carry unchanged, on every way from client to upstream (issue text; protocol.md §5.3)."""
+"""Everything that a gateway must pass on unchanged, on every path from client to server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import anyio
 import pytest
 from mcp.shared.exceptions import MCPError
 
-from tests.interaction.conftest import House
+from tests.interaction.conftest import Gateways
 from tests.interaction.ways import Way, connected, ways
 
 pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("way", ways(), ids=str)]
@@ -18,15 +18,15 @@ def texts(result: Any) -> list[str]:
     return [block.text for block in result.content if block.type == "text"]
 
 
-async def test_tools_are_listed_under_their_source_in_the_servers_order(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_tools_are_listed_under_their_source_in_the_servers_order(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         names = [tool.name for tool in (await client.list_tools()).tools]
     own = [name for name in names if name.startswith(way.name(""))]
     assert own[:3] == [way.name("echo"), way.name("add"), way.name("fail")]
 
 
-async def test_a_result_passes_untouched_with_structured_content_and_vendor_meta(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_a_result_passes_untouched_with_structured_content_and_vendor_meta(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("echo"), {"text": "héllo ✓"})
     assert texts(result) == ["héllo ✓"]
     assert result.structured_content == {"got": {"text": "héllo ✓"}}
@@ -35,16 +35,16 @@ async def test_a_result_passes_untouched_with_structured_content_and_vendor_meta
 
 @pytest.mark.requirement(1, 25)
 @pytest.mark.attack(14)
-async def test_an_undeclared_argument_never_leaves_the_gateway_and_is_named_to_the_client(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_an_undeclared_argument_never_leaves_the_gateway_and_is_named_to_the_client(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("echo"), {"text": "x", "session": "secret"})
     assert result.structured_content == {"got": {"text": "x"}}
     assert (result.meta or {})["dev.moongate/droppedArguments"] == ["session"]
 
 
 @pytest.mark.attack(14)
-async def test_arguments_that_break_the_schema_are_refused_before_the_server_sees_them(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_arguments_that_break_the_schema_are_refused_before_the_server_sees_them(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         before = (await client.call_tool(way.name("stats"), {})).structured_content
         result = await client.call_tool(way.name("add"), {"a": 1, "b": "two"})
         after = (await client.call_tool(way.name("stats"), {})).structured_content
@@ -54,8 +54,8 @@ async def test_arguments_that_break_the_schema_are_refused_before_the_server_see
     assert after["calls"].get("add", 0) == before["calls"].get("add", 0)
 
 
-async def test_images_audio_links_and_embedded_resources_arrive_as_they_are(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_images_audio_links_and_embedded_resources_arrive_as_they_are(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         picture: Any = (await client.call_tool(way.name("picture"), {})).content[0]
         rich: list[Any] = list((await client.call_tool(way.name("rich"), {})).content)
         embedded, link, audio = rich
@@ -67,40 +67,40 @@ async def test_images_audio_links_and_embedded_resources_arrive_as_they_are(hous
     assert followed.contents[0].uri == link.uri
 
 
-async def test_a_tool_that_fails_stays_a_result_that_says_so(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_a_tool_that_fails_stays_a_result_that_says_so(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("fail"), {})
     assert result.is_error
     assert texts(result) == ["it did not work"]
 
 
-async def test_a_servers_protocol_error_becomes_a_result_the_model_can_read(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_a_servers_protocol_error_becomes_a_result_the_model_can_read(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("raise_error"), {})
     assert result.is_error
     assert "the database said no" in texts(result)[0]
 
 
-async def test_an_unknown_tool_is_an_invalid_params_error(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_an_unknown_tool_is_an_invalid_params_error(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         with pytest.raises(MCPError) as caught:
             await client.call_tool(way.name("no_such_tool"), {})
     assert caught.value.error.code == -32602
 
 
-async def test_progress_arrives_in_order(house: House, way: Way) -> None:
+async def test_progress_arrives_in_order(gateways: Gateways, way: Way) -> None:
     heard: list[tuple[float, float | None, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
         heard.append((progress, total, message))
 
-    async with connected(way, house.target(way)) as (client, _):
+    async with connected(way, gateways.target(way)) as (client, _):
         await client.call_tool(way.name("progress"), {}, progress_callback=note)
     assert heard == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
-async def test_a_log_message_reaches_the_client_whose_call_caused_it(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_log_message_reaches_the_client_whose_call_caused_it(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         with anyio.fail_after(20):
             await client.call_tool(way.name("say"), {"level": "warning"})
             while not heard.logs:
@@ -108,30 +108,30 @@ async def test_a_log_message_reaches_the_client_whose_call_caused_it(house: Hous
     assert [(entry.level, entry.data, entry.logger) for entry in heard.logs] == [("warning", {"said": "hello"}, "fake")]
 
 
-async def test_a_question_to_the_person_is_answered_by_the_connected_client(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_question_to_the_person_is_answered_by_the_connected_client(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_name"), {})
     assert texts(result) == ["accept: Ada"]
     assert [asked.message for asked in heard.asked] == [way.asking("Your name?")]
 
 
 @pytest.mark.requirement(39, 48, 50)
-async def test_a_sampling_request_is_relayed_with_its_tokens_capped_by_each_gateway(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, heard):
+async def test_a_sampling_request_is_relayed_with_its_tokens_capped_by_each_gateway(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_model"), {})
     assert texts(result) == ["Paris"]
     assert [asked.max_tokens for asked in heard.asked] == [4096]
 
 
-async def test_workspace_folders_come_from_the_connected_client(house: House, way: Way) -> None:
+async def test_workspace_folders_come_from_the_connected_client(gateways: Gateways, way: Way) -> None:
     way = Way(way.front, way.era, f"{way.upstream}-roots")
-    async with connected(way, house.target(way)) as (client, _):
+    async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("ask_roots"), {})
     assert texts(result) == ["file:///work/ada"]
 
 
-async def test_a_client_that_cannot_be_asked_gets_an_answer_not_a_hang(house: House, way: Way) -> None:
-    async with connected(way, house.target(way), capable=False) as (client, _):
+async def test_a_client_that_cannot_be_asked_gets_an_answer_not_a_hang(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way), capable=False) as (client, _):
         with anyio.fail_after(20):
             try:
                 result = await client.call_tool(way.name("ask_name"), {})
@@ -141,8 +141,8 @@ async def test_a_client_that_cannot_be_asked_gets_an_answer_not_a_hang(house: Ho
                 assert result.is_error
 
 
-async def test_cancelling_a_call_reaches_the_server(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_cancelling_a_call_reaches_the_server(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         before = (await client.call_tool(way.name("stats"), {})).structured_content
         async with anyio.create_task_group() as tasks:
 
@@ -163,8 +163,8 @@ async def test_cancelling_a_call_reaches_the_server(house: House, way: Way) -> N
                 await anyio.sleep(0.02)
 
 
-async def test_vendor_meta_crosses_and_connection_meta_does_not(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_vendor_meta_crosses_and_connection_meta_does_not(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         seen = (await client.call_tool(way.name("who"), {}, meta={"com.example/tenant": "a"})).structured_content
     assert seen is not None
     assert "com.example/tenant" in seen["meta"]
@@ -172,8 +172,8 @@ async def test_vendor_meta_crosses_and_connection_meta_does_not(house: House, wa
     assert {"elicitation", "sampling"} <= set(seen["capabilities"])
 
 
-async def test_resources_are_read_whole_listed_or_not(house: House, way: Way) -> None:
-    async with connected(way, house.target(way)) as (client, _):
+async def test_resources_are_read_whole_listed_or_not(gateways: Gateways, way: Way) -> None:
+    async with connected(way, gateways.target(way)) as (client, _):
         listed = [resource.uri for resource in (await client.list_resources()).resources]
         templates = [template.uri_template for template in (await client.list_resource_templates()).resource_templates]
         blob: Any = (await client.read_resource(way.uri("data://report"))).contents[0]
@@ -184,20 +184,20 @@ async def test_resources_are_read_whole_listed_or_not(house: House, way: Way) ->
     assert item.text == "data://item/7"
 
 
-async def test_a_missing_resource_is_named_in_the_error(house: House, way: Way) -> None:
+async def test_a_missing_resource_is_named_in_the_error(gateways: Gateways, way: Way) -> None:
     uri = way.uri("data://nothing")
-    async with connected(way, house.target(way)) as (client, _):
+    async with connected(way, gateways.target(way)) as (client, _):
         with pytest.raises(MCPError) as caught:
             await client.read_resource(uri)
     assert caught.value.error.code == (-32002 if way.era == "legacy" else -32602)
     assert caught.value.error.data == {"uri": uri}
 
 
-async def test_prompts_and_their_completion_come_from_the_server(house: House, way: Way) -> None:
+async def test_prompts_and_their_completion_come_from_the_server(gateways: Gateways, way: Way) -> None:
     import mcp_types as t
 
     name = way.name("greet")
-    async with connected(way, house.target(way)) as (client, _):
+    async with connected(way, gateways.target(way)) as (client, _):
         listed = [prompt.name for prompt in (await client.list_prompts()).prompts]
         rendered: Any = await client.get_prompt(name, {"who": "Ada"})
         completed = await client.complete(t.PromptReference(type="ref/prompt", name=name), {"name": "who", "value": "A"})

@@ -93,7 +93,7 @@ async def test_a_remote_agent_may_not_ask_for_a_secret_or_imitate_the_gateway(fr
 async def test_a_client_that_cannot_be_asked_reads_the_question(front: str, era: Era) -> None:
     result, _ = await call(front, era, "obedient", "ask")
     assert result.is_error
-    assert "Which colour? Call it again with the answer." in result.content[0].text
+    assert "Which colour? Your client cannot answer; call again with the answer." in result.content[0].text
 
 
 @pytest.mark.parametrize("era", ERAS)

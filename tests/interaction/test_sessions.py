@@ -65,7 +65,7 @@ def id_of(result: Any) -> str:
 
 
 async def heard_by(model: ScriptedServer) -> list[str]:
-    """What the model was sent last, without its instructions."""
+    """The last messages to the model, without its instructions."""
     messages = (await model.requests())[-1]["body"]["messages"]
     return [f"{message['role']}: {message['content']}" for message in messages if message["role"] != "system"]
 
@@ -128,7 +128,7 @@ async def test_an_answer_with_a_form_keeps_it_in_a_session(place: Place) -> None
         first = await say(client, "one", "new", agent="strict")
         assert first.structured_content == {"n": 1}
         failed = await say(client, "two", id_of(first), agent="strict")
-        assert failed.is_error and "not part of the conversation" in failed.content[-1].text
+        assert failed.is_error and "not part of the session" in failed.content[-1].text
         third = await say(client, "three", id_of(first), agent="strict")
         assert third.structured_content == {"n": 3}
     assert await heard_by(place.model) == ["user: one", 'assistant: {"n": 1}', "user: three"]

@@ -152,7 +152,7 @@ async def test_hidden_text_that_is_refused_keeps_an_entry_from_every_surface(ser
     assert (await call(servers.url, "load_skill", skill_name="skill://wary/veiled"))["isError"]
 
 
-@pytest.mark.parametrize(("skill", "said"), [("body", "is not what 'liar' lists"), ("front", "its frontmatter differs")])
+@pytest.mark.parametrize(("skill", "said"), [("body", "than it lists"), ("front", "The frontmatter of skill")])
 async def test_a_skill_that_is_not_what_was_listed_is_not_loaded_and_no_prompt_says_it(servers: Servers, skill: str, said: str) -> None:
     loaded = await call(servers.url, "load_skill", skill_name=f"skill://liar/{skill}")
     assert loaded["isError"] and said in loaded["content"][0]["text"]

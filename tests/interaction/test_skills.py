@@ -118,7 +118,7 @@ async def test_a_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> No
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
 async def test_a_granted_script_runs_through_the_gateway_and_waits_for_a_person_unless_told_otherwise(tmp_path: Path) -> None:
     write_skill(tmp_path / "own" / "pdf", files={"run.py": "import sys\nprint('ran', *sys.argv[1:])\n"})
-    digest = set_digest(build_index([str(tmp_path / "own")]).by_id["pdf"])
+    digest = set_digest(build_index([str(tmp_path / "own")]).named("pdf")[0])
     scripts = {"enabled": True, "allow": [{"skill": "pdf", "script": "run.py", "digest": digest}]}
     arguments = {"skill_name": "pdf", "script_name": "run.py", "args": ["a b"]}
     for approval, text in (("never", "ran a b\n"), ("always", "approved")):

@@ -1,4 +1,4 @@
-"""Clients are told how their tasks do: on a listen stream (2026), on their session (2025), over real processes."""
+"""Clients receive the status of their tasks: on a listen stream (2026), on their session (2025), over real processes."""
 
 from __future__ import annotations
 

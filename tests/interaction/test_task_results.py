@@ -1,4 +1,4 @@
-"""What tasks of servers end with is judged as what plain calls are answered with."""
+"""Results of servers' tasks are judged like results of plain calls."""
 
 from __future__ import annotations
 

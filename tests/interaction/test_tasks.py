@@ -1,4 +1,4 @@
-"""Long-running tasks through the gateway, in both dialects, over real processes (requirements 3.C and 3.C2)."""
+"""Long-running tasks through the gateway, in both dialects, over real processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import httpx2
 import pytest
 from mcp.client.client import Client
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, child, free_port, gateway_http, upstream_http, upstream_stdio, wait_until_ready, write_config
 from tests.interaction.ways import MODERN, Way, connected

@@ -17,7 +17,7 @@ from mcp.client.client import Client
 from mcp.client.stdio import StdioServerParameters
 
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from tests.fakes.nursery import sooner
 from tests.fakes.running import ROOT, gateway_command, gateway_http, write_config
 from tests.interaction.asking_flows import FILES, MODULE
@@ -168,7 +168,7 @@ async def waiting(served: Served, count: int) -> dict[str, str]:
     try:
         with anyio.fail_after(20):
             while True:
-                rows = await (await records.asks()).list(only_open=True)
+                rows = await (await records.questions()).list(only_open=True)
                 if len(rows) == count:
                     return {",".join((row.form or {})["properties"]): row.id for row in rows}
                 await anyio.sleep(0.1)

@@ -71,7 +71,7 @@ def cells() -> list[Way]:
 
 @dataclass
 class Heard:
-    """What the client was told or asked besides its results."""
+    """Notifications and requests that the client received beside its results."""
 
     logs: list[Any] = field(default_factory=lambda: list[Any]())
     asked: list[Any] = field(default_factory=lambda: list[Any]())

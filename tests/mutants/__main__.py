@@ -51,17 +51,18 @@ PACKAGES = {
     "policy": Package(
         ("gateway/policy/*.py",),
         (
-            *("tests/policy", "tests/tools", "tests/catalog", "tests/skills", "tests/egress", "tests/house/test_example_rules.py"),
+            *("tests/policy", "tests/tools", "tests/catalog", "tests/skills", "tests/egress", "tests/architecture/test_example_rules.py"),
             *(f"tests/agents/test_{name}.py" for name in ("a2a", "security", "served_agents", "tool", "tool_approval")),
             *(f"tests/attacks/test_{name}.py" for name in ("argument_rules", "instructions", "metadata", "roots", "scopes")),
             *(f"tests/upstream/test_{name}.py" for name in ("hop", "pins", "sign_in")),
-            *("tests/server/test_clients.py", "tests/storage/test_rules.py", "tests/workflows/test_loader.py", "tests/tasks/test_turns.py"),
+            *("tests/server/test_clients.py", "tests/storage/test_approval_rules.py"),
+            *("tests/workflows/test_loader.py", "tests/tasks/test_turns.py"),
         ),
         ("tests/interaction/test_arguments.py", "tests/cli/test_policy.py"),
     ),
-    "guard": Package(
-        ("gateway/tools/guard.py", "gateway/tools/call_record.py", "gateway/catalog/reads.py"),
-        ("tests/tools", "tests/catalog", "tests/server/test_direct.py", "tests/server/test_parked.py"),
+    "gate": Package(
+        tuple(f"gateway/gate/{name}.py" for name in ("pipeline", "reads", "refusals", "tool_rules", "tools")),
+        ("tests/gate", "tests/catalog", "tests/server/test_plain_calls.py", "tests/server/test_parked.py"),
         ("tests/interaction/test_results.py", "tests/interaction/test_hidden_text.py", "tests/interaction/test_task_results.py"),
     ),
     "tasks": Package(

@@ -1,4 +1,4 @@
-"""Addresses that somebody else's URL may lead to: every spelling of a private one is refused (security.md C2 row 3)."""
+"""Addresses that a peer's URL may lead to: every spelling of a private address is rejected."""
 
 from __future__ import annotations
 

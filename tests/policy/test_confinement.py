@@ -1,4 +1,4 @@
-"""What a value rule implies: the type that its keywords are about, each element of a list, and words that clients can read."""
+"""What a value rule implies: the type of its keywords, each element of a list, and descriptions for clients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.policy.argument_kinds import kinds_of_argument
-from gateway.policy.arguments import ArgumentPolicy, rule_problem
+from gateway.policy.argument_policy import ArgumentPolicy, rule_problem
 from gateway.policy.confinement import confine
 from gateway.policy.rule_words import MAX_WORD_VALUES
 from tests.fakes.bypasses import OTHER_TYPES
@@ -32,12 +32,12 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": DECLARED, "$defs": {"t
 
 
 def problem_of(rule: dict[str, Any], name: str, value: Any) -> str | None:
-    """What the rule has against the value, whatever the tool's schema says."""
+    """Return why the rule rejects the value, whatever the tool's schema says."""
     return ArgumentPolicy.build("t", SCHEMA, (), {"t": {name: rule}}).problem_of(f"arguments.t.{name}", value)
 
 
 def passes(rule: dict[str, Any], name: str, value: Any) -> bool:
-    """Whether the rule lets the value through."""
+    """Return whether the rule accepts the value."""
     return problem_of(rule, name, value) is None
 
 
@@ -158,7 +158,7 @@ def test_deeply_nested_rule_is_refused_and_not_walked() -> None:
 
 
 @pytest.mark.attack(21)
-def test_rule_with_a_word_is_not_applied_to_more_values_than_it_can_judge_at_once() -> None:
+def test_rule_word_rejects_too_many_values() -> None:
     many = ["docs/a"] * (MAX_WORD_VALUES + 1)
     assert "more than" in (problem_of({"within": "docs/"}, "texts", many) or "")
     assert passes({"within": "docs/"}, "texts", many[: MAX_WORD_VALUES // 2])
@@ -194,7 +194,7 @@ INSIDE = "a path inside 'docs/', without '..'"
         ({"within": "docs/"}, "open", {"type": "string", "description": f"Must be {INSIDE}."}),
         ({"within": "docs/"}, "texts", {**STRINGS, "description": f"Each element must be {INSIDE}."}),
         ({"within": "docs/", "maxItems": 2}, "texts", {**STRINGS, "maxItems": 2, "description": f"Each element must be {INSIDE}."}),
-        ({"within": "docs/"}, "either", {**DECLARED["either"], "description": f"Must be {INSIDE}, or a list of such."}),
+        ({"within": "docs/"}, "either", {**DECLARED["either"], "description": f"Must be {INSIDE}, or a list of these."}),
         ({"within": "docs/"}, "maybe", {**DECLARED["maybe"], "description": f"Must be {INSIDE}."}),
         (
             {"within": ["docs/", "src/"], "description": "Where."},

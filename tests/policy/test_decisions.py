@@ -1,4 +1,4 @@
-"""Small rules of policy, each with its bounds: answers, labels, roots, pins, quotations, scopes, turns, explanations, secret words."""
+"""Small policy decisions with their limits: answers, labels, roots, pins, quotations, scopes, scheduling, explanations, secret words."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
-from gateway.policy.answers import answer_problem
-from gateway.policy.arguments import ArgumentPolicy
+from gateway.policy.argument_policy import ArgumentPolicy
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.explain import explain_call, hidden_by
+from gateway.policy.input_answers import answer_problem
 from gateway.policy.labels import (
     ConfidentialityLabel,
     ContentLabel,
@@ -24,12 +24,12 @@ from gateway.policy.labels import (
     judge_flow,
     label_result,
 )
-from gateway.policy.pins import PinFinding, PinMode, judge_pins, pin_digest, pinned_form
+from gateway.policy.pin_check import PinFinding, PinMode, judge_pins, pin_digest, pinned_form
 from gateway.policy.quoting import quote_text
-from gateway.policy.roots import Protected, judge_root, remark_root
+from gateway.policy.root_policy import Protected, judge_root, remark_root
 from gateway.policy.scopes import is_admin, judge_scope, knows_source, scope_problem
 from gateway.policy.shaping import FRAMEWORK_NAMES
-from gateway.policy.turns import choose_next
+from gateway.policy.task_scheduling import choose_next
 
 # -- answers -------------------------------------------------------------------------------------------------------
 
@@ -268,8 +268,11 @@ def test_written_scope_is_accepted(scope: str) -> None:
 
 @pytest.mark.parametrize(
     ("scope", "said"),
-    [("", "no scope"), ("docs/", "no scope"), ("/x", "no scope"), ("a b", "no scope"), ('a"', "no scope"), ("a\\b", "no scope"),
-     ("a\x00", "no scope"), ("x" * 501, "no scope"), ("tool:docs", "unknown kind 'tool'"), (":docs", "unknown kind ''")],
+    [
+        *((scope, "not a scope") for scope in ("", "docs/", "/x", "a b", 'a"', "a\\b", "a\x00", "x" * 501)),
+        ("tool:docs", "unknown kind 'tool'"),
+        (":docs", "unknown kind ''"),
+    ],
 )  # fmt: skip
 def test_scope_with_a_mistake_is_named(scope: str, said: str) -> None:
     assert said in (scope_problem(scope) or "")

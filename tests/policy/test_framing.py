@@ -1,4 +1,4 @@
-"""Somebody else's words beside ours: every line of theirs is marked, whatever they write."""
+"""Untrusted text next to the gateway's: every untrusted line is marked, whatever it contains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`hidden_text`: what is taken out, what writing needs and keeps, and that clean values are not touched."""
+"""`hidden_text`: removed characters, characters that writing needs, and unchanged clean values."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_encoded_binary_is_never_looked_at() -> None:
     assert strip_value(value) is value
 
 
-def test_names_in_data_keep_their_meaning_and_names_in_definitions_are_cleaned() -> None:
+def test_names_are_cleaned_in_definitions_but_not_in_data() -> None:
     assert strip_value({"k\u200b": "v\u200b"}) == {"k\u200b": "v"}
     assert strip_value({"k\u200b": "v\u200b"}, keys=True) == {"k": "v"}
 

@@ -1,4 +1,4 @@
-"""`oneOfHosts` and `oneOfRecipients`: what passes leads to a listed host in every parser's reading."""
+"""`oneOfHosts` and `oneOfRecipients`: an accepted value leads to a listed host in every parser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lint_policy` and its kin: each rule that does nothing or cannot work is named with its path."""
+"""`lint_policy` and related functions name each rule that has no effect or cannot work, with its path."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from gateway.config.policies import SourcePolicy
-from gateway.policy.arguments import ArgumentPolicy
+from gateway.policy.argument_policy import ArgumentPolicy
 from gateway.policy.lint import lint_names, lint_policy, lint_unlisted
 
 SCHEMAS: dict[str, Any] = {"read_text": {"properties": {"path": {"type": "string"}}}, "search": {"properties": {"q": {}}}, "gone": {}}
 
 
 def policy_remarks(policy: SourcePolicy, schemas: dict[str, Any]) -> tuple[str, ...]:
-    """Path and text of each finding, notes left out."""
+    """Return path and text of each finding except notes."""
     return tuple(f"{finding.path}: {finding.text}" for finding in lint_policy(policy, schemas) if finding.kind != "note")
 
 
@@ -102,14 +102,14 @@ Expected = list[tuple[str, str]]
     ],
 )
 @pytest.mark.attack(20)
-def test_each_rule_that_fails_open_or_contradicts_is_found_and_sound_ones_are_not(rules: dict[str, Any], expected: Expected) -> None:
+def test_open_and_contradicting_rules_are_found(rules: dict[str, Any], expected: Expected) -> None:
     policy = SourcePolicy.model_validate({"additionalArguments": {"write": ["session"]}, **rules})
     schemas: dict[str, Any] = {**TOOLS, "write": {**TOOLS["write"], "required": []}}
     found = [(finding.path, finding.kind) for finding in lint_policy(policy, schemas) if finding.kind != "note"]
     assert found == expected
 
 
-def test_a_framework_name_that_the_server_requires_is_a_conflict_and_nothing_for_tools_of_our_own() -> None:
+def test_required_framework_name_is_a_conflict_for_servers_only() -> None:
     (finding,) = lint_policy(SourcePolicy(), TOOLS)
     assert (finding.path, finding.kind) == ("additionalArguments", "conflict")
     assert "'session'" in finding.text
@@ -132,7 +132,7 @@ MAIL: dict[str, Any] = {"send": {"properties": {"to": ADDRESSES}, "required": ["
 
 
 def findings(argument: str, rule: dict[str, Any], schemas: dict[str, Any]) -> list[str]:
-    """What lint says of one rule for every tool, notes left out."""
+    """Return the findings about one rule for all tools except notes."""
     policy = SourcePolicy.model_validate({"arguments": {"*": {argument: rule}}})
     return [f"{finding.kind}: {finding.text}" for finding in lint_policy(policy, schemas) if finding.kind != "note"]
 
@@ -143,13 +143,13 @@ def findings(argument: str, rule: dict[str, Any], schemas: dict[str, Any]) -> li
     [
         ("abc", "begin it with '^'"),
         ("abc$", "begin it with '^'"),
-        ("^abc", "end it with '$'"),
-        ("^abc\\$", "end it with '$'"),
+        ("^abc", "end the pattern with '$'"),
+        ("^abc\\$", "end the pattern with '$'"),
         ("^a|b", "belong to one alternative each"),
         ("^a|b$", "belong to one alternative each"),
         ("a|b", "begin it with '^'"),
-        ("(?i)^abc$", "'(?i)' also admits other letters"),
-        ("^(?i:abc)$", "'(?i)' also admits other letters"),
+        ("(?i)^abc$", "'(?i)' also accepts other letters"),
+        ("^(?i:abc)$", "'(?i)' also accepts other letters"),
         ("(?m)^abc$", "match at every line"),
         ("(?sm)^abc$", "match at every line"),
         ("^(?!x)abc\\Z", "line break"),
@@ -266,7 +266,7 @@ GAPS = {
 
 
 def gaps(policy: dict[str, Any], schemas: dict[str, Any] = FILES) -> set[str]:
-    """Where lint finds an argument open beside its like."""
+    """Return the places where lint finds an argument without the rule that similar arguments have."""
     found = lint_policy(SourcePolicy.model_validate(policy), schemas)
     return {finding.path for finding in found if finding.kind == "open"}
 
@@ -384,7 +384,7 @@ def test_policy_of_an_unknown_source_is_dead() -> None:
     assert "Did you mean 'agent/clerk'?" in found["agent/clrk"][0].text
 
 
-def test_rules_of_tools_that_are_known_only_in_a_run_are_judged_by_themselves() -> None:
+def test_rules_of_tools_known_only_in_a_run_are_checked() -> None:
     rules = {
         "save": {"file_name": {"pattern": "^notes/"}, "content": {"maxLength": 9}},
         "*": {"directory": {"within": "notes/"}, "x": {"patern": "a"}},

@@ -1,4 +1,4 @@
-"""What a word looks like to a person, whatever characters it is made of."""
+"""How a word looks to a person, whatever characters it consists of."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`_meta`: what the gateway takes of a client's and of a server's, key by key, with every bound."""
+"""`_meta`: the keys that the gateway accepts from clients and from servers, with all limits."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_ids_of_gateways_are_texts_of_bounded_length_in_order() -> None:
     assert gateway_ids("abc") == gateway_ids(None) == gateway_ids({"a": 1}) == []
 
 
-def test_request_keeps_vendor_keys_and_loses_keys_of_the_connection_and_of_the_gateway() -> None:
+def test_request_keeps_only_vendor_keys() -> None:
     given: dict[str, Any] = {
         "com.example/a": 1,
         "traceparent": "t",

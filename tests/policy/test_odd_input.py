@@ -1,4 +1,4 @@
-"""Schemas and values as peers really write them, and the bounds at which policy stops reading: nothing raises, each bound holds."""
+"""Unusual schemas and values as peers really write them, and limits of reading: nothing raises, every limit holds."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import pytest
 from gateway.config.policies import SourcePolicy, ToolOverride
 from gateway.json_types import JsonValue
 from gateway.policy.argument_kinds import is_closed, kind_of_name, kinds_of_argument
-from gateway.policy.arguments import ArgumentPolicy, rule_problem
-from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.argument_policy import ArgumentPolicy, rule_problem
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.hidden_text import MAX_TEXT_DEPTH, judge_hidden_text, strip_schema
 from gateway.policy.lint import lint_policy
 from gateway.policy.own_sources import is_own_source, may_change_something, own_policy
 from gateway.policy.path_rule import judge_path, read_path_rule
+from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.policy.schema_types import element_types, types_of
-from gateway.policy.schemas import (
+from gateway.policy.tool_schemas import (
     MAX_PATTERNS,
     MAX_SCHEMA_DEPTH,
     MAX_SCHEMA_NODES,
@@ -171,7 +171,7 @@ SCHEMA: dict[str, Any] = {"type": "object", "properties": {"path": {"type": "str
         ({}, {}, ToolOverride()),
     ],
 )
-def test_tool_that_judges_its_arguments_itself_is_judged_if_a_rule_is_about_it(rules: Any, extras: Any, override: Any) -> None:
+def test_tool_that_checks_its_own_arguments_obeys_rules(rules: Any, extras: Any, override: Any) -> None:
     given = {"path": "a", "undeclared": 1}
     unjudged = ArgumentPolicy.build("read", SCHEMA, {}, {"write": {"path": {"const": "a"}}}, only_with_rules=True)
     assert unjudged.judge(given) is PASS
@@ -179,7 +179,7 @@ def test_tool_that_judges_its_arguments_itself_is_judged_if_a_rule_is_about_it(r
     assert isinstance(judged, Rewrite) and judged.arguments == {"path": "a"}
 
 
-def test_rule_for_an_unknown_argument_or_one_that_cannot_be_used_does_not_hide_later_rules() -> None:
+def test_unusable_rule_does_not_hide_later_rules() -> None:
     rules: Any = {"read": {"nowhere": {"const": 1}, "mode": {"type": "odd"}, "path": {"const": "a"}}}
     compiled = ArgumentPolicy.build("read", SCHEMA, {}, rules)
     assert compiled.judge({"path": "a"}) is PASS
@@ -289,7 +289,7 @@ def test_rule_with_hosts_that_are_not_a_list_of_texts_refuses_every_value(hosts:
 
 
 def test_rule_that_is_malformed_is_refused_with_what_is_wrong() -> None:
-    assert "needs a list of texts under `oneOfHosts`" in str(rule_problem({"oneOfHosts": 5}))
+    assert "needs a list of strings under `oneOfHosts`" in str(rule_problem({"oneOfHosts": 5}))
     assert rule_problem({"properties": True, "items": {"properties": []}}) is not None
     assert rule_problem({"type": ["string", "null"], "oneOfHosts": ["example.com"]}) is None
 

@@ -1,4 +1,4 @@
-"""Which start commands leave the version of what they run to a registry (security.md C2 row 34)."""
+"""Start commands that do not fix the version of the program they run."""
 
 from __future__ import annotations
 

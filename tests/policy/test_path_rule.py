@@ -1,4 +1,4 @@
-"""`within`: what passes is inside the folder in every reading, and every doubtful spelling is refused."""
+"""`within`: an accepted path is inside the folder in every reading, and every ambiguous spelling is rejected."""
 
 from __future__ import annotations
 

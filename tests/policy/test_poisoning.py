@@ -1,4 +1,4 @@
-"""Definitions that read like orders to a model: recall and false positives over a labelled sample, and bounded work."""
+"""Definitions that read like orders to a model: recall and false positives on a labelled sample, and bounded work."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_FALSE_POSITIVES = 0.02
 
 
 def sample(name: str) -> list[dict[str, Any]]:
-    """The labelled definitions as servers list them."""
+    """Return the labelled definitions in the form of listings."""
     return [definition(json.loads(line)) for line in (FOLDER / f"{name}.jsonl").read_text().splitlines()]
 
 

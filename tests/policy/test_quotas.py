@@ -1,4 +1,4 @@
-"""The documented shares of a gateway's connections that one caller or address may hold, and the decision about a full share."""
+"""The documented shares of a gateway's connections for one caller or address, and the decision about an exhausted share."""
 
 from __future__ import annotations
 

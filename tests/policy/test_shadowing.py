@@ -1,4 +1,4 @@
-"""`shadowing_remarks`: look-alike names and texts that speak of another server's tools (security.md row 13)."""
+"""`shadowing_remarks`: look-alike names, and texts that mention another server's tools."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def named(source: str, native: str, description: str = "", exposed: str | None =
     ],
 )
 @pytest.mark.attack(13)
-def test_names_that_look_alike_have_one_skeleton_and_are_told_with_both_sources(one: str, other: str) -> None:
+def test_look_alike_names_are_reported_with_both_sources(one: str, other: str) -> None:
     assert skeleton(one) == skeleton(other)
     (remark,) = shadowing_remarks([named("good", "x", exposed=one), named("evil", "x", exposed=other)])
     assert repr(one) in remark
@@ -30,7 +30,7 @@ def test_names_that_look_alike_have_one_skeleton_and_are_told_with_both_sources(
 
 
 @pytest.mark.attack(13)
-def test_a_name_in_letters_of_another_script_is_told_without_showing_them_as_the_same() -> None:
+def test_name_in_another_script_is_reported_with_escapes() -> None:
     (remark,) = shadowing_remarks([named("bank", "transfer_all"), named("evil", "tr\u0430nsfer_all", exposed="evil__tr_nsfer_all")])
     assert "'tr\\u0430nsfer_all'" in remark
 

@@ -1,4 +1,4 @@
-"""How tools are published instead of as their servers wrote them: arguments withheld and put in, schemas, names and texts."""
+"""Changes to published tools: withheld and added arguments, schemas, names and texts."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_texts_of_an_override_replace_those_of_the_server() -> None:
     assert hints["title"] == "old"
 
 
-def test_own_name_of_a_tool_goes_before_a_given_one_and_then_the_order_counts() -> None:
+def test_own_name_precedes_an_override_then_order_decides() -> None:
     given = {"a": override(name="x"), "b": override(name="c"), "d": override(name="x"), "e": override(name="e"), "f": override(name="b")}
     assert public_names("abcdefg", given) == (
         {"a": "x", "c": "c", "e": "e", "f": "b", "g": "g"},

@@ -1,4 +1,4 @@
-"""What people read before they approve, and how hidden characters are found, named and taken out; origins of agents' cards."""
+"""Texts that people read before they approve; detection and removal of hidden characters; origins of agents' cards."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.policy.addresses import is_loopback_host, is_same_origin, judge_address
-from gateway.policy.approvals import (
+from gateway.policy.approval_policy import (
     canonical_arguments,
     describe_call,
     describe_question,
@@ -53,13 +53,13 @@ def test_approval_of_sampling_shows_its_limit_tools_instructions_and_messages() 
     messages: list[Any] = [{"role": "user", "content": block}, {"role": "assistant", "content": [block, image]}]
     params: dict[str, Any] = {"systemPrompt": "Be brief.", "tools": [{}, {}], "messages": messages}
     assert describe_sampling("docs", params, 9).splitlines() == [
-        "Server 'docs' asks to use a model (up to 9 tokens, with 2 tools of its own).",
+        "Server 'docs' wants to use a model (up to 9 tokens, with 2 tools of its own).",
         "│ instructions: Be brief.",
         "│ user: one",
         "│ assistant: one [image]",
     ]
     assert describe_sampling("docs", {"tools": [{}]}, None).splitlines() == [
-        "Server 'docs' asks to use a model (without a limit of tokens, with 1 tool of its own).", "  (no messages)",
+        "Server 'docs' wants to use a model (without a token limit, with 1 tool of its own).", "  (no messages)",
     ]  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_only_an_offered_choice_in_an_accepted_form_approves(answer: dict[str, A
     assert is_approved(answer) is (decision == "approve")
 
 
-def test_digest_of_arguments_is_equal_for_equal_values_and_scripts_are_never_approved_for_good() -> None:
+def test_equal_arguments_have_equal_digests_and_scripts_no_standing_approval() -> None:
     assert canonical_arguments({"a": 1, "b": "é"}) == canonical_arguments({"b": "é", "a": 1}) != canonical_arguments({"a": 1})
     assert len(canonical_arguments({})) == 64
     assert [may_stand(*tool) for tool in (("docs", "read"), ("skill", "run_skill_script"), ("docs", "run_skill_script"))] == [

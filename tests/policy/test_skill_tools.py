@@ -1,4 +1,4 @@
-"""`allowed-tools` of skills takes tools away and never adds any (requirements 134)."""
+"""`allowed-tools` of skills removes tools and never adds any."""
 
 from __future__ import annotations
 

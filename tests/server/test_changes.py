@@ -15,9 +15,11 @@ from mcp.shared.memory import create_client_server_memory_streams
 from mcp.shared.message import SessionMessage
 
 from gateway.catalog import Catalog
-from gateway.server import changes, listening
-from gateway.server.build import GatewayServer
-from gateway.telemetry.events import EventStream
+from gateway.gate.pipeline import GateServices
+from gateway.server import changes
+from gateway.server.gateway_server import GatewayServer
+from gateway.server.sdk_path import listen_streams
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import ChangeKind
 
 
@@ -70,7 +72,7 @@ async def client_that_reads_nothing_more(server: GatewayServer) -> AsyncGenerato
 
 
 async def test_a_client_that_only_connected_is_told_of_changes() -> None:
-    catalog = ToldCatalog([], EventStream(), name_budget=64, settled=settled)
+    catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     heard: list[Any] = []
 
     async def hear(message: Any) -> None:
@@ -86,7 +88,7 @@ async def test_a_client_that_only_connected_is_told_of_changes() -> None:
 
 async def test_a_client_that_reads_nothing_does_not_delay_what_others_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "SEND_SECONDS", 100)  # nobody is given up in this test
-    catalog = ToldCatalog([], EventStream(), name_budget=64, settled=settled)
+    catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     heard: list[Any] = []
 
     async def hear(message: Any) -> None:
@@ -102,14 +104,14 @@ async def test_a_client_that_reads_nothing_does_not_delay_what_others_are_told(m
 
 
 async def test_who_listens_right_after_a_change_is_told_of_it_on_each_stream_and_of_no_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    catalog = ToldCatalog([], EventStream(), name_budget=64, settled=settled)
+    catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     async with serving(catalog) as server, Client(server.mcp, mode="2026-07-28") as client:
         catalog.change("tools")  # it listed before, and listens after
         for _ in range(2):
             with anyio.fail_after(20):
                 async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
                     assert await anext(aiter(events)) == ToolsListChanged()
-        monkeypatch.setattr(listening, "MISSED_SECONDS", 0.0)
+        monkeypatch.setattr(listen_streams, "MISSED_SECONDS", 0.0)
         with anyio.fail_after(20):
             async with client.listen(tools_list_changed=True, prompts_list_changed=True) as events:
                 catalog.change("prompts")

@@ -10,8 +10,9 @@ import pytest
 from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.metadata import request_meta
 from gateway.server.clients import Clients, LegacySession
-from gateway.server.underway import LateCaller, PlainCaller
-from gateway.tools.context import CallContext, ClientProfile, LateClock, LogLevel
+from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
+from gateway.tools.clocks import LateClock
+from gateway.tools.context import CallContext, ClientProfile, LogLevel
 
 KEYED = Principal("key:1", "somebody", ("tools:a/*",))
 METAS: list[dict[str, Any]] = [{}, {"x/y": 1}, {"x/y": {"z": None}, "io.modelcontextprotocol/related-task": {}}]
@@ -39,7 +40,7 @@ def test_a_plain_call_in_a_session_has_the_facts_of_its_own_request(clients: Cli
     for level in levels:
         for principal in (LOCAL, KEYED, replace(KEYED, scopes=None)):
             for meta in METAS:
-                caller, clock = LateCaller(), LateClock(1.0)
+                caller, clock = DeferredCaller(), LateClock(1.0)
                 session.log_level = level
                 found = clients.plain_legacy_context(principal, session, meta, caller, clock)
                 assert found == CallContext(

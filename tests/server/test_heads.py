@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.keys import NewKey
-from tests.server.test_direct import META, TEXT, VERSION, heads, request, same, standing
+from gateway.auth.api_keys import NewKey
+from tests.server.test_plain_calls import META, TEXT, VERSION, heads, request, same, standing
 
 
 async def test_each_request_of_a_connection_is_judged_by_its_own_head_and_body(tmp_path: Path) -> None:
@@ -23,8 +23,8 @@ async def test_each_request_of_a_connection_is_judged_by_its_own_head_and_body(t
     clients: list[Any] = [*({},) * 6, {f"{META}clientInfo": {"name": "u", "version": "1"}}]
     clients.append({f"{META}clientCapabilities": {"roots": {"a": 1}}})
     clients += [{f"{META}clientCapabilities": {"roots": {"a": True}}}, {f"{META}protocolVersion": "2025-11-25"}]
-    async with standing(tmp_path) as house:
-        house.echo.told = {"content": [TEXT]}
+    async with standing(tmp_path) as setup:
+        setup.echo.told = {"content": [TEXT]}
         for _ in range(300):
             name = pick(("echo", "echo", "more", "more", "asking", "none"))
             lines = heads(pick((*(name,) * 8, "echo", "more", "=?base64?ZWNobw==?=", "Echo", "echo,more")))
@@ -32,32 +32,32 @@ async def test_each_request_of_a_connection_is_judged_by_its_own_head_and_body(t
             if chance.random() < 0.1:
                 lines["mcp-protocol-version"], lines["mcp-method"] = pick((VERSION, "2025-11-25")), pick(("tools/call", "tools/list"))
             body = request(None, pick(clients) | pick(tracing), name=name, number=pick((1, 10, "a")))
-            await same(house, lines, json.dumps(body).encode(), door=house.kept)
-        assert 60 < house.taken < 240
+            await same(setup, lines, json.dumps(body).encode(), door=setup.kept)
+        assert 60 < setup.taken < 240
 
 
 async def test_a_key_is_asked_for_again_with_every_request_of_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
-    monkeypatch.setattr("gateway.auth.keys.time.time", lambda: now)
-    async with standing(tmp_path) as house:
+    monkeypatch.setattr("gateway.auth.api_keys.time.time", lambda: now)
+    async with standing(tmp_path) as setup:
         body = json.dumps(request()).encode()
 
         async def asks(key: NewKey | None) -> Any:
             """What a request with this key is answered with, for whom, and whether by the short cut."""
-            taken = house.taken
+            taken = setup.taken
             lines = [*heads().items(), *([] if key is None else [("authorization", f"Bearer {key.token}")])]
-            status, *_ = await same(house, lines, body, door=house.kept)
-            return status, house.echo.calls[0][1] if house.echo.calls else None, house.taken - taken
+            status, *_ = await same(setup, lines, body, door=setup.kept)
+            return status, setup.echo.calls[0][1] if setup.echo.calls else None, setup.taken - taken
 
         await asks(None)
         assert await asks(None) == (200, "local", 1)
 
         async def are_let_in() -> NewKey:
-            first, second = (house.keys.add(f"key {n}", expires_days=1) for n in range(2))
+            first, second = (setup.keys.add(f"key {n}", expires_days=1) for n in range(2))
             for key in (first, first, second, second, first, second):
                 assert await asks(key) == (200, f"key:{key.id}", 1)
             assert await asks(None) == (401, None, 0)
-            house.keys.revoke(first.id)
+            setup.keys.revoke(first.id)
             assert await asks(first) == (401, None, 0)
             assert await asks(second) == (200, f"key:{second.id}", 1)
             return second
@@ -66,7 +66,7 @@ async def test_a_key_is_asked_for_again_with_every_request_of_a_connection(tmp_p
         now += 86_401
         assert await asks(expired) == (401, None, 0)
         revoked = await are_let_in()
-        house.keys.revoke(revoked.id)
+        setup.keys.revoke(revoked.id)
         assert await asks(revoked) == (401, None, 0)
-        house.keys.revoke(expired.id)
+        setup.keys.revoke(expired.id)
         assert await asks(revoked) == (200, "local", 1), "there are no keys"

@@ -13,23 +13,26 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from gateway.app.exchange import Exchange
-from gateway.app.http1 import Http1
-from gateway.server.underway import HAND_ON_SECONDS, LateCaller, Underway
+from gateway.server.fast_path.deferred_caller import DeferredCaller
+from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import LateClock
-from tests.server.test_direct import heads, post, request, standing
-from tests.upstream.test_pool import ASK, CHUNKED, pooled
+from gateway.tools.clocks import LateClock
+from gateway.wire.http1_exchange import Exchange
+from gateway.wire.http1_server import ServerConnection
+from tests.server.test_plain_calls import heads, post, request, standing
+from tests.wire.test_http1_client import ASK, CHUNKED, pooled
 
 
-async def test_a_call_with_a_way_back_leaves_nothing_for_the_garbage_collector() -> None:
+async def test_ended_call_leaves_nothing_for_the_garbage_collector() -> None:
     async def work() -> ToolOutcome:
         return Complete.text("x" * 1_000_000)
 
     gc.disable()
     try:
-        late = LateCaller()
-        running = Underway(work(), LateClock(HAND_ON_SECONDS), late)
+        late = DeferredCaller()
+        running = InFlightCall(work(), LateClock(HAND_OVER_SECONDS), Deadlines(), late)
+        await running.settled()
+        await anyio.lowlevel.checkpoint()
         assert running.is_over and running.result is not None
         left = weakref.ref(late)
         del late, running
@@ -39,7 +42,7 @@ async def test_a_call_with_a_way_back_leaves_nothing_for_the_garbage_collector()
 
 
 @pytest.mark.parametrize("is_lost_first", [False, True])
-async def test_a_call_that_is_ended_while_its_server_answers_leaves_no_news_that_nobody_hears(*, is_lost_first: bool) -> None:
+async def test_cancelled_call_leaves_no_unretrieved_exception(*, is_lost_first: bool) -> None:
     unheard: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: unheard.append(context))
     async with pooled(CHUNKED + b"0\r\n\r\n", b"") as (site, pool):
@@ -49,7 +52,7 @@ async def test_a_call_that_is_ended_while_its_server_answers_leaves_no_news_that
             await pool.send(ASK)
             return Complete.text("")
 
-        running = Underway(work(), LateClock(HAND_ON_SECONDS))
+        running = InFlightCall(work(), LateClock(HAND_OVER_SECONDS), Deadlines())
         while len(site.requests) < 2:
             await anyio.sleep(0.01)
         if is_lost_first:
@@ -67,19 +70,20 @@ async def test_a_call_that_is_ended_while_its_server_answers_leaves_no_news_that
 
 def connections() -> set[int]:
     """Connections and requests that are in memory."""
-    return {id(one) for one in gc.get_objects() if isinstance(one, Http1 | Exchange)}
+    kinds: Any = (ServerConnection, Exchange)
+    return {id(one) for one in gc.get_objects() if isinstance(one, kinds)}
 
 
 async def test_a_connection_that_ended_leaves_nothing_for_the_garbage_collector(tmp_path: Path) -> None:
-    async with standing(tmp_path) as house:
+    async with standing(tmp_path) as setup:
         lines, body = list(heads().items()), json.dumps(request()).encode()
-        await post(house.wired, lines, body)
+        await post(setup.wired, lines, body)
         gc.collect()
         gc.disable()
         known = connections()
         try:
             for headers in (lines, [*lines, ("x-odd", "1"), ("x-odd", "2")]):  # by the short cut, and past it
-                await post(house.wired, headers, body)
+                await post(setup.wired, headers, body)
             with anyio.fail_after(20):
                 while connections() - known:
                     await anyio.sleep(0.05)

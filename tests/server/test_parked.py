@@ -13,7 +13,7 @@ from gateway.auth.principal import Principal
 from gateway.errors import AskUnavailable, NotFound
 from gateway.json_types import JsonObject
 from gateway.server.parked import MAX_PARKED_PER_PRINCIPAL, ParkedCalls
-from gateway.server.wire_caller import WireCaller
+from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.tools.base import Complete, InputRequired, ToolOutcome
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.tools.drive import ASK_KEY
@@ -126,7 +126,7 @@ async def test_another_principal_cannot_resume_a_call() -> None:
         async with anyio.create_task_group() as tasks:
             parked = ParkedCalls(tasks, ttl_seconds=60)
             first = await parked.run(work, context("alice"), wire())
-            with pytest.raises(NotFound, match="no longer waiting"):
+            with pytest.raises(NotFound, match="no longer waits"):
                 await parked.run(work, leg(context("mallory"), first, **{"ask-1": {"action": "accept"}}), wire())
             mine = await parked.run(work, leg(context("alice"), first, **{"ask-1": {"action": "accept"}}), wire())
     assert cast("Complete", mine).as_text() == "{'action': 'accept'}"
@@ -147,7 +147,7 @@ async def test_a_client_that_never_comes_back_costs_nothing_after_the_ttl() -> N
             parked = ParkedCalls(tasks, ttl_seconds=0.05)
             first = await parked.run(work, context(), wire())
             await cancelled.wait()
-            with pytest.raises(NotFound, match="no longer waiting"):
+            with pytest.raises(NotFound, match="no longer waits"):
                 await parked.run(work, leg(context(), first, **{"ask-1": {"action": "cancel"}}), wire())
             assert len(parked) == 0
 

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from gateway.json_types import JsonObject
-from gateway.server.tasks import SPACING_SECONDS, TaskHandler
+from gateway.server.task_calls import SPACING_SECONDS, TaskHandler
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from tests.tasks.dying import running
@@ -42,11 +42,11 @@ async def test_a_burst_of_changes_is_told_at_most_twice_a_second_and_its_end_alw
         tasks.start_soon(handler.follow, task.id, ctx, tell)
         with anyio.fail_after(30):
             while not task.is_over:
-                if open_now := dict(task.asks):
+                if open_now := dict(task.open_requests):
                     await runner.answer(task, {key: {"action": "accept"} for key in open_now})
                     answered += len(open_now)
                 else:
-                    await runner.moved(task)
+                    await runner.wait_for_change(task)
     assert answered == QUESTIONS
     pauses = [later - earlier for (earlier, _), (later, _) in pairwise(told)]
     assert all(pause > SPACING_SECONDS - 0.01 for pause in pauses), pauses

@@ -1,4 +1,4 @@
-"""`require_per_service_call_history_persistence`: what histories load and store around each model call of a run."""
+"""`require_per_service_call_history_persistence`: what histories load and store at each model call of a run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.requirement("SE12", "SE14")
 
 
 class Keeping(Kept):
-    """Notes each time it stores."""
+    """A history that counts how often it stores."""
 
     def __init__(self, source_id: str = "kept", **flags: Any) -> None:
         super().__init__(source_id, **flags)
@@ -53,7 +53,7 @@ def agent_with(
 
 
 def shown(client: ScriptedChatClient) -> list[list[str]]:
-    """What each model call was shown: roles, with the text where there is one."""
+    """Return the messages of each model call: role and text."""
     return [[message.text or message.role for message in messages] for messages, _ in client.requests]
 
 
@@ -69,7 +69,7 @@ async def test_a_history_loads_before_and_stores_after_every_model_call(stream: 
 
 
 @both_ways
-async def test_what_somebody_else_adds_to_a_history_reaches_the_next_model_call_of_the_same_run(stream: bool) -> None:
+async def test_message_added_to_a_history_reaches_the_next_call(stream: bool) -> None:
     history = Keeping()
 
     def interrupt() -> str:
@@ -92,8 +92,8 @@ async def test_what_somebody_else_adds_to_a_history_reaches_the_next_model_call_
     ],
     ids=str,
 )
-@pytest.mark.filterwarnings("ignore:No history of agent")
-async def test_what_tools_gave_is_an_input_of_the_next_call_and_a_run_goes_on_whole_whatever_is_kept(
+@pytest.mark.filterwarnings("ignore:No history provider of agent")
+async def test_tool_results_are_input_of_the_next_call(
     flags: dict[str, Any], saves: list[list[str]], stream: bool
 ) -> None:
     history = Keeping(**flags)
@@ -153,7 +153,7 @@ async def test_a_call_that_was_approved_is_stored_once_with_its_result(stream: b
 
 
 class Stores(ScriptedChatClient):
-    """Its provider keeps the conversation."""
+    """A client whose provider stores the conversation."""
 
     async def _updates(self, messages: Any, *, stream: bool, options: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
         async for update in super()._updates(messages, stream=stream, options=options):
@@ -163,7 +163,7 @@ class Stores(ScriptedChatClient):
 
 @both_ways
 @pytest.mark.requirement("C5")
-async def test_a_conversation_that_exists_at_the_provider_is_refused_unless_it_is_said_to_store(stream: bool) -> None:
+async def test_provider_conversation_needs_a_client_that_stores(stream: bool) -> None:
     for options, before in (({}, "conv-1"), ({"conversation_id": "conv-1"}, None)):
         history = Keeping()
         agent, client, session = agent_with(history, default_options=options)
@@ -174,7 +174,7 @@ async def test_a_conversation_that_exists_at_the_provider_is_refused_unless_it_i
 
 
 @both_ways
-async def test_an_answer_that_names_a_conversation_is_refused_unless_the_provider_is_said_to_store(stream: bool) -> None:
+async def test_answer_with_a_conversation_needs_a_client_that_stores(stream: bool) -> None:
     history = Keeping()
     agent, client, session = agent_with(history, kind=Stores)
     with pytest.raises(ChatClientInvalidResponseException, match="conversation_id"):
@@ -190,18 +190,18 @@ async def test_where_the_provider_stores_histories_only_store_and_say_so(stream:
         await run(agent, stream, "first", session=session)
     assert (history.loads, history.saves) == (0, [["user", "assistant"], ["tool", "assistant"]])
     assert shown(client) == [["first"], ["tool"]] and session.service_session_id == "conv-1"
-    assert "'kept'" in caplog.text and "load_messages=False" in caplog.text
+    assert "history=kept" in caplog.text and "load_messages=False" in caplog.text
 
 
 async def test_a_provider_that_stores_but_names_no_conversation_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     agent, _, session = agent_with(Keeping(), default_options={"store": True})
     with caplog.at_level(logging.WARNING, "gateway"):
         await run(agent, False, "first", session=session)
-    assert "named none" in caplog.text
+    assert "conversation not named" in caplog.text
 
 
 @both_ways
-async def test_response_ids_are_hidden_where_the_history_continues_the_conversation(stream: bool) -> None:
+async def test_response_ids_are_hidden_if_the_history_continues(stream: bool) -> None:
     seen: list[str | None] = []
 
     class Looks(ContextProvider):

@@ -11,7 +11,7 @@ from gateway import Agent, ContextProvider, HistoryProvider, InMemoryHistoryProv
 
 
 class Kept(HistoryProvider):
-    """Keeps messages by session."""
+    """A history that stores messages by session."""
 
     def __init__(self, **flags: Any) -> None:
         super().__init__("kept", **flags)
@@ -38,7 +38,7 @@ class Current(Kept):
 
 
 class Plain(Kept):
-    """Neither async nor with names of the documents."""
+    """A provider whose methods are not async and use other parameter names."""
 
     def get_messages(self, key: str | None, **kwargs: Any) -> list[Message]:  # pyright: ignore[reportIncompatibleMethodOverride]
         return list(self.kept.get(key, []))
@@ -91,7 +91,7 @@ class WithoutState(ContextProvider):
 
 
 class ContextOnly:
-    """Is no `ContextProvider`, and has no `after_run`."""
+    """A provider that does not extend `ContextProvider` and has no `after_run`."""
 
     source_id = "own"
 

@@ -1,4 +1,4 @@
-"""Sessions over several runs of an agent: what is remembered, by whom, and how it is stored."""
+"""Sessions over several runs of an agent: what providers remember and how it is stored."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from gateway import (
     chat_middleware,
     register_state_type,
 )
-from gateway.sessions.context import ATTRIBUTION_KEY
+from gateway.sessions.session_context import ATTRIBUTION_KEY
 from gateway.tools.base import Complete, ToolDefinition
 
 
 class Noting(ContextProvider):
-    """Adds an instruction and notes the order in which it is called, and what it is called with."""
+    """A provider that adds an instruction and records its calls in order."""
 
     def __init__(self, source_id: str, log: list[str]) -> None:
         super().__init__(source_id)
@@ -70,7 +70,7 @@ class Adding(ContextProvider):
 
 
 class MarkedTool:
-    """A tool that can carry marks."""
+    """A tool that can carry attribution."""
 
     definition = ToolDefinition("marked")
 
@@ -82,7 +82,7 @@ class MarkedTool:
 
 
 class Kept(HistoryProvider):
-    """A history of one's own: two methods, written as agent-framework's documentation shows them."""
+    """A custom history with two methods, as in agent-framework's documentation."""
 
     def __init__(self, source_id: str, **flags: Any) -> None:
         super().__init__(source_id, **flags)
@@ -144,7 +144,7 @@ class Basket(BaseModel):
 
 @register_state_type
 class Mood:
-    """A class with a JSON form of its own."""
+    """A class with its JSON form."""
 
     def __init__(self, word: str) -> None:
         self.word = word
@@ -178,7 +178,7 @@ def test_an_agent_makes_sessions_and_takes_up_those_of_a_service() -> None:
 
 
 @pytest.mark.requirement("SE4", "SE5", "SE6")
-async def test_providers_run_forward_before_and_backward_after_each_with_its_own_state() -> None:
+async def test_providers_run_in_order_before_and_in_reverse_after() -> None:
     log: list[str] = []
     client = ScriptedChatClient(["hi", "hi"])
     agent = Agent(client, "Base.", name="helper", context_providers=[Noting("a", log), Noting("b", log)])
@@ -195,7 +195,7 @@ async def test_providers_run_forward_before_and_backward_after_each_with_its_own
 
 
 @pytest.mark.requirement("SE2")
-async def test_providers_are_shared_by_sessions_and_what_is_of_one_session_is_in_it() -> None:
+async def test_sessions_share_providers_but_not_state() -> None:
     log: list[str] = []
     agent = Agent(ScriptedChatClient(["hi"] * 3), context_providers=[InMemoryHistoryProvider(), Noting("a", log)])
     first, second = agent.create_session(), agent.create_session()
@@ -247,7 +247,7 @@ async def test_a_history_that_does_not_load_is_not_asked_and_still_stores() -> N
 
 
 @pytest.mark.requirement("SE8")
-def test_a_source_id_has_to_be_given_and_built_in_ones_have_one_that_can_be_replaced(tmp_path: Path) -> None:
+def test_built_in_providers_have_replaceable_source_ids(tmp_path: Path) -> None:
     with pytest.raises(TypeError):
         ContextProvider()  # pyright: ignore[reportCallIssue]  # what a caller may do wrong
     assert InMemoryHistoryProvider.DEFAULT_SOURCE_ID == "in_memory"
@@ -357,7 +357,7 @@ async def test_middleware_of_a_provider_is_around_the_model_calls_of_its_run_onl
 
 
 @pytest.mark.requirement("SE16")
-async def test_a_history_is_added_only_where_nothing_and_nobody_else_keeps_the_conversation() -> None:
+async def test_history_is_added_only_if_nothing_else_stores() -> None:
     async def added(options: dict[str, Any] | None = None, session: AgentSession | None = None, **settings: Any) -> int:
         agent = Agent(ScriptedChatClient(["hi"]), **settings)
         await agent.run("x", session=session, options=cast("ChatOptions | None", options))

@@ -1,4 +1,4 @@
-"""Skill folders on disk and calls of the skill tools, for the tests of this room."""
+"""Skill folders on disk and calls of the skill tools, for the tests of skills."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def write_skill(
     body: str = "# Do it\n\nStep by step.\n",
     files: Mapping[str, str | bytes] | None = None,
 ) -> Path:
-    """A skill in `folder`, named after it unless said otherwise; returns the folder."""
+    """Write a skill to `folder` and return the folder. `name` defaults to the folder's name."""
     folder.mkdir(parents=True, exist_ok=True)
     header = f"name: {folder.name if name is None else name}\ndescription: {description}\n{extra}"
     (folder / "SKILL.md").write_bytes(f"---\n{header}---\n{body}".encode())
@@ -35,7 +35,7 @@ def write_skill(
 
 
 async def call(source: SkillSource, tool: str, **arguments: JsonValue) -> Complete:
-    """Call a skill tool by name, a refusal turned into an error result as the gate does."""
+    """Call a skill tool by name; convert an error to an error result as the gate does."""
     for candidate in await source.tools():
         if candidate.definition.name == tool:
             try:
@@ -48,21 +48,21 @@ async def call(source: SkillSource, tool: str, **arguments: JsonValue) -> Comple
 
 
 async def load(source: SkillSource, name: str) -> JsonObject:
-    """Structured content of `load_skill`, which must succeed."""
+    """Return the structured content of `load_skill`, which must succeed."""
     done = await call(source, "load_skill", skill_name=name)
     assert not done.is_error, done.as_text()
     return done.structured
 
 
 async def read_content(source: SkillSource, uri: str) -> JsonObject:
-    """The one content of `resources/read`."""
+    """Return the one content of `resources/read`."""
     outcome = await source.read(uri, CTX)
     (content,) = outcome.result["contents"]
     return content
 
 
 def codes(source: SkillSource) -> dict[str, set[str]]:
-    """Codes of warnings and errors by folder name, over all problems."""
+    """Return the codes of all warnings and errors by folder name."""
     return {
         Path(report.path).name: {d.code for d in report.diagnostics if d.level != "info"} for report in source.problems
     }

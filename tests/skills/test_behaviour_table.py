@@ -1,4 +1,4 @@
-"""Every row of the table of behaviour, through every surface at once: what is accepted, listed, served by tools only, or refused."""
+"""The behaviour table: each kind of `SKILL.md` is accepted, listed, served by tools only, or refused, and all surfaces agree."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 from gateway.skills.index import build_index
-from gateway.skills.models import MAX_SKILL_BYTES, MAX_SKILL_FILES
+from gateway.skills.model import MAX_SKILL_BYTES, MAX_SKILL_FILES
 from gateway.skills.parser import LARGE_MANIFEST_BYTES, MAX_FRONTMATTER_BYTES
 from gateway.skills.source import INDEX_URI, SkillSource
 from tests.skills.on_disk import CTX, call, write_skill
@@ -23,7 +23,7 @@ LISTED, TOOLS, REFUSED = "listed", "tools only", "refused"
 
 @dataclass(frozen=True)
 class Row:
-    """A `SKILL.md`, or what is made of a good one, and what must come of it."""
+    """A `SKILL.md`, or a change to a valid one, and the expected result."""
 
     result: str
     code: str = ""
@@ -126,7 +126,7 @@ def write(root: Path, row: Row) -> Path:
 
 
 @pytest.mark.parametrize("name", ROWS)
-async def test_every_row_of_the_table_holds_on_every_surface(tmp_path: Path, name: str) -> None:
+async def test_every_table_row_holds_on_every_surface(tmp_path: Path, name: str) -> None:
     row = ROWS[name]
     (tmp_path / "secret").write_text("secret")
     skill = write(tmp_path / "root", row)
@@ -164,7 +164,7 @@ async def test_every_row_of_the_table_holds_on_every_surface(tmp_path: Path, nam
 
 
 @pytest.mark.parametrize("name", [name for name, row in ROWS.items() if row.code and row.result != REFUSED])
-def test_strict_turns_every_warning_of_the_table_into_a_refusal(tmp_path: Path, name: str) -> None:
+def test_strict_mode_refuses_every_warning(tmp_path: Path, name: str) -> None:
     write(tmp_path, ROWS[name])
     index = build_index([str(tmp_path)], strict=True)
     assert [(r.verdict, r.listed) for r in index.reports] == [("rejected", False)]

@@ -1,4 +1,4 @@
-"""Skills in code: inline ones, class skills, their resources and scripts (requirements 111-117, 122)."""
+"""Skills in code: `InlineSkill`, `ClassSkill`, and their resources and scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def run(skill: Any, name: str, args: Any = None, **kwargs: object) -> obje
 
 
 @pytest.mark.requirement(111, 112, "SK3")
-async def test_an_inline_skill_loads_as_structured_text() -> None:
+async def test_inline_skill_loads_as_xml() -> None:
     skill = InlineSkill(frontmatter=FRONT, instructions="Use <b>tables</b>.")
     assert await skill.get_content() == (
         "<name>units</name>\n<description>Convert &lt;units&gt; &amp; more.</description>\n\n"
@@ -48,7 +48,7 @@ async def test_an_inline_skill_loads_as_structured_text() -> None:
 
 
 @pytest.mark.requirement(114, "SK4", "SK5")
-def test_a_member_without_a_name_or_with_both_kinds_of_content_is_an_error() -> None:
+def test_invalid_member_is_an_error() -> None:
     resources: list[dict[str, Any]] = [{"name": "r"}, {"name": "r", "content": "c", "function": str}, {"name": " ", "content": "c"}]
     for wrong in resources:
         with pytest.raises(ValueError, match=r"Resource|name"):
@@ -62,7 +62,7 @@ def test_a_member_without_a_name_or_with_both_kinds_of_content_is_an_error() -> 
 
 
 @pytest.mark.requirement(115, "SK4")
-async def test_a_resource_function_may_be_sync_or_async_and_gives_anything() -> None:
+async def test_resource_function_may_be_sync_or_async() -> None:
     skill = InlineSkill(frontmatter=FRONT, instructions="", resources=[InlineSkillResource(name="static", content="")])
     threads: list[int] = []
 
@@ -83,7 +83,7 @@ async def test_a_resource_function_may_be_sync_or_async_and_gives_anything() -> 
 
 
 @pytest.mark.requirement(116, 117, "SK5")
-async def test_a_script_in_code_binds_an_object_by_name() -> None:
+async def test_script_in_code_binds_arguments_by_name() -> None:
     skill = InlineSkill(frontmatter=FRONT, instructions="")
 
     @skill.script
@@ -101,7 +101,7 @@ async def test_a_script_in_code_binds_an_object_by_name() -> None:
 
 
 @pytest.mark.requirement(117)
-async def test_a_parser_may_turn_other_arguments_into_an_object() -> None:
+async def test_argument_parser_converts_other_arguments() -> None:
     skill = InlineSkill(frontmatter=FRONT, instructions="", argument_parser=lambda args: {"text": " ".join(args or ())})
 
     @skill.script
@@ -112,7 +112,7 @@ async def test_a_parser_may_turn_other_arguments_into_an_object() -> None:
 
 
 @pytest.mark.requirement(120)
-async def test_a_model_cannot_set_what_the_host_sets() -> None:
+async def test_model_cannot_set_host_values() -> None:
     skill = InlineSkill(frontmatter=FRONT, instructions="")
 
     @skill.script
@@ -161,7 +161,7 @@ class MoreUnits(Units):
 
 
 @pytest.mark.requirement(122, "SK6")
-async def test_a_class_skill_finds_its_marked_members_and_inherited_ones() -> None:
+async def test_class_skill_has_own_and_inherited_members() -> None:
     skill = MoreUnits()
     assert [r.name for r in skill.resources] == ["conversion-table", "notes"]
     assert sorted(s.name for s in skill.scripts) == ["to-km", "to-miles"]
@@ -173,7 +173,7 @@ async def test_a_class_skill_finds_its_marked_members_and_inherited_ones() -> No
 
 
 @pytest.mark.requirement(122, "SK6")
-async def test_an_overridden_member_counts_once_and_two_of_one_name_are_an_error() -> None:
+async def test_members_with_the_same_name_are_an_error() -> None:
     class Again(Units):
         @ClassSkill.script
         def to_km(self, miles: float) -> float:
@@ -190,14 +190,14 @@ async def test_an_overridden_member_counts_once_and_two_of_one_name_are_an_error
 
 @pytest.mark.requirement(122, "SK6")
 @pytest.mark.parametrize("name", ["", "Upper", "a_b", "-a"])
-def test_a_member_name_is_checked_where_it_is_written(name: str) -> None:
+def test_illegal_member_name_is_an_error_at_definition(name: str) -> None:
     with pytest.raises(ValueError, match="name"):
         ClassSkill.resource(name=name)
 
 
 @pytest.mark.requirement(122, "SK6")
 @pytest.mark.parametrize("wrapper", [property, classmethod, staticmethod])
-def test_a_mark_above_property_is_an_error(wrapper: Any) -> None:
+def test_mark_above_property_is_an_error(wrapper: Any) -> None:
     for mark in (ClassSkill.resource, ClassSkill.script):
         with pytest.raises(TypeError, match=wrapper.__name__):
             mark(wrapper(len))

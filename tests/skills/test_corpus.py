@@ -1,4 +1,4 @@
-"""Hundreds of messy skills, made up from a fixed seed: nothing crashes, nothing is lost, everything agrees."""
+"""Hundreds of messy skills generated from a fixed seed: no crash, no lost skill, and all surfaces agree."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ async def test_every_folder_gets_one_verdict_with_a_reason(corpus: Path) -> None
     assert len(codes) > 25, sorted(codes)
 
 
-async def test_all_that_is_listed_can_be_read_and_has_its_digest(corpus: Path) -> None:
+async def test_listed_files_have_their_digests(corpus: Path) -> None:
     async with SkillSource([corpus], refresh_seconds=3600) as source:
         entries = source.entries
         json.dumps(entries, allow_nan=False).encode()
@@ -136,7 +136,7 @@ async def test_all_that_is_listed_can_be_read_and_has_its_digest(corpus: Path) -
                 assert b"SECRET" not in data
 
 
-async def test_every_skill_for_models_loads_by_the_handle_that_search_gives(corpus: Path) -> None:
+async def test_every_skill_loads_by_its_search_handle(corpus: Path) -> None:
     handles: list[str] = []
     async with SkillSource([corpus], refresh_seconds=3600) as source:
         arguments = {"limit": 50}
@@ -156,7 +156,7 @@ async def test_every_skill_for_models_loads_by_the_handle_that_search_gives(corp
             assert "\x1b" not in said
 
 
-async def test_looking_again_at_an_unchanged_corpus_announces_nothing(corpus: Path) -> None:
+async def test_unchanged_corpus_announces_no_change(corpus: Path) -> None:
     async with SkillSource([corpus], refresh_seconds=0) as source:
         said: list[str] = []
         source.subscribe(said.append)

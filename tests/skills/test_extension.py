@@ -16,7 +16,7 @@ def serving(root: Path) -> SkillSource:
     return SkillSource([root], refresh_seconds=0)
 
 
-async def test_pages_list_every_skill_once_although_skills_come_and_go(tmp_path: Path) -> None:
+async def test_pages_list_every_skill_once_while_skills_change(tmp_path: Path) -> None:
     for n in range(7):
         write_skill(tmp_path / f"s{n}")
     async with serving(tmp_path) as source:
@@ -31,7 +31,7 @@ async def test_pages_list_every_skill_once_although_skills_come_and_go(tmp_path:
     assert seen == [f"skill://{name}/SKILL.md" for name in ("s0", "s1", "s2", "s3", "s4", "s5", "s5x", "s6")]
 
 
-async def test_results_say_how_long_and_for_whom_they_may_be_kept(tmp_path: Path) -> None:
+async def test_results_have_ttl_and_cache_scope(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     async with serving(tmp_path) as source:
         results: list[JsonObject] = [
@@ -44,20 +44,20 @@ async def test_results_say_how_long_and_for_whom_they_may_be_kept(tmp_path: Path
         assert result["cacheScope"] == "private"
 
 
-async def test_no_skills_are_an_empty_page(tmp_path: Path) -> None:
+async def test_page_without_skills_is_empty(tmp_path: Path) -> None:
     async with serving(tmp_path) as source:
         assert (await source.extension.list_page())["skills"] == []
 
 
 @pytest.mark.parametrize("cursor", ["!", "ä", "a", "_w"])
-async def test_a_foreign_cursor_is_not_found(tmp_path: Path, cursor: str) -> None:
+async def test_foreign_cursor_is_not_found(tmp_path: Path, cursor: str) -> None:
     write_skill(tmp_path / "pdf")
     async with serving(tmp_path) as source:
         with pytest.raises(NotFound):
             await source.extension.list_page(cursor)
 
 
-async def test_frontmatter_is_verbatim_as_json(tmp_path: Path) -> None:
+async def test_frontmatter_is_verbatim_json(tmp_path: Path) -> None:
     extra = "date: 2026-01-31\nflag: yes\ntags: [a, {b: 1}]\nnothing:\nmetadata:\n  a: b\n"
     write_skill(tmp_path / "pdf", extra=extra)
     async with serving(tmp_path) as source:
@@ -73,7 +73,7 @@ async def test_frontmatter_is_verbatim_as_json(tmp_path: Path) -> None:
     }
 
 
-async def test_get_answers_with_the_folder_as_it_is_now(tmp_path: Path) -> None:
+async def test_get_returns_current_state_of_folder(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (tmp_path / "pdf" / "new.md").write_text("x")
@@ -82,7 +82,7 @@ async def test_get_answers_with_the_folder_as_it_is_now(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("uri", ["skill://pdf", "skill://pdf/", "skill://pdf/a.md", "skill://nope/SKILL.md", "SKILL.md", "", "/SKILL.md"])
-async def test_get_of_anything_but_a_manifest_is_not_found(tmp_path: Path, uri: str) -> None:
+async def test_get_of_other_uri_is_not_found(tmp_path: Path, uri: str) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "x"})
     async with serving(tmp_path) as source:
         with pytest.raises(NotFound) as refused:
@@ -90,7 +90,7 @@ async def test_get_of_anything_but_a_manifest_is_not_found(tmp_path: Path, uri: 
     assert refused.value.kind == "skill"
 
 
-async def test_a_directory_lists_its_direct_children(tmp_path: Path) -> None:
+async def test_directory_lists_direct_children(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a b/deep/x.py": "x", "a b/y.md": "yy", "z.txt": "z"})
     async with serving(tmp_path) as source:
         top = (await source.extension.directory("skill://pdf"))["resources"]
@@ -103,7 +103,7 @@ async def test_a_directory_lists_its_direct_children(tmp_path: Path) -> None:
     assert [(r["uri"], r.get("size")) for r in inner] == [("skill://pdf/a%20b/deep", None), ("skill://pdf/a%20b/y.md", 2)]
 
 
-async def test_a_large_directory_comes_in_pages(tmp_path: Path) -> None:
+async def test_large_directory_has_pages(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={f"f{n:03}": "x" for n in range(250)})
     seen: list[str] = []
     async with serving(tmp_path) as source:
@@ -121,7 +121,7 @@ async def test_a_large_directory_comes_in_pages(tmp_path: Path) -> None:
     "uri",
     ["skill://pdf/", "skill://pdf/a.md", "skill://pdf/a", "skill://pdf/..", "skill://nope", "skill://", "skill:", "", "skill://pdf/sub/../sub"],
 )
-async def test_what_is_no_directory_of_a_skill_is_not_found(tmp_path: Path, uri: str) -> None:
+async def test_unknown_directory_is_not_found(tmp_path: Path, uri: str) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "x", "sub/b.md": "x"})
     async with serving(tmp_path) as source:
         assert (await source.extension.directory("skill://pdf/sub"))["resources"]
@@ -130,7 +130,7 @@ async def test_what_is_no_directory_of_a_skill_is_not_found(tmp_path: Path, uri:
     assert refused.value.kind == "directory"
 
 
-async def test_every_directory_of_a_listed_skill_can_be_walked_to_every_file(tmp_path: Path) -> None:
+async def test_directories_lead_to_every_file(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a/b/c/d.md": "x", "a/e.md": "x", "#odd%/f.md": "x"})
     found: set[str] = set()
     async with serving(tmp_path) as source:

@@ -1,4 +1,4 @@
-"""`FileSkillsSource` (requirements 101-108): strict about what it takes, and never led out of a skill."""
+"""`FileSkillsSource`: its strict rules, and paths that lead out of a skill."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ async def found(*roots: Path, **options: Any) -> dict[str, Skill]:
 
 
 async def offers(skill: Skill, *names: str) -> list[str]:
-    """Which of the names are resources, or scripts marked by `!`."""
+    """Return the names that are resources, and with a leading `!` those that are scripts."""
     resources = [name for name in names if await skill.get_resource(name) is not None]
     return resources + [f"!{name}" for name in names if await skill.get_script(name) is not None]
 
@@ -34,7 +34,7 @@ async def offers(skill: Skill, *names: str) -> list[str]:
         ("---\nname: s\ndescription: plain\n  goes on\nunknown: [1]\n---\nbody", "plain goes on"),
     ],
 )
-async def test_every_way_to_write_the_frontmatter_is_read(tmp_path: Path, document: str, description: str) -> None:
+async def test_every_yaml_style_of_frontmatter_is_read(tmp_path: Path, document: str, description: str) -> None:
     (tmp_path / "s").mkdir()
     (tmp_path / "s" / "SKILL.md").write_bytes(document.encode())
     assert (await found(tmp_path))["s"].frontmatter.description == description
@@ -56,7 +56,7 @@ async def test_every_way_to_write_the_frontmatter_is_read(tmp_path: Path, docume
         "---\nname: S\ndescription: x\n---\n",
     ],
 )
-async def test_a_broken_skill_is_left_out_with_an_error_and_the_others_load(
+async def test_broken_skill_is_logged_and_others_load(
     tmp_path: Path, document: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "s").mkdir()
@@ -67,26 +67,26 @@ async def test_a_broken_skill_is_left_out_with_an_error_and_the_others_load(
 
 
 @pytest.mark.requirement(101)
-async def test_a_skill_that_is_not_utf_8_is_left_out(tmp_path: Path) -> None:
+async def test_non_utf8_skill_is_left_out(tmp_path: Path) -> None:
     write_skill(tmp_path / "s").joinpath("SKILL.md").write_bytes("---\nname: s\ndescription: ü\n---\n".encode("latin-1"))
     assert await found(tmp_path) == {}
 
 
 @pytest.mark.requirement(102)
-async def test_an_invalid_metadata_entry_is_left_out_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_invalid_metadata_entry_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_skill(tmp_path / "s", extra='metadata:\n  owner: us\n  n: 1\n  list: [a]\n  map: {a: b}\n')
     assert (await found(tmp_path))["s"].frontmatter.metadata == {"owner": "us", "n": "1"}
-    assert {name for name in ("list", "map") if f"metadata '{name}'" in caplog.text} == {"list", "map"}
+    assert {name for name in ("list", "map") if f"key='{name}'" in caplog.text} == {"list", "map"}
 
 
 @pytest.mark.requirement(103, "SK7")
-async def test_a_folder_that_is_not_called_like_its_skill_is_left_out(tmp_path: Path) -> None:
+async def test_folder_with_other_name_is_left_out(tmp_path: Path) -> None:
     write_skill(tmp_path / "folder", name="other")
     assert await found(tmp_path) == {}
 
 
 @pytest.mark.requirement(104, "SK7")
-async def test_a_root_may_be_a_skill_or_hold_some_up_to_two_levels_down(tmp_path: Path) -> None:
+async def test_root_is_searched_two_levels_deep(tmp_path: Path) -> None:
     write_skill(tmp_path / "a" / "one")
     write_skill(tmp_path / "a" / "group" / "two")
     write_skill(tmp_path / "a" / "group" / "deep" / "three")
@@ -96,11 +96,11 @@ async def test_a_root_may_be_a_skill_or_hold_some_up_to_two_levels_down(tmp_path
 
 
 @pytest.mark.requirement(105)
-async def test_of_two_skills_with_one_name_the_first_wins_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_first_skill_of_a_name_wins_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     write_skill(tmp_path / "a" / "s", description="first")
     write_skill(tmp_path / "b" / "s", description="second")
     assert (await found(tmp_path / "a", tmp_path / "b"))["s"].frontmatter.description == "first"
-    assert "second skill" in caplog.text
+    assert "second skill of the same name left out" in caplog.text
 
 
 NAMES: tuple[str, ...] = ("a.md", "b.TXT", "c.bin", "sub/d.json", "sub/deep/e.md", "scripts/f.py", "sub/SKILL.md", ".env.md")
@@ -131,20 +131,20 @@ def is_first(skill: str, path: str) -> bool:
         ({"resource_directories": ["sub/deep", "../x", "/etc"], "script_directories": ["."]}, ["sub/deep/e.md"]),
     ],
 )
-async def test_what_is_offered_can_be_set(tmp_path: Path, options: dict[str, Any], expected: list[str]) -> None:
+async def test_offered_files_are_configurable(tmp_path: Path, options: dict[str, Any], expected: list[str]) -> None:
     write_skill(tmp_path / "s", files=FILES)
     assert await offers((await found(tmp_path, **options))["s"], *FILES) == expected
 
 
 @pytest.mark.requirement(106)
 @pytest.mark.parametrize("options", [{"search_depth": 0}, {"resource_directories": [" "]}])
-def test_a_senseless_setting_is_an_error(tmp_path: Path, options: dict[str, Any]) -> None:
+def test_invalid_setting_is_an_error(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"search_depth|blank"):
         FileSkillsSource(tmp_path, **options)
 
 
 @pytest.mark.requirement(107, "SK9")
-async def test_nothing_that_is_a_link_is_ever_offered(tmp_path: Path) -> None:
+async def test_links_are_not_offered(tmp_path: Path) -> None:
     outside = write_skill(tmp_path / "outside" / "linked", files={"secret.md": "s"})
     root = tmp_path / "root"
     write_skill(root / "s", files={"real.md": "r"})
@@ -161,7 +161,7 @@ async def test_nothing_that_is_a_link_is_ever_offered(tmp_path: Path) -> None:
 
 @pytest.mark.requirement(107, "SK9")
 @pytest.mark.parametrize("swap", ["file", "folder"])
-async def test_a_file_swapped_for_a_link_after_it_was_found_is_refused(tmp_path: Path, swap: str) -> None:
+async def test_file_replaced_by_link_is_refused(tmp_path: Path, swap: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "a.md").write_text("secret")
@@ -202,7 +202,7 @@ async def test_no_name_leads_out_of_the_skill(tmp_path: Path, name: str) -> None
 
 
 @pytest.mark.requirement(111, 112)
-async def test_a_file_skill_loads_as_its_whole_file_with_what_it_offers_at_the_end(tmp_path: Path) -> None:
+async def test_file_skill_loads_whole_file_then_lists(tmp_path: Path) -> None:
     write_skill(tmp_path / "s", body="Do it.\n", files={"a&b.md": "a", "run.py": "r"})
     write_skill(tmp_path / "bare", body="Do it.")
     skills = await found(tmp_path)

@@ -1,4 +1,4 @@
-"""The table of what is served: names, limits, nesting, strictness, and building it again."""
+"""`SkillIndex`: names, limits, nested skills, strict mode, and rebuilding."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.skills.index import SkillIndex, build_index, file_uri
-from gateway.skills.models import MAX_SKILL_BYTES, MAX_SKILL_FILES
+from gateway.skills.model import MAX_SKILL_BYTES, MAX_SKILL_FILES
 from tests.skills.on_disk import write_skill
 
 
@@ -27,7 +27,7 @@ def uris(index: SkillIndex) -> list[str | None]:
     return [skill.uri for skill in index.listed]
 
 
-def test_a_clean_skill_is_listed_with_the_digest_and_size_of_every_file(tmp_path: Path) -> None:
+def test_valid_skill_is_listed_with_digests_and_sizes(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", extra="license: MIT\n", files={"references/a b.md": "x", "scripts/run.py": "y"})
     index = build(tmp_path)
     assert verdicts(index) == {"pdf": ("accepted", True, set())}
@@ -47,14 +47,14 @@ def test_a_clean_skill_is_listed_with_the_digest_and_size_of_every_file(tmp_path
     ]
 
 
-def test_uris_end_in_the_name_whatever_the_folder_is_called(tmp_path: Path) -> None:
+def test_uris_end_in_the_name(tmp_path: Path) -> None:
     write_skill(tmp_path / "My PDF Tools", name="pdf")
     index = build(tmp_path)
     assert uris(index) == ["skill://pdf/SKILL.md"]
     assert verdicts(index)["My PDF Tools"] == ("accepted_with_warning", True, {"name-not-directory"})
 
 
-def test_an_illegal_name_is_for_tools_only_under_the_folders_name(tmp_path: Path) -> None:
+def test_illegal_name_is_served_by_tools_under_folder_name(tmp_path: Path) -> None:
     write_skill(tmp_path / "My PDF Tools!", name="PDF Tools")
     index = build(tmp_path)
     assert uris(index) == []
@@ -69,7 +69,7 @@ def test_repaired_yaml_is_for_tools_only(tmp_path: Path) -> None:
     assert verdicts(index)["pdf"] == ("accepted_with_warning", False, {"yaml-repaired"})
 
 
-def test_too_many_files_are_for_tools_only_and_capped(tmp_path: Path) -> None:
+def test_too_many_files_are_for_tools_only(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={f"f{n:03}": "x" for n in range(MAX_SKILL_FILES)})
     index = build(tmp_path)
     assert verdicts(index)["pdf"] == ("accepted_with_warning", False, {"too-many-files"})
@@ -77,12 +77,12 @@ def test_too_many_files_are_for_tools_only_and_capped(tmp_path: Path) -> None:
     assert "SKILL.md" in index.skills[0].files
 
 
-def test_exactly_as_many_files_as_allowed_are_listed(tmp_path: Path) -> None:
+def test_maximum_number_of_files_is_listed(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={f"f{n:03}": "x" for n in range(MAX_SKILL_FILES - 1)})
     assert verdicts(build(tmp_path))["pdf"] == ("accepted", True, set())
 
 
-def test_too_many_bytes_are_for_tools_only_and_never_read(tmp_path: Path) -> None:
+def test_too_many_bytes_are_for_tools_only(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"small.md": "x"})
     with (skill / "huge.bin").open("wb") as file:
         file.truncate(1 << 40)
@@ -91,7 +91,7 @@ def test_too_many_bytes_are_for_tools_only_and_never_read(tmp_path: Path) -> Non
     assert set(index.skills[0].files) == {"SKILL.md", "small.md"}
 
 
-def test_a_manifest_over_the_limit_is_refused(tmp_path: Path) -> None:
+def test_too_large_manifest_is_refused(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf")
     os.truncate(skill / "SKILL.md", MAX_SKILL_BYTES + 1)
     verdict, listed, found = verdicts(build(tmp_path))["pdf"]
@@ -100,7 +100,7 @@ def test_a_manifest_over_the_limit_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "fifo", "collision"])
-def test_a_folder_with_traps_is_refused_as_a_whole(tmp_path: Path, kind: str) -> None:
+def test_folder_with_traps_is_refused(tmp_path: Path, kind: str) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "x"})
     match kind:
         case "link":
@@ -114,7 +114,7 @@ def test_a_folder_with_traps_is_refused_as_a_whole(tmp_path: Path, kind: str) ->
     assert verdicts(index)["pdf"][0] == "rejected"
 
 
-def test_one_broken_skill_never_hides_the_others(tmp_path: Path) -> None:
+def test_broken_skill_does_not_hide_others(tmp_path: Path) -> None:
     write_skill(tmp_path / "good")
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / "SKILL.md").write_bytes(b"\xff\xfe nothing")
@@ -124,7 +124,7 @@ def test_one_broken_skill_never_hides_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement(105)
-def test_the_same_uri_twice_stays_with_the_first_and_the_other_gets_its_folder(tmp_path: Path) -> None:
+def test_second_skill_of_a_name_gets_a_prefix(tmp_path: Path) -> None:
     write_skill(tmp_path / "b" / "setup")
     write_skill(tmp_path / "b" / "setup-two", name="setup")
     write_skill(tmp_path / "a" / "setup")
@@ -134,7 +134,7 @@ def test_the_same_uri_twice_stays_with_the_first_and_the_other_gets_its_folder(t
     assert "name-taken" in {d.code for d in index.by_root["skill://a/setup"].diagnostics}
 
 
-def test_a_prefix_is_never_the_name_of_a_skill(tmp_path: Path) -> None:
+def test_prefix_is_never_a_skill_name(tmp_path: Path) -> None:
     write_skill(tmp_path / "1" / "team" / "pdf")
     write_skill(tmp_path / "2" / "team" / "pdf")
     write_skill(tmp_path / "2" / "other", name="team", files={"pdf/SKILL.md": "mine"})
@@ -143,7 +143,7 @@ def test_a_prefix_is_never_the_name_of_a_skill(tmp_path: Path) -> None:
     assert len(set(uris(index))) == len(index.listed) == 3
 
 
-def test_one_folder_under_two_roots_is_one_skill(tmp_path: Path) -> None:
+def test_folder_under_two_roots_is_one_skill(tmp_path: Path) -> None:
     write_skill(tmp_path / "a" / "b" / "pdf")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / "pdf").symlink_to("../a/b/pdf")
@@ -152,7 +152,7 @@ def test_one_folder_under_two_roots_is_one_skill(tmp_path: Path) -> None:
     assert index.skills[0].diagnostics == ()
 
 
-def test_a_valid_nested_skill_is_a_file_of_its_parent_and_an_entry_of_its_own(tmp_path: Path) -> None:
+def test_valid_nested_skill_has_its_own_entry(tmp_path: Path) -> None:
     write_skill(tmp_path / "outer", files={"skills/inner/notes.md": "x"})
     write_skill(tmp_path / "outer" / "skills" / "inner")
     index = build(tmp_path)
@@ -162,7 +162,7 @@ def test_a_valid_nested_skill_is_a_file_of_its_parent_and_an_entry_of_its_own(tm
 
 
 @pytest.mark.parametrize("document", ["no frontmatter", "---\nname: Not Legal\ndescription: d\n---\n"])
-def test_an_invalid_nested_skill_is_just_a_file(tmp_path: Path, document: str) -> None:
+def test_invalid_nested_skill_is_only_a_file(tmp_path: Path, document: str) -> None:
     write_skill(tmp_path / "outer", files={"inner/SKILL.md": document})
     index = build(tmp_path)
     assert [s.id for s in index.skills] == ["outer"]
@@ -170,7 +170,7 @@ def test_an_invalid_nested_skill_is_just_a_file(tmp_path: Path, document: str) -
     assert "skill://outer/inner/SKILL.md" in index.by_file
 
 
-def test_strict_refuses_what_has_a_warning(tmp_path: Path) -> None:
+def test_strict_mode_refuses_warnings(tmp_path: Path) -> None:
     write_skill(tmp_path / "clean", extra="version: 1\n")
     write_skill(tmp_path / "warned", extra="metadata: {n: 1}\n")
     write_skill(tmp_path / "zzz", name="clean")
@@ -180,7 +180,7 @@ def test_strict_refuses_what_has_a_warning(tmp_path: Path) -> None:
     assert verdicts(index)["warned"] == ("rejected", False, {"metadata-type"})
 
 
-def test_strict_refuses_a_second_skill_of_one_name(tmp_path: Path) -> None:
+def test_strict_mode_refuses_second_skill_of_a_name(tmp_path: Path) -> None:
     write_skill(tmp_path / "a" / "pdf")
     write_skill(tmp_path / "b" / "pdf")
     index = build(tmp_path, strict=True)
@@ -188,7 +188,7 @@ def test_strict_refuses_a_second_skill_of_one_name(tmp_path: Path) -> None:
     assert [d.code for d in index.reports[1].diagnostics] == ["name-taken"]
 
 
-def test_another_spelling_of_the_manifest_is_served_under_the_right_one(tmp_path: Path) -> None:
+def test_misspelled_manifest_is_served_as_skill_md(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf")
     (skill / "SKILL.md").rename(skill / "skill.md")
     index = build(tmp_path)
@@ -196,19 +196,19 @@ def test_another_spelling_of_the_manifest_is_served_under_the_right_one(tmp_path
     assert verdicts(index)["pdf"] == ("accepted_with_warning", True, {"file-name-case"})
 
 
-def test_a_missing_root_is_reported_by_its_configured_path(tmp_path: Path) -> None:
+def test_missing_root_is_reported_by_configured_path(tmp_path: Path) -> None:
     index = build(tmp_path / "nowhere")
     (report,) = index.trouble
     assert (report.path, report.diagnostics[0].code) == (str(tmp_path / "nowhere"), "root-missing")
 
 
-def test_nothing_changed_means_the_same_table(tmp_path: Path) -> None:
+def test_unchanged_folders_return_the_same_index(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "x"})
     first = build(tmp_path)
     assert build(tmp_path, previous=first) is first
 
 
-def test_a_change_of_equal_size_is_seen_even_within_one_tick_of_the_clock(tmp_path: Path) -> None:
+def test_change_of_equal_size_within_a_clock_tick_is_seen(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "one"})
     status = (skill / "a.md").stat()
     first = build(tmp_path)
@@ -218,23 +218,23 @@ def test_a_change_of_equal_size_is_seen_even_within_one_tick_of_the_clock(tmp_pa
     assert second.skills[0].files["a.md"].digest == "sha256:" + hashlib.sha256(b"two").hexdigest()
 
 
-def test_building_again_reads_only_what_changed(tmp_path: Path) -> None:
+def test_rebuild_reads_only_changed_files(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     write_skill(tmp_path / "b")
     first = build(tmp_path)
     write_skill(tmp_path / "b", description="New.")
     second = build(tmp_path, previous=first)
-    assert second.by_id["a"].document is first.by_id["a"].document
-    assert second.by_id["b"].document.description == "New."
+    assert second.named("a")[0].document is first.named("a")[0].document
+    assert second.named("b")[0].document.description == "New."
 
 
-def test_building_again_for_one_skill_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_rebuild_of_one_skill_keeps_others(tmp_path: Path) -> None:
     for name in ("a", "b"):
         write_skill(tmp_path / name)
     first = build(tmp_path)
     for name in ("a", "b"):
         write_skill(tmp_path / name, description="New.")
-    second = build_index([str(tmp_path)], previous=first, only=frozenset({first.by_id["a"].key}))
+    second = build_index([str(tmp_path)], previous=first, only=frozenset({first.named("a")[0].key}))
     assert [s.document.description for s in second.skills] == ["New.", "Does a thing. Use it for things."]
 
 
@@ -248,5 +248,5 @@ def test_building_again_for_one_skill_leaves_the_others_alone(tmp_path: Path) ->
         ("a+b@c:(d).md", "skill://s/a+b@c:(d).md"),
     ],
 )
-def test_uris_are_quoted_one_way(path: str, uri: str) -> None:
+def test_uris_have_one_quoting(path: str, uri: str) -> None:
     assert file_uri("skill://s", path) == uri

@@ -1,4 +1,4 @@
-"""`narrow-to-skills`: the skills of an agent take tools away from it and never give any."""
+"""`narrow-to-skills`: skills remove tools of an agent and never add any."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from gateway import CallContext, FunctionTool
 from gateway.agents.source import AgentSource
-from gateway.chat.resolve import ModelResolver
+from gateway.chat.model_resolver import ModelResolver
 from gateway.skills.source import SkillSource
 from gateway.tools.base import Tool
 from tests.fakes.openai_server import ScriptedServer, openai_server
@@ -24,7 +24,7 @@ def server() -> Generator[ScriptedServer]:
 
 
 class Box:
-    """The tools of functions and of skills, as the catalog hands them out."""
+    """The tools of functions and of skills, as the catalog returns them."""
 
     def __init__(self, functions: Sequence[Tool], skills: SkillSource) -> None:
         self._functions = functions
@@ -43,13 +43,13 @@ def function(name: str) -> Any:
 @pytest.mark.parametrize(
     ("allowed", "narrows", "offered"),
     [
-        ("allowed-tools: read_table drop_table\n", True, {"read_table"}),  # `drop_table` is not the agent's: nothing gives it
+        ("allowed-tools: read_table drop_table\n", True, {"read_table"}),  # `drop_table` is not a tool of the agent
         ("allowed-tools: drop_table\n", True, set[str]()),
         ("", True, {"read_table", "send_mail"}),
         ("allowed-tools: read_table\n", False, {"read_table", "send_mail"}),
     ],
 )
-async def test_an_agent_that_follows_skills_has_only_what_they_name_of_its_own_tools(
+async def test_loaded_skills_narrow_tools_of_agent(
     tmp_path: Path, server: ScriptedServer, allowed: str, narrows: bool, offered: set[str]
 ) -> None:
     write_skill(tmp_path / "skills" / "tables", extra=allowed)

@@ -1,4 +1,4 @@
-"""The behaviour table for `SKILL.md`: one row, one case, by code and level."""
+"""The parser of `SKILL.md`: one case per row of the behaviour table, by code and level."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.skills.models import SkillDocument
+from gateway.skills.model import SkillDocument
 from gateway.skills.parser import LARGE_MANIFEST_BYTES, MAX_FRONTMATTER_BYTES, parse_skill
 
 
@@ -25,14 +25,14 @@ def levels(document: SkillDocument, level: str) -> set[str]:
 GOOD = "name: pdf\ndescription: Reads PDF files."
 
 
-def test_a_skill_by_the_book_has_no_findings() -> None:
+def test_valid_skill_has_no_diagnostics() -> None:
     document = parse(header(GOOD + "\nlicense: MIT\ncompatibility: Any\nmetadata:\n  author: Ann"))
     assert document.diagnostics == ()
     assert document.conformant
     assert (document.name, document.description, document.body) == ("pdf", "Reads PDF files.", "# Body\n")
 
 
-def test_unknown_keys_are_kept_and_only_mentioned() -> None:
+def test_unknown_keys_are_kept_with_info() -> None:
     document = parse(header(GOOD + "\nversion: 1.2.0\ntags: [a, b]"))
     assert levels(document, "info") == {"unknown-key"}
     assert not levels(document, "warning")
@@ -52,7 +52,7 @@ def test_unknown_keys_are_kept_and_only_mentioned() -> None:
         (f"compatibility: {'x' * 501}", "compatibility-type"),
     ],
 )
-def test_fields_of_the_wrong_type_or_length_are_listed_with_a_warning(extra: str, code: str) -> None:
+def test_wrong_field_types_are_warnings(extra: str, code: str) -> None:
     document = parse(header(f"{GOOD}\n{extra}"))
     assert levels(document, "warning") == {code}
     assert document.conformant
@@ -61,36 +61,36 @@ def test_fields_of_the_wrong_type_or_length_are_listed_with_a_warning(extra: str
 
 @pytest.mark.requirement(99)
 @pytest.mark.parametrize(("length", "expected"), [(1024, set[str]()), (1025, {"description-too-long"})])
-def test_a_description_over_the_limit_is_listed_with_a_warning(length: int, expected: set[str]) -> None:
+def test_too_long_description_is_a_warning(length: int, expected: set[str]) -> None:
     document = parse(header(f"name: pdf\ndescription: {'x' * length}"))
     assert levels(document, "warning") == expected
     assert document.conformant
 
 
-def test_a_compatibility_at_the_limit_is_fine() -> None:
+def test_compatibility_of_maximum_length_is_accepted() -> None:
     assert parse(header(f"{GOOD}\ncompatibility: {'x' * 500}")).diagnostics == ()
 
 
-def test_a_byte_order_mark_is_a_warning_and_the_skill_is_read() -> None:
+def test_byte_order_mark_is_a_warning() -> None:
     document = parse(b"\xef\xbb\xbf" + header(GOOD).encode())
     assert levels(document, "warning") == {"bom"}
     assert document.conformant
     assert document.name == "pdf"
 
 
-def test_another_spelling_of_the_file_name_is_a_warning() -> None:
+def test_misspelled_file_name_is_a_warning() -> None:
     document = parse(header(GOOD), file_name="skill.md")
     assert levels(document, "warning") == {"file-name-case"}
     assert document.conformant
 
 
-def test_a_name_unlike_the_folder_is_a_warning_and_still_listed() -> None:
+def test_name_unlike_folder_is_a_warning() -> None:
     document = parse(header(GOOD), directory="pdf-tools")
     assert levels(document, "warning") == {"name-not-directory"}
     assert document.conformant
 
 
-def test_a_huge_skill_is_a_warning() -> None:
+def test_large_manifest_is_a_warning() -> None:
     document = parse(header(GOOD, body="x" * LARGE_MANIFEST_BYTES))
     assert levels(document, "warning") == {"large-manifest"}
     assert document.conformant
@@ -113,13 +113,13 @@ def test_illegal_names_are_for_tools_only(name: str) -> None:
 
 
 @pytest.mark.parametrize("line", ["", "name:", 'name: ""'])
-def test_a_missing_name_is_for_tools_only(line: str) -> None:
+def test_missing_name_is_for_tools_only(line: str) -> None:
     document = parse(header(f"{line}\ndescription: d"))
     assert levels(document, "warning") == {"name-missing"}
     assert not document.conformant
 
 
-def test_a_name_that_is_a_number_is_for_tools_only() -> None:
+def test_number_as_name_is_for_tools_only() -> None:
     document = parse(header("name: 123\ndescription: d"), directory="123")
     assert levels(document, "warning") == {"name-illegal"}
 
@@ -129,7 +129,7 @@ def test_a_name_that_is_a_number_is_for_tools_only() -> None:
     "value",
     ["Use when: always", "**Bold** start", "`code` first", "@mention", 'said "so": yes', "50% faster: really"],
 )
-def test_yaml_broken_by_one_value_is_read_line_by_line_for_tools_only(value: str) -> None:
+def test_broken_yaml_is_parsed_line_by_line(value: str) -> None:
     document = parse(header(f"name: pdf\ndescription: {value}\nmetadata:\n  a: b"))
     assert levels(document, "warning") == {"yaml-repaired"}
     assert not document.conformant
@@ -138,12 +138,12 @@ def test_yaml_broken_by_one_value_is_read_line_by_line_for_tools_only(value: str
     assert next(d.line for d in document.diagnostics if d.code == "yaml-repaired") == 3
 
 
-def test_repairing_keeps_plain_continuation_lines() -> None:
+def test_repair_keeps_continuation_lines() -> None:
     document = parse(header("name: pdf\ndescription: Use when: a\n  second line\n  third"))
     assert document.description == "Use when: a second line third"
 
 
-def test_yaml_that_no_line_by_line_reading_saves_is_refused() -> None:
+def test_irreparable_yaml_is_refused() -> None:
     document = parse(header("name: pdf\n{{{: [\n"))
     assert levels(document, "error") == {"yaml-syntax"}
 
@@ -155,13 +155,13 @@ def test_control_characters_are_for_tools_only(description: str) -> None:
     assert not document.conformant
 
 
-def test_control_characters_in_the_body_name_their_line() -> None:
+def test_control_characters_in_body_have_a_line() -> None:
     document = parse(header(GOOD, body="fine\nnot \x1b[2J fine\n"))
     assert [(d.code, d.line) for d in document.diagnostics] == [("control-characters", 6)]
 
 
 @pytest.mark.parametrize("hidden", ["\u202e", "\u2066", "\u200b", "\U000e0041"])
-def test_text_that_hides_or_reorders_is_a_warning(hidden: str) -> None:
+def test_hidden_text_is_a_warning(hidden: str) -> None:
     document = parse(header(GOOD, body=f"a{hidden}b"))
     assert levels(document, "warning") == {"hidden-characters"}
     assert document.conformant
@@ -190,27 +190,27 @@ def test_text_that_hides_or_reorders_is_a_warning(hidden: str) -> None:
         (header(GOOD, body="caf\xe9").encode("latin-1"), "not-utf8"),
     ],
 )
-def test_what_cannot_be_trusted_is_refused_with_a_code(text: str | bytes, code: str) -> None:
+def test_untrustworthy_yaml_is_refused_with_a_code(text: str | bytes, code: str) -> None:
     assert levels(parse(text), "error") == {code}
 
 
-def test_an_alias_hidden_in_broken_yaml_is_still_refused() -> None:
+def test_alias_in_broken_yaml_is_refused() -> None:
     document = parse(header("name: pdf\ndescription: Use when: a\nmetadata:\n  a: &x [1]\n  b: *x"))
     assert levels(document, "error") == {"yaml-alias"}
 
 
-def test_a_repeated_key_in_broken_yaml_is_still_refused() -> None:
+def test_repeated_key_in_broken_yaml_is_refused() -> None:
     document = parse(header("name: pdf\ndescription: Use when: a\nname: other"))
     assert levels(document, "error") == {"yaml-duplicate-key"}
 
 
-def test_lines_of_findings_count_from_the_top_of_the_file() -> None:
+def test_diagnostic_lines_count_from_top_of_file() -> None:
     (finding,) = parse("---\nname: pdf\ndescription: d\nmetadata:\n  a: *x\n---\n").diagnostics
     assert finding.line == 5
 
 
 @pytest.mark.parametrize("extra", ["hooks: {PreToolUse: x}", "model: opus", "context: fork", "allowed-tools: Bash(rm *)"])
-def test_fields_that_make_hosts_run_things_are_data_only(extra: str) -> None:
+def test_executable_fields_are_data_only(extra: str) -> None:
     document = parse(header(f"{GOOD}\n{extra}"))
     assert levels(document, "info") == {"executable-frontmatter"}
     assert not levels(document, "warning")
@@ -226,12 +226,12 @@ def test_command_expansions_stay_text() -> None:
     ("value", "expected"),
     [("yes", "yes"), ("0123", 123), ("12:30:45", "12:30:45"), ("2026-01-31", "2026-01-31"), ("on", "on"), ("1e3", 1000.0)],
 )
-def test_values_are_read_by_the_rules_of_yaml_1_2(value: str, expected: object) -> None:
+def test_values_follow_yaml_1_2(value: str, expected: object) -> None:
     assert parse(header(f"{GOOD}\nother: {value}")).frontmatter["other"] == expected
 
 
 @pytest.mark.parametrize("value", [".inf", "-.inf", ".nan", "[1, .inf]", "{a: .nan}", "1e999"])
-def test_numbers_that_json_cannot_carry_are_for_tools_only(value: str) -> None:
+def test_non_json_numbers_are_for_tools_only(value: str) -> None:
     document = parse(header(f"{GOOD}\nother: {value}"))
     assert levels(document, "warning") == {"not-json"}
     assert not document.conformant
@@ -249,7 +249,7 @@ def test_numbers_that_json_cannot_carry_are_for_tools_only(value: str) -> None:
         ("a\n  b", "a b"),
     ],
 )
-def test_every_way_to_write_a_text_is_read(scalar: str, expected: str) -> None:
+def test_every_yaml_string_style_is_read(scalar: str, expected: str) -> None:
     document = parse(header(f"name: pdf\ndescription: {scalar}"))
     assert document.description == expected
     assert document.conformant
@@ -257,25 +257,25 @@ def test_every_way_to_write_a_text_is_read(scalar: str, expected: str) -> None:
 
 @pytest.mark.requirement(101)
 @pytest.mark.parametrize("newline", ["\r\n", "\r"])
-def test_other_line_ends_are_read_and_the_body_kept_as_written(newline: str) -> None:
+def test_other_line_ends_are_kept_in_body(newline: str) -> None:
     document = parse(header(GOOD, body="a\nb\n").replace("\n", newline))
     assert document.diagnostics == ()
     assert document.body == f"a{newline}b{newline}"
 
 
-def test_a_rule_in_the_body_or_in_a_value_does_not_end_the_frontmatter() -> None:
+def test_dashes_in_body_do_not_end_frontmatter() -> None:
     document = parse(header("name: pdf\ndescription: 'a --- b'", body="one\n---\ntwo\n"))
     assert document.description == "a --- b"
     assert document.body == "one\n---\ntwo\n"
 
 
-def test_the_body_start_locates_the_body_in_the_whole_text() -> None:
+def test_body_start_is_offset_of_body() -> None:
     text = "\ufeff" + header(GOOD, body="größe\n")
     document = parse(text)
     assert text[document.body_start :] == "größe\n"
 
 
-def test_a_diagnostic_is_json() -> None:
+def test_diagnostic_is_json() -> None:
     (finding,) = parse("nothing").diagnostics
     assert json.loads(json.dumps(finding.to_json())) == {
         "code": "no-frontmatter",

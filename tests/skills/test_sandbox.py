@@ -1,4 +1,4 @@
-"""What a program in the sandbox can and cannot do (skills.md 3.4): real programs in the real sandbox."""
+"""The sandbox: what real programs in it can and cannot do."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import anyio
 import pytest
 
 from gateway.errors import SkillError
-from gateway.skills.sandbox import filters, landlock
+from gateway.skills.sandbox import landlock, seccomp
 from gateway.skills.sandbox.kernel import MACHINES, NEWEST, NUMBERS
-from gateway.skills.sandbox.run import Job, Limits, Sandbox, prefixes_of, wrapper_command
-from tests.skills.shut_in import KINDS, PYTHON, Kind, need_sandbox, run, sandbox_of
+from gateway.skills.sandbox.sandbox import Job, Limits, Sandbox, prefixes_of, wrapper_command
+from tests.skills.sandboxes import KINDS, PYTHON, Kind, need_sandbox, run, sandbox_of
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
 
@@ -28,7 +28,7 @@ async def sandbox(request: pytest.FixtureRequest) -> Sandbox:
 
 
 @pytest.mark.requirement(132)
-async def test_it_works_on_a_copy_that_looks_like_the_folder_and_is_thrown_away(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_program_runs_in_a_temporary_copy(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "data.txt").write_text("stored")
     code = "import os; open('new', 'w').write('x'); print(open('sub/data.txt').read(), os.path.basename(os.getcwd()), os.listdir())"
     ran = await run(sandbox, code, shown_at=str(tmp_path), files={"sub/data.txt": b"copied"})
@@ -38,7 +38,7 @@ async def test_it_works_on_a_copy_that_looks_like_the_folder_and_is_thrown_away(
 
 
 @pytest.mark.requirement(132)
-async def test_its_environment_is_made_from_nothing(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_environment_has_only_safe_variables(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "secret")
     ran = await run(sandbox, "import os; print(sorted(os.environ))", environment={"EXTRA": "1"})
     assert ran.stdout.strip() == "['EXTRA', 'HOME', 'LANG', 'PATH', 'TMPDIR']"
@@ -68,7 +68,7 @@ FORBIDDEN = {
 
 
 @pytest.mark.attack(10)
-async def test_nothing_outside_can_be_touched(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_files_outside_are_protected(sandbox: Sandbox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("secret")
     code = [
@@ -94,7 +94,7 @@ async def test_memory_is_limited(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.requirement(132)
-async def test_output_is_cut_and_says_so(sandbox: Sandbox) -> None:
+async def test_long_output_is_cut_with_a_marker(sandbox: Sandbox) -> None:
     ran = await run(sandbox, "import sys; print('a' * 5000); print('b' * 10, file=sys.stderr)")
     assert (ran.exit_code, ran.is_cut, ran.stdout.count("a") < 2100, ran.stderr) == (0, True, True, "b" * 10 + "\n")
     assert "cut here" in ran.stdout
@@ -103,8 +103,8 @@ async def test_output_is_cut_and_says_so(sandbox: Sandbox) -> None:
 @pytest.mark.requirement(132)
 @pytest.mark.attack(10)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_time_is_limited_and_everything_it_started_ends_with_it(tmp_path: Path, kind: Kind) -> None:
-    sandbox = await sandbox_of(kind)  # a busy machine needs longer for the trial run
+async def test_timeout_ends_all_processes(tmp_path: Path, kind: Kind) -> None:
+    sandbox = await sandbox_of(kind)  # a busy machine needs longer for the test run
     sandbox.limits = Limits(seconds=2)
     mark = f"mark-{tmp_path.name}-{os.getpid()}"
     code = f"""
@@ -123,7 +123,7 @@ time.sleep(60)
     await gone(mark)
 
 
-async def test_what_it_leaves_behind_ends_when_it_ends(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_leftover_processes_end_with_the_program(sandbox: Sandbox, tmp_path: Path) -> None:
     mark = f"left-{tmp_path.name}-{os.getpid()}"
     with anyio.fail_after(20):
         ran = await run(sandbox, f"import os, time\nif os.fork() == 0:\n    mark = {mark!r}\n    time.sleep(60)\nprint('done')")
@@ -132,14 +132,14 @@ async def test_what_it_leaves_behind_ends_when_it_ends(sandbox: Sandbox, tmp_pat
 
 
 async def gone(mark: str) -> None:
-    """Until the kernel has ended them: it is told at once and takes its moment."""
+    """Wait until the kernel has ended the processes, which takes a moment."""
     with anyio.fail_after(20):
         while running_with(mark):
             await anyio.sleep(0.02)
 
 
 def running_with(mark: str) -> list[str]:
-    """Processes whose command line holds `mark`."""
+    """Return the processes whose command line contains `mark`."""
     found: list[str] = []
     for place in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -150,7 +150,7 @@ def running_with(mark: str) -> list[str]:
     return found
 
 
-async def test_a_cancelled_run_ends_its_program(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_cancelled_run_ends_program(sandbox: Sandbox, tmp_path: Path) -> None:
     mark = f"cancelled-{tmp_path.name}-{os.getpid()}"
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -161,13 +161,13 @@ async def test_a_cancelled_run_ends_its_program(sandbox: Sandbox, tmp_path: Path
     await gone(mark)
 
 
-async def test_a_program_that_is_not_there_is_an_error_that_says_so(sandbox: Sandbox) -> None:
+async def test_missing_program_is_an_error(sandbox: Sandbox) -> None:
     with pytest.raises(SkillError, match="No such file"):
         await sandbox.run(Job(("/usr/bin/no-such-program",), {}))
 
 
 @pytest.mark.attack(42)
-async def test_callers_take_turns() -> None:
+async def test_callers_share_slots_fairly() -> None:
     sandbox, ended = Sandbox(concurrency=1), list[str]()
 
     async def work(caller: str) -> None:
@@ -183,12 +183,12 @@ async def test_callers_take_turns() -> None:
     assert ended == ["anna", "anna", "bob", "anna", "anna"]
 
 
-async def test_the_exit_code_and_both_outputs_come_apart(sandbox: Sandbox) -> None:
+async def test_exit_code_and_outputs_are_separate(sandbox: Sandbox) -> None:
     ran = await run(sandbox, "import sys; print('out'); print('err', file=sys.stderr); sys.exit(3)")
     assert (ran.exit_code, ran.stdout, ran.stderr) == (3, "out\n", "err\n")
 
 
-async def test_a_network_is_all_that_such_a_program_gets(sandbox: Sandbox, tmp_path: Path) -> None:
+async def test_network_grant_adds_only_the_network(sandbox: Sandbox, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     code = f"open({str(tmp_path / 'secret')!r}).read()"
     ran = await sandbox.run(Job((PYTHON, "-B", "-c", code), {}, read_paths=prefixes_of(PYTHON), network=True))
@@ -196,7 +196,7 @@ async def test_a_network_is_all_that_such_a_program_gets(sandbox: Sandbox, tmp_p
     assert ran.exit_code != 0 and refused in ran.stderr
 
 
-def test_bubblewrap_is_told_to_share_nothing_but_what_is_read_and_one_folder() -> None:
+def test_bubblewrap_shares_only_readable_paths() -> None:
     job = Job(("/usr/bin/python3",), {}, read_paths=("/opt/tool",))
     words = wrapper_command("/usr/bin/bwrap", job, "/tmp/x", 1000)
     assert words[:5] == ["/usr/bin/bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--proc"]
@@ -208,21 +208,21 @@ def test_bubblewrap_is_told_to_share_nothing_but_what_is_read_and_one_folder() -
     assert "--share-net" in wrapper_command("/usr/bin/bwrap", dataclasses.replace(job, network=True), "/tmp/x", 1000)
 
 
-async def test_where_neither_way_works_the_last_reason_is_told_and_nothing_runs(tmp_path: Path) -> None:
+async def test_failed_probe_returns_reason(tmp_path: Path) -> None:
     await need_sandbox()
     fake = tmp_path / "bwrap"
     fake.write_text("#!/bin/sh\necho 'bwrap: No permissions to create new namespace' >&2\nexit 1\n")
     fake.chmod(0o755)
-    starved = Sandbox(Limits(memory_bytes=1), wrapper_path=str(tmp_path))  # nothing starts in so little
+    starved = Sandbox(Limits(memory_bytes=1), wrapper_path=str(tmp_path))  # no program can start with so little memory
     assert "No permissions to create new namespace" in await starved.probe()
-    assert "a trial run failed" in await Sandbox(Limits(memory_bytes=1), wrapper_path=str(tmp_path / "none")).probe()
+    assert "a test run failed" in await Sandbox(Limits(memory_bytes=1), wrapper_path=str(tmp_path / "none")).probe()
 
 
 HEADERS = {"x86_64": "/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "aarch64": "/usr/include/asm-generic/unistd.h"}
 
 
 @pytest.mark.parametrize("machine", sorted(HEADERS))
-def test_system_calls_have_the_numbers_of_the_kernels_headers(machine: str) -> None:
+def test_system_call_numbers_match_kernel_headers(machine: str) -> None:
     header = Path(HEADERS[machine])
     if not header.exists():
         pytest.skip(f"there is no {header}")
@@ -233,14 +233,14 @@ def test_system_calls_have_the_numbers_of_the_kernels_headers(machine: str) -> N
     assert [name for name, number in ours.items() if number is None and name in known] == []
 
 
-def test_every_refused_call_is_known_and_nothing_newer_is_allowed() -> None:
-    named = {*filters.ATTRIBUTES, *filters.PRETENDED, *filters.UNBOUNDED, *filters.OTHERS}
-    named |= {*filters.GROUPS, *filters.OF_PROCESSES}
+def test_refused_calls_have_numbers() -> None:
+    named = {*seccomp.ATTRIBUTES, *seccomp.PRETENDED, *seccomp.UNBOUNDED, *seccomp.OTHERS}
+    named |= {*seccomp.GROUPS, *seccomp.OF_PROCESSES}
     assert named <= NUMBERS.keys()
     assert max(number for numbers in NUMBERS.values() for number in numbers if number is not None) == NEWEST
 
 
-def test_landlock_has_the_rights_of_the_kernels_headers() -> None:
+def test_landlock_rights_match_kernel_headers() -> None:
     header = Path("/usr/include/linux/landlock.h")
     if not header.exists():
         pytest.skip(f"there is no {header}")

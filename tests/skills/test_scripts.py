@@ -1,4 +1,4 @@
-"""`run_skill_script`: what is granted, how it is called, what comes back (requirements 132-133, skills.md 3.4)."""
+"""`run_skill_script`: grants, arguments and results."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from gateway.config.policies import ApprovalLists, SourcePolicy
-from gateway.config.skills import ScriptGrant, ScriptSettings
+from gateway.config.skill_settings import ScriptGrant, ScriptSettings
 from gateway.errors import SkillError
 from gateway.json_types import JsonValue
-from gateway.policy.approvals import judge_approval, with_script_approval
+from gateway.policy.approval_policy import judge_approval, with_script_approval
 from gateway.skills.index import build_index
-from gateway.skills.sandbox.run import Limits
+from gateway.skills.sandbox.sandbox import Limits
 from gateway.skills.scripts import ScriptRunner, command_line, interpreter_of, set_digest
 from gateway.skills.source import SkillSource
 from tests.skills.on_disk import call, write_skill
-from tests.skills.shut_in import RestrictedSandbox
+from tests.skills.sandboxes import RestrictedSandbox
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
 
@@ -28,7 +28,7 @@ ECHO = "import sys\nprint(sys.argv[1:])\n"
 
 
 def granted(root: Path, skill: str, *scripts: str) -> list[ScriptGrant]:
-    digest = set_digest(build_index([str(root)]).by_id[skill])
+    digest = set_digest(build_index([str(root)]).named(skill)[0])
     return [ScriptGrant(skill=skill, script=script, digest=digest) for script in scripts]
 
 
@@ -55,7 +55,7 @@ async def names(source: SkillSource) -> list[str]:
         (None, "[]"),
     ],
 )
-async def test_a_granted_script_runs_with_its_arguments_and_no_shell(tmp_path: Path, args: JsonValue, seen: str | None) -> None:
+async def test_granted_script_runs_without_shell(tmp_path: Path, args: JsonValue, seen: str | None) -> None:
     write_skill(tmp_path / "pdf", files={"scripts/echo.py": ECHO})
     expected = seen or str(["--length", "24", "--all", "--tag", "a", "--tag", "2", "--o", '{"k": "v"}'])
     async with serving(tmp_path, granted(tmp_path, "pdf", "scripts/echo.py")) as source:
@@ -66,7 +66,7 @@ async def test_a_granted_script_runs_with_its_arguments_and_no_shell(tmp_path: P
 
 @linux
 @pytest.mark.requirement(132)
-async def test_it_finds_the_files_of_its_skill_and_cannot_change_them(tmp_path: Path) -> None:
+async def test_script_reads_but_cannot_change_its_skill(tmp_path: Path) -> None:
     script = "import helper\nprint(open('references/a.txt').read(), helper.VALUE)\nopen('out.txt', 'w').write('x')\n"
     write_skill(tmp_path / "pdf", files={"scripts/run.py": script, "scripts/helper.py": "VALUE = 7", "references/a.txt": "text"})
     async with serving(tmp_path, granted(tmp_path, "pdf", "scripts/run.py")) as source:
@@ -77,7 +77,7 @@ async def test_it_finds_the_files_of_its_skill_and_cannot_change_them(tmp_path: 
 
 @linux
 @pytest.mark.requirement(132)
-async def test_a_failing_script_is_an_error_result_with_the_end_of_its_standard_error(tmp_path: Path) -> None:
+async def test_failed_script_returns_end_of_stderr(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"bad.sh": "#!/bin/sh\necho out\necho broken >&2\nexit 3\n", "slow.py": "import time\ntime.sleep(30)\n"}
     write_skill(tmp_path / "pdf", files=files)
     async with serving(tmp_path, granted(tmp_path, "pdf", "bad.sh", "slow.py"), timeout_seconds=0.5) as source:
@@ -89,7 +89,7 @@ async def test_a_failing_script_is_an_error_result_with_the_end_of_its_standard_
 
 
 @linux
-async def test_script_that_writes_too_much_is_stopped_and_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_script_that_writes_too_much_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = "import time\nfor n in range(100): open(f'x{n}', 'wb').write(b'x' * 100_000)\ntime.sleep(20)\n"
     write_skill(tmp_path / "pdf", files={"write.py": script})
     runner = ScriptRunner(ScriptSettings(enabled=True, allow=granted(tmp_path, "pdf", "write.py"), disk_mb=1), {})
@@ -103,13 +103,13 @@ async def test_script_that_writes_too_much_is_stopped_and_says_so(tmp_path: Path
 
 
 @pytest.mark.parametrize("path", ["/", "//", "/usr/..", "relative", "~/data"])
-def test_paths_that_scripts_cannot_be_given_are_refused(path: str) -> None:
+def test_invalid_read_paths_are_refused(path: str) -> None:
     with pytest.raises(ValueError, match="not an absolute path of a file or folder below the root"):
         ScriptSettings(read_paths=[path])
 
 
 @linux
-async def test_variables_reach_a_script_only_by_name(tmp_path: Path) -> None:
+async def test_script_gets_only_named_variables(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"env.py": "import os\nprint(os.environ.get('TOKEN'), os.environ.get('OTHER'))\n"})
     async with serving(tmp_path, granted(tmp_path, "pdf", "env.py"), environment=["TOKEN", "ABSENT"]) as source:
         done = await call(source, "run_skill_script", skill_name="pdf", script_name="env.py")
@@ -117,7 +117,7 @@ async def test_variables_reach_a_script_only_by_name(tmp_path: Path) -> None:
 
 
 @linux
-async def test_any_change_of_the_skill_disables_its_scripts(tmp_path: Path) -> None:
+async def test_changed_skill_disables_its_scripts(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"echo.py": ECHO, "data.txt": "1"})
     async with serving(tmp_path, granted(tmp_path, "pdf", "echo.py")) as source:
         assert not (await call(source, "run_skill_script", skill_name="pdf", script_name="echo.py")).is_error
@@ -127,7 +127,7 @@ async def test_any_change_of_the_skill_disables_its_scripts(tmp_path: Path) -> N
 
 
 @linux
-async def test_a_script_that_is_not_granted_or_not_there_does_not_run(tmp_path: Path) -> None:
+async def test_ungranted_or_missing_script_does_not_run(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"echo.py": ECHO, "other.py": ECHO, "notes.md": "n"})
     async with serving(tmp_path, granted(tmp_path, "pdf", "echo.py")) as source:
         for script, said in (("other.py", "not granted"), ("ecko.py", "'echo.py'"), ("notes.md", "no script"), ("../x.py", "no script")):
@@ -136,7 +136,7 @@ async def test_a_script_that_is_not_granted_or_not_there_does_not_run(tmp_path: 
 
 
 @pytest.mark.parametrize("settings", [None, ScriptSettings(), ScriptSettings(enabled=True)])
-async def test_the_tool_is_not_offered_unless_something_may_run(tmp_path: Path, settings: ScriptSettings | None) -> None:
+async def test_tool_is_hidden_without_runnable_scripts(tmp_path: Path, settings: ScriptSettings | None) -> None:
     write_skill(tmp_path / "pdf", files={"echo.py": ECHO})
     runner = None if settings is None else ScriptRunner(settings, {})
     async with SkillSource([tmp_path], refresh_seconds=0, scripts=runner) as source:
@@ -144,7 +144,7 @@ async def test_the_tool_is_not_offered_unless_something_may_run(tmp_path: Path, 
 
 
 @linux
-async def test_the_tool_is_offered_where_a_script_is_granted(tmp_path: Path) -> None:
+async def test_tool_is_offered_with_a_grant(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"echo.py": ECHO})
     async with serving(tmp_path, granted(tmp_path, "pdf", "echo.py")) as source:
         assert await names(source) == ["search_skills", "load_skill", "read_skill_resource", "run_skill_script"]
@@ -163,7 +163,7 @@ LISTS = SourcePolicy(approval=ApprovalLists(always=["load_*"]))
         (LISTS, ScriptSettings(enabled=True), {"run_skill_script": True, "load_skill": True}),
     ],
 )
-def test_scripts_need_approval_by_default_and_loading_does_not(
+def test_only_scripts_need_approval_by_default(
     policy: SourcePolicy, settings: ScriptSettings, expected: dict[str, bool]
 ) -> None:
     rules = with_script_approval(policy, settings)
@@ -173,7 +173,7 @@ def test_scripts_need_approval_by_default_and_loading_does_not(
 @pytest.mark.parametrize(
     "args", ["text", 3, [1], ["a\x00b"], {"bad key": 1}, {"--x": 1}, {"": 1}, ["x" * 200_000], ["\ud800"], {"a": "\x00"}]
 )
-def test_arguments_that_no_program_should_get_are_refused(args: JsonValue) -> None:
+def test_unsafe_arguments_are_refused(args: JsonValue) -> None:
     with pytest.raises(SkillError, match="args"):
         command_line(args)
 
@@ -190,13 +190,13 @@ def test_arguments_that_no_program_should_get_are_refused(args: JsonValue) -> No
         ("run.SH", b"echo", "sh"),
     ],
 )
-def test_the_first_line_and_then_the_extension_say_what_runs_a_script(path: str, data: bytes, expected: str) -> None:
+def test_shebang_then_extension_select_interpreter(path: str, data: bytes, expected: str) -> None:
     assert interpreter_of(path, data) == expected
 
 
 @pytest.mark.parametrize(
     ("path", "data"), [("run.exe", b"MZ"), ("run", b"#!/opt/evil\n"), ("run.py", b"#!/usr/bin/env -S\n"), ("x.ts", b"")]
 )
-def test_a_script_that_nothing_known_runs_is_refused(path: str, data: bytes) -> None:
-    with pytest.raises(SkillError, match="run"):
+def test_script_without_known_interpreter_is_refused(path: str, data: bytes) -> None:
+    with pytest.raises(SkillError, match=r"interpreter|is not one of"):
         interpreter_of(path, data)

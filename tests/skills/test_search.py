@@ -1,4 +1,4 @@
-"""Ranking of skills for a query."""
+"""The ranking of skills for a query."""
 
 from __future__ import annotations
 
@@ -47,16 +47,16 @@ def ranked(tmp_path: Path) -> Ranker:
         ("migr", "sql-review"),
     ],
 )
-def test_the_fitting_skill_comes_first(ranked: Ranker, query: str, best: str) -> None:
+def test_best_match_comes_first(ranked: Ranker, query: str, best: str) -> None:
     assert ranked(query)[0] == best
 
 
 @pytest.mark.parametrize("query", ["zebra", "the and of", "", "???", "\x00", "%' OR 1=1 --"])
-def test_a_query_without_a_shared_word_matches_nothing(ranked: Ranker, query: str) -> None:
+def test_query_without_shared_word_matches_nothing(ranked: Ranker, query: str) -> None:
     assert ranked(query) == []
 
 
-def test_equal_scores_come_in_the_order_of_their_names(tmp_path: Path) -> None:
+def test_equal_scores_are_sorted_by_name(tmp_path: Path) -> None:
     for name in ("b", "c", "a"):
         write_skill(tmp_path / name, description="same words")
     assert [s.name for s in build_index([str(tmp_path)]).search.rank("words")] == ["a", "b", "c"]
@@ -71,13 +71,13 @@ def test_tags_and_headings_are_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["merging", "MERGES", "resume", "RÉSUMÉ", "mer"])
-def test_endings_case_and_accents_do_not_count(tmp_path: Path, query: str) -> None:
+def test_word_endings_case_and_accents_are_ignored(tmp_path: Path, query: str) -> None:
     write_skill(tmp_path / "one", description="Merge every résumé.")
     write_skill(tmp_path / "two", description="Something else.")
     assert [s.name for s in build_index([str(tmp_path)]).search.rank(query)] == ["one"]
 
 
-def test_a_skill_that_has_the_word_in_its_name_comes_before_one_that_mentions_it(tmp_path: Path) -> None:
+def test_match_in_name_comes_before_match_in_text(tmp_path: Path) -> None:
     write_skill(tmp_path / "aaa", description="Works on tables, and on pdf too.")
     write_skill(tmp_path / "pdf", description="Works on tables, and on paper too.")
     assert [s.name for s in build_index([str(tmp_path)]).search.rank("pdf")] == ["pdf", "aaa"]

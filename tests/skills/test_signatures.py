@@ -1,4 +1,4 @@
-"""A root that demands signatures serves what is signed, as it was signed, and nothing else."""
+"""Root folders with a signature rule serve only skills whose signature matches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from gateway.config.load import load_text
-from gateway.config.skills import SignatureRule
+from gateway.config.skill_settings import SignatureRule
 from gateway.errors import ConfigError
 from gateway.skills.source import SkillRules, SkillSource
 from tests.skills.on_disk import codes, load, write_skill
@@ -26,7 +26,7 @@ FILE = "skill.oms.sig"
 
 
 def write_key(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
-    """`<name>.key` and `<name>.pub`."""
+    """Write `<name>.key` and `<name>.pub`."""
     key = ec.generate_private_key(ec.SECP256R1())
     plain = serialization.NoEncryption()
     private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, plain)
@@ -37,7 +37,7 @@ def write_key(folder: Path, name: str) -> ec.EllipticCurvePrivateKey:
 
 
 def sign(skill: Path, key: Path, chain: tuple[Path, ...] = ()) -> None:
-    """As the library's own command does it, with its signature beside the files."""
+    """Sign a skill as the library's own command does, with the signature beside the files."""
     from model_signing import hashing, signing
 
     signature = skill / FILE
@@ -52,7 +52,7 @@ def sign(skill: Path, key: Path, chain: tuple[Path, ...] = ()) -> None:
 
 @pytest.fixture(scope="module")
 def signed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A key, another one, and a skill signed with the first."""
+    """Two keys, and a skill signed with the first."""
     place = tmp_path_factory.mktemp("signed")
     for name in ("ours", "theirs"):
         write_key(place, name)
@@ -64,7 +64,7 @@ def rules(place: Path, root: Path, key: str = "ours") -> dict[str, SignatureRule
     return {str(root): SignatureRule.model_validate({"publicKey": str(place / f"{key}.pub")})}
 
 
-async def test_only_a_signed_skill_is_served_where_signatures_are_demanded(signed: Path, tmp_path: Path) -> None:
+async def test_only_signed_skills_are_served(signed: Path, tmp_path: Path) -> None:
     root = shutil.copytree(signed / "roots", tmp_path / "roots")
     write_skill(root / "unsigned")
     sign(write_skill(root / "foreign"), signed / "theirs.key")
@@ -87,7 +87,7 @@ async def test_only_a_signed_skill_is_served_where_signatures_are_demanded(signe
         assert [entry["uri"] for entry in source.entries] == ["skill://good/SKILL.md", "skill://other/SKILL.md"]
 
 
-async def test_a_skill_that_is_altered_after_it_was_read_is_gone_at_once(signed: Path, tmp_path: Path) -> None:
+async def test_altered_skill_is_gone_at_once(signed: Path, tmp_path: Path) -> None:
     root = shutil.copytree(signed / "roots", tmp_path / "roots")
     async with SkillSource([root], refresh_seconds=0, rules=SkillRules(signed=rules(signed, root))) as source:
         assert len(source.index.skills) == 1
@@ -97,21 +97,21 @@ async def test_a_skill_that_is_altered_after_it_was_read_is_gone_at_once(signed:
         assert source.index.skills == () and codes(source) == {"good": {"signature-invalid"}}
 
 
-async def test_a_root_around_the_signed_one_is_no_way_around_its_rule(signed: Path, tmp_path: Path) -> None:
+async def test_outer_root_does_not_bypass_signature_rule(signed: Path, tmp_path: Path) -> None:
     root = shutil.copytree(signed / "roots", tmp_path / "roots")
     write_skill(root / "unsigned")
     async with SkillSource([tmp_path, root], refresh_seconds=0, rules=SkillRules(signed=rules(signed, root))) as source:
         assert [skill.id for skill in source.index.skills] == ["good"]
 
 
-async def test_nothing_is_kept_of_what_was_verified_before(signed: Path, tmp_path: Path) -> None:
+async def test_verified_index_is_not_cached(signed: Path, tmp_path: Path) -> None:
     root, state = shutil.copytree(signed / "roots", tmp_path / "roots"), tmp_path / "state"
     for key, served in (("ours", 1), ("theirs", 0)):
         async with SkillSource([root], state_folder=state, rules=SkillRules(signed=rules(signed, root, key))) as source:
             assert len(source.index.skills) == served
 
 
-async def test_a_certificate_is_followed_to_its_root(signed: Path, tmp_path: Path) -> None:
+async def test_certificate_chain_is_verified(signed: Path, tmp_path: Path) -> None:
     issuer_key, key = write_key(tmp_path, "root"), write_key(tmp_path, "leaf")
     root_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "root")])
     now = datetime.datetime.now(datetime.UTC)
@@ -140,24 +140,24 @@ async def test_a_certificate_is_followed_to_its_root(signed: Path, tmp_path: Pat
             assert len(source.index.skills) == served, source.problems
 
 
-async def test_a_signature_by_a_key_is_none_by_an_identity(signed: Path) -> None:
+async def test_key_signature_does_not_satisfy_identity(signed: Path) -> None:
     rule = SignatureRule.model_validate({"identity": "ci@example.com", "issuer": "https://id.example.com", "trustConfig": "/nowhere.json"})
     async with SkillSource([signed / "roots"], rules=SkillRules(signed={str(signed / "roots"): rule})) as source:
         assert codes(source) == {"good": {"signature-invalid"}}
 
 
-async def test_without_the_library_nothing_is_served(signed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_library_serves_nothing(signed: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "model_signing", None)
     async with SkillSource([signed / "roots"], rules=SkillRules(signed=rules(signed, signed / "roots"))) as source:
         assert codes(source) == {"good": {"signature-unchecked"}}
         assert "moongate[signatures]" in source.problems[0].diagnostics[-1].message
 
 
-def test_a_rule_for_a_folder_that_is_not_served_or_with_two_signers_is_an_error(tmp_path: Path) -> None:
+def test_invalid_signature_rule_is_an_error(tmp_path: Path) -> None:
     def read(text: str) -> None:
         load_text(text, tmp_path / "gateway.json", {})
 
-    with pytest.raises(ConfigError, match=r"no folder of `expose.skills`"):
+    with pytest.raises(ConfigError, match=r"not a folder of `expose.skills`"):
         read('{"skills": {"signatures": {"./skills": {"publicKey": "a.pub"}}}}')
     with pytest.raises(ConfigError, match="give one of publicKey"):
         read('{"expose": {"skills": ["./s"]}, "skills": {"signatures": {"./s": {"publicKey": "a", "certificates": ["b"]}}}}')

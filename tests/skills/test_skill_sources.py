@@ -1,4 +1,4 @@
-"""What can be done with sources of skills: order, doubles, filters, caches (requirements 105, 123, 124)."""
+"""Sources that combine others: order, duplicates, filters, caches."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Old(SkillsSource):
 
 
 @pytest.mark.requirement(105, "SK12")
-async def test_sources_are_put_together_in_order_and_freed_of_doubles_whatever_their_case(caplog: pytest.LogCaptureFixture) -> None:
+async def test_sources_are_combined_and_deduplicated(caplog: pytest.LogCaptureFixture) -> None:
     first, last = InMemorySkillsSource([skill("a"), skill("b", "first")]), InMemorySkillsSource([skill("B", "second")])
     both = AggregatingSkillsSource([first, Old(), last])
     assert await names(both) == ["a", "b", "old", "B"]
@@ -67,7 +67,7 @@ async def test_sources_are_put_together_in_order_and_freed_of_doubles_whatever_t
 
 
 @pytest.mark.requirement("SK12")
-async def test_a_filter_takes_the_skill_or_the_skill_and_for_whom() -> None:
+async def test_filter_takes_skill_or_skill_and_context() -> None:
     source = InMemorySkillsSource([skill("a"), skill("b")])
     session = AgentSession()
 
@@ -101,7 +101,7 @@ async def test_concurrent_callers_share_one_fetch() -> None:
 
 
 @pytest.mark.requirement(124, "SK12")
-async def test_a_failed_refresh_keeps_the_old_list_and_a_failed_first_fetch_is_an_error() -> None:
+async def test_failed_refresh_keeps_old_list() -> None:
     slow = Slow()
     cache = CachingSkillsSource(slow, refresh_interval=timedelta(microseconds=1))
     slow.fails = True
@@ -114,14 +114,14 @@ async def test_a_failed_refresh_keeps_the_old_list_and_a_failed_first_fetch_is_a
 
 
 @pytest.mark.requirement(124, "SK12")
-async def test_a_zero_interval_disables_the_cache() -> None:
+async def test_zero_interval_disables_cache() -> None:
     slow = Slow()
     cache = CachingSkillsSource(slow, refresh_interval=timedelta(0))
     assert [await names(cache), await names(cache)] == [["n1"], ["n2"]]
 
 
 @pytest.mark.requirement(124, "SK12")
-async def test_a_key_keeps_tenants_apart() -> None:
+async def test_isolation_key_separates_tenants() -> None:
     slow = Slow()
     cache = CachingSkillsSource(slow, cache_isolation_key_selector=lambda context: context.session.session_id if context.session else None)
     one, two = (SkillsSourceContext(session=AgentSession(session_id=name)) for name in ("one", "two"))

@@ -1,4 +1,4 @@
-"""`SkillsProvider`: advertise, load, read, run (requirements 109-113, 118-121, 123, 133)."""
+"""`SkillsProvider`: instructions, and the tools to load, read and run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from gateway import (
     SkillsSource,
 )
 from gateway.errors import ToolFailed
-from gateway.sessions.context import SessionContext
+from gateway.sessions.session_context import SessionContext
 from gateway.skills.objects.sources import SkillsSourceContext
 from gateway.tools.base import Complete, Tool
 from tests.skills.on_disk import write_skill
@@ -41,7 +41,7 @@ def skill(name: str, description: str = "d") -> InlineSkill:
 
 
 async def run(provider: SkillsProvider) -> SessionContext:
-    """What the provider adds to one run."""
+    """Return what the provider adds to one run."""
     context = SessionContext(input_messages=[])
     await provider.before_run(agent=SimpleNamespace(), session=AgentSession(), context=context, state={})  # pyright: ignore[reportArgumentType]
     return context
@@ -59,7 +59,7 @@ async def call(provider: SkillsProvider, name: str, host: Any = None, **argument
 
 
 @pytest.mark.requirement(109, "SK2")
-async def test_names_and_descriptions_are_advertised_sorted_and_escaped() -> None:
+async def test_provider_instructions_are_sorted_and_escaped() -> None:
     context = await run(SkillsProvider([skill("b"), skill("a", "Use <it> & win")]))
     (text,) = context.instructions
     assert text.index("<name>a</name>\n    <description>Use &lt;it&gt; &amp; win</description>") < text.index("<name>b</name>")
@@ -67,13 +67,13 @@ async def test_names_and_descriptions_are_advertised_sorted_and_escaped() -> Non
 
 
 @pytest.mark.requirement(109)
-async def test_without_skills_nothing_is_added() -> None:
+async def test_no_skills_add_nothing() -> None:
     context = await run(SkillsProvider([]))
     assert (context.instructions, context.tools) == ([], [])
 
 
 @pytest.mark.requirement(110)
-async def test_a_custom_template_is_used() -> None:
+async def test_custom_template_is_used() -> None:
     context = await run(SkillsProvider(skill("a", "{braces}"), instruction_template="Have {{these}}:\n{skills}\n{runner_instructions}"))
     assert context.instructions[0].startswith("Have {these}:\n  <skill>") and "{braces}" in context.instructions[0]
     assert "run_skill_script" in context.instructions[0]
@@ -81,14 +81,14 @@ async def test_a_custom_template_is_used() -> None:
 
 @pytest.mark.requirement(110)
 @pytest.mark.parametrize("template", ["no placeholder", "{skills} {other}", "{skills} {", "{skills} {}", "{skills.x}", "{{skills}}"])
-async def test_an_unusable_template_is_an_error_at_first_use_with_a_skill(template: str) -> None:
+async def test_invalid_template_is_an_error_at_first_use(template: str) -> None:
     await run(SkillsProvider([], instruction_template=template))
     with pytest.raises(ValueError, match="template"):
         await run(SkillsProvider(skill("a"), instruction_template=template))
 
 
 @pytest.mark.requirement(111, 113, "SK10")
-async def test_a_skill_loads_by_its_name_in_any_case() -> None:
+async def test_skill_name_ignores_case() -> None:
     assert "How to pdf." in await call(SkillsProvider(skill("pdf")), "load_skill", skill_name="PDF")
 
 
@@ -105,13 +105,13 @@ async def test_a_skill_loads_by_its_name_in_any_case() -> None:
         ("run_skill_script", {"skill_name": "pdf", "script_name": " "}, "empty"),
     ],
 )
-async def test_what_is_missing_is_said_in_words(name: str, arguments: dict[str, str], said: str) -> None:
+async def test_missing_names_are_answered_with_text(name: str, arguments: dict[str, str], said: str) -> None:
     text = await call(SkillsProvider(skill("pdf")), name, **arguments)
     assert text.startswith("Error: ") and said in text
 
 
 @pytest.mark.requirement(115, 120)
-async def test_host_values_reach_functions_and_the_model_cannot_give_any() -> None:
+async def test_only_host_values_reach_functions() -> None:
     made = skill("pdf")
 
     @made.resource
@@ -134,7 +134,7 @@ async def test_host_values_reach_functions_and_the_model_cannot_give_any() -> No
 
 
 class Recorder:
-    """A runner that keeps what it was given."""
+    """A runner that records its arguments."""
 
     def __init__(self) -> None:
         self.given: list[tuple[str, str, object]] = []
@@ -146,7 +146,7 @@ class Recorder:
 
 @pytest.mark.requirement(118, "SK5")
 @pytest.mark.parametrize("args", [["a.txt", "--all"], {"length": 24}, None])
-async def test_a_file_script_goes_to_the_runner_with_its_arguments_unchanged(tmp_path: Path, args: object) -> None:
+async def test_runner_gets_unchanged_arguments(tmp_path: Path, args: object) -> None:
     write_skill(tmp_path / "pdf", files={"scripts/run.py": "print()"})
     runner = Recorder()
 
@@ -160,7 +160,7 @@ async def test_a_file_script_goes_to_the_runner_with_its_arguments_unchanged(tmp
 
 
 @pytest.mark.requirement(116, "SK5")
-async def test_a_script_in_code_never_goes_to_the_runner(tmp_path: Path) -> None:
+async def test_script_in_code_bypasses_runner(tmp_path: Path) -> None:
     made = skill("code")
 
     @made.script
@@ -171,7 +171,7 @@ async def test_a_script_in_code_never_goes_to_the_runner(tmp_path: Path) -> None
 
 
 @pytest.mark.requirement(119, "SK5")
-async def test_a_file_script_without_a_runner_or_of_another_kind_of_skill_is_not_run(tmp_path: Path) -> None:
+async def test_file_script_needs_runner_and_file_skill(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"run.py": "print()"})
     with pytest.raises(ToolFailed, match="runner"):
         await call(SkillsProvider.from_paths(tmp_path), "run_skill_script", skill_name="pdf", script_name="run.py")
@@ -185,7 +185,7 @@ async def test_a_file_script_without_a_runner_or_of_another_kind_of_skill_is_not
 
 @pytest.mark.requirement(117, 121)
 @pytest.mark.attack(28)
-async def test_a_failure_is_an_error_result_and_its_stack_stays_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failure_is_an_error_result_without_traceback(caplog: pytest.LogCaptureFixture) -> None:
     made = skill("pdf")
 
     @made.resource
@@ -211,7 +211,7 @@ async def test_a_failure_is_an_error_result_and_its_stack_stays_in_the_log(caplo
 
 
 class Source(SkillsSource):
-    """A caller's own source, which may give doubles and is asked each time."""
+    """A source of the caller, which may return duplicates and is called each time."""
 
     def __init__(self) -> None:
         self.asked: list[SkillsSourceContext | None] = []
@@ -222,7 +222,7 @@ class Source(SkillsSource):
 
 
 @pytest.mark.requirement(123, "SK12")
-async def test_skills_handed_in_are_freed_of_doubles_and_a_source_is_used_as_it_is() -> None:
+async def test_given_skills_are_deduplicated() -> None:
     (text,) = (await run(SkillsProvider([skill("pdf", "first"), skill("pdf", "second")]))).instructions
     assert "first" in text and "second" not in text
     provider = SkillsProvider(source := Source())
@@ -233,7 +233,7 @@ async def test_skills_handed_in_are_freed_of_doubles_and_a_source_is_used_as_it_
 
 
 @pytest.mark.requirement(123)
-async def test_folders_are_looked_at_once_unless_caching_is_off(tmp_path: Path) -> None:
+async def test_folders_are_read_once_with_caching(tmp_path: Path) -> None:
     write_skill(tmp_path / "a")
     kept, fresh = SkillsProvider.from_paths(tmp_path), SkillsProvider.from_paths(str(tmp_path), disable_caching=True)
     for provider in (kept, fresh):
@@ -242,7 +242,7 @@ async def test_folders_are_looked_at_once_unless_caching_is_off(tmp_path: Path) 
     assert ["<name>b</name>" in (await run(provider)).instructions[0] for provider in (kept, fresh)] == [False, True]
 
 
-def test_a_path_is_not_a_source(tmp_path: Path) -> None:
+def test_path_is_not_a_source(tmp_path: Path) -> None:
     for path in (tmp_path, str(tmp_path)):
         with pytest.raises(TypeError, match="from_paths"):
             SkillsProvider(path)  # pyright: ignore[reportArgumentType]
@@ -261,19 +261,19 @@ def test_a_path_is_not_a_source(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_scripts_need_approval_by_default_and_loading_does_not(options: dict[str, Any], gated: set[str]) -> None:
+async def test_only_scripts_need_approval_by_default(options: dict[str, Any], gated: set[str]) -> None:
     offered = await tools(SkillsProvider(skill("a"), **options))
     assert {name for name, tool in offered.items() if getattr(tool, "approval_mode", None) == "always_require"} == gated
 
 
-def test_rules_for_the_approval_middleware_know_the_tools() -> None:
+def test_approval_rules_match_skill_tools() -> None:
     calls = [SimpleNamespace(name=name) for name in ("load_skill", "read_skill_resource", "run_skill_script", "other")]
     assert [SkillsProvider.read_only_tools_auto_approval_rule(c) for c in calls] == [True, True, False, False]
     assert [SkillsProvider.all_tools_auto_approval_rule(c) for c in calls] == [True, True, True, False]
     assert not SkillsProvider.all_tools_auto_approval_rule(SimpleNamespace(name="load_skill", hosted=True))
 
 
-async def test_a_class_skill_works_through_the_tools() -> None:
+async def test_class_skill_works_through_tools() -> None:
     class Units(ClassSkill):
         @property
         def instructions(self) -> str:
@@ -290,7 +290,7 @@ async def test_a_class_skill_works_through_the_tools() -> None:
 
 @pytest.mark.requirement("SK2", 109, 111, 117, 133)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_agent_is_told_of_a_skill_loads_it_reads_and_runs_its_script_once_a_person_agrees(stream: bool) -> None:
+async def test_agent_loads_reads_and_runs_skill_after_approval(stream: bool) -> None:
     skill = InlineSkill(
         frontmatter=SkillFrontmatter(name="units", description="Convert units."),
         instructions="Read `factors`, then run `convert`.",

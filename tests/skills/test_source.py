@@ -1,4 +1,4 @@
-"""`SkillSource`: resources, prompts, completion, changes, and one truth on every surface."""
+"""`SkillSource`: resources, prompts, completion, changes, and agreement of all surfaces."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tests.skills.test_tools import TRAVERSALS
 
 
 def on_use(*roots: Path, strict: bool = False) -> SkillSource:
-    """A source that looks at the disk on every use and at no other time."""
+    """Return a source that looks at the disk at every use and at no other time."""
     return SkillSource(roots, strict=strict, refresh_seconds=0)
 
 
-def test_a_new_source_has_read_nothing_yet(tmp_path: Path) -> None:
+def test_new_source_has_read_nothing(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     source: Source = SkillSource([tmp_path])
     assert isinstance(source, UpdatingSource)
@@ -32,7 +32,7 @@ def test_a_new_source_has_read_nothing_yet(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement(109)
-async def test_without_skills_nothing_is_listed(tmp_path: Path) -> None:
+async def test_source_without_skills_lists_nothing(tmp_path: Path) -> None:
     async with on_use(tmp_path) as source:
         for kind in ("resources", "templates", "prompts"):
             assert await source.list(kind) == []
@@ -41,7 +41,7 @@ async def test_without_skills_nothing_is_listed(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement(128)
-async def test_each_skill_is_listed_by_its_manifest_and_the_rest_by_a_template(tmp_path: Path) -> None:
+async def test_manifests_are_listed_and_files_have_a_template(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "x"})
     write_skill(tmp_path / "sql")
     async with on_use(tmp_path) as source:
@@ -70,7 +70,7 @@ async def test_text_is_served_byte_for_byte(tmp_path: Path, data: bytes) -> None
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\x00", "größe".encode("latin-1"), "x".encode("utf-16"), b"\xed\xa0\x80"])
-async def test_what_is_not_strict_utf_8_is_served_as_base64(tmp_path: Path, data: bytes) -> None:
+async def test_non_utf8_file_is_served_as_base64(tmp_path: Path, data: bytes) -> None:
     write_skill(tmp_path / "pdf", files={"a.bin": data})
     async with on_use(tmp_path) as source:
         content = await read_content(source, "skill://pdf/a.bin")
@@ -78,7 +78,7 @@ async def test_what_is_not_strict_utf_8_is_served_as_base64(tmp_path: Path, data
     assert content["mimeType"] == "application/octet-stream"
 
 
-async def test_a_manifest_with_a_mark_and_foreign_line_ends_is_served_as_stored(tmp_path: Path) -> None:
+async def test_manifest_is_served_as_stored(tmp_path: Path) -> None:
     raw = b"\xef\xbb\xbf---\r\nname: pdf\r\ndescription: d\r\n---\r\nBody\r\n"
     write_skill(tmp_path / "pdf")
     (tmp_path / "pdf" / "SKILL.md").write_bytes(raw)
@@ -90,7 +90,7 @@ async def test_a_manifest_with_a_mark_and_foreign_line_ends_is_served_as_stored(
 
 
 @pytest.mark.requirement(129)
-async def test_digests_and_bytes_are_the_same_on_every_surface(tmp_path: Path) -> None:
+async def test_digests_match_bytes_on_every_surface(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "text", "b.png": b"\x89PNG\xff", "c/d.py": "x"})
     async with on_use(tmp_path) as source:
         (entry,) = (await source.extension.list_page())["skills"]
@@ -113,7 +113,7 @@ async def test_digests_and_bytes_are_the_same_on_every_surface(tmp_path: Path) -
 
 
 @pytest.mark.requirement(128)
-async def test_the_legacy_index_names_every_skill_for_models(tmp_path: Path) -> None:
+async def test_legacy_index_names_every_skill_for_models(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     write_skill(tmp_path / "hidden", extra="disable-model-invocation: true\n")
     write_skill(tmp_path / "Tools Only", name="Tools Only")
@@ -125,7 +125,7 @@ async def test_the_legacy_index_names_every_skill_for_models(tmp_path: Path) -> 
     assert entry["description"] == "Does a thing. Use it for things."
 
 
-async def test_a_skill_kept_from_models_is_still_a_resource_a_prompt_and_an_entry(tmp_path: Path) -> None:
+async def test_skill_hidden_from_models_keeps_resource_and_prompt(tmp_path: Path) -> None:
     write_skill(tmp_path / "hidden", extra="disable-model-invocation: true\n")
     async with on_use(tmp_path) as source:
         assert [r["uri"] for r in await source.list("resources")] == ["skill://hidden/SKILL.md", INDEX_URI]
@@ -134,7 +134,7 @@ async def test_a_skill_kept_from_models_is_still_a_resource_a_prompt_and_an_entr
         assert [e["uri"] for e in source.entries] == ["skill://hidden/SKILL.md"]
 
 
-async def test_a_skill_for_tools_only_has_tools_and_a_prompt_but_no_uri(tmp_path: Path) -> None:
+async def test_tools_only_skill_has_no_uri(tmp_path: Path) -> None:
     write_skill(tmp_path / "my skill", name="My Skill", files={"a.md": "x"})
     async with on_use(tmp_path) as source:
         assert await source.list("resources") == []
@@ -147,7 +147,7 @@ async def test_a_skill_for_tools_only_has_tools_and_a_prompt_but_no_uri(tmp_path
 
 
 @pytest.mark.requirement(130)
-async def test_a_prompt_says_exactly_what_load_skill_says(tmp_path: Path) -> None:
+async def test_prompt_equals_text_of_load_skill(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "x"})
     async with on_use(tmp_path) as source:
         prompt = (await source.get_prompt("pdf", {}, CTX)).result
@@ -181,7 +181,7 @@ URI_ATTACKS = [
 @pytest.mark.requirement(108)
 @pytest.mark.parametrize("uri", URI_ATTACKS, ids=range(len(URI_ATTACKS)))
 @pytest.mark.attack(30)
-async def test_only_the_canonical_uri_of_an_indexed_file_can_be_read(tmp_path: Path, uri: str) -> None:
+async def test_only_canonical_uri_can_be_read(tmp_path: Path, uri: str) -> None:
     (tmp_path / "secret.md").write_text("secret")
     write_skill(tmp_path / "pdf", files={"a.md": "x", "references/b.md": "x", ".env": "SECRET=1", ".git/config": "x"})
     write_skill(tmp_path / "other", files={"a.md": "x"})
@@ -192,7 +192,7 @@ async def test_only_the_canonical_uri_of_an_indexed_file_can_be_read(tmp_path: P
 
 
 @pytest.mark.attack(30)
-async def test_a_file_swapped_for_a_link_after_indexing_is_not_served(tmp_path: Path) -> None:
+async def test_file_replaced_by_link_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     skill = write_skill(tmp_path / "root" / "pdf", files={"a.md": "mine"})
     async with SkillSource([tmp_path / "root"], refresh_seconds=3600) as source:
@@ -206,7 +206,7 @@ async def test_a_file_swapped_for_a_link_after_indexing_is_not_served(tmp_path: 
 
 
 @pytest.mark.attack(30)
-async def test_file_swapped_for_a_hard_link_is_not_served(tmp_path: Path) -> None:
+async def test_file_replaced_by_hard_link_is_not_served(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("secret")
     skill = write_skill(tmp_path / "root" / "pdf", files={"a.md": "mine"})
     async with SkillSource([tmp_path / "root"], refresh_seconds=3600) as source:
@@ -218,7 +218,7 @@ async def test_file_swapped_for_a_hard_link_is_not_served(tmp_path: Path) -> Non
         assert (source.entries, "hard-link" in codes(source)["pdf"]) == ([], True)
 
 
-async def test_a_file_swapped_for_a_fifo_after_indexing_neither_blocks_nor_serves(tmp_path: Path) -> None:
+async def test_file_replaced_by_fifo_does_not_block(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "mine"})
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (skill / "a.md").unlink()
@@ -227,7 +227,7 @@ async def test_a_file_swapped_for_a_fifo_after_indexing_neither_blocks_nor_serve
             await source.read("skill://pdf/a.md", CTX)
 
 
-async def test_a_file_that_grew_over_every_limit_is_not_served(tmp_path: Path) -> None:
+async def test_file_that_grew_over_limit_is_not_served(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "mine"})
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         os.truncate(skill / "a.md", 1 << 40)
@@ -236,7 +236,7 @@ async def test_a_file_that_grew_over_every_limit_is_not_served(tmp_path: Path) -
         assert "too-large" in codes(source)["pdf"]
 
 
-async def test_changed_bytes_are_indexed_again_before_they_are_served(tmp_path: Path) -> None:
+async def test_changed_file_is_indexed_before_it_is_served(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "old"})
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (skill / "a.md").write_text("new")
@@ -248,7 +248,7 @@ async def test_changed_bytes_are_indexed_again_before_they_are_served(tmp_path: 
         assert source.entries[0]["frontmatter"]["description"] == "Newer."
 
 
-async def test_a_file_that_is_gone_is_not_found_and_leaves_the_entry(tmp_path: Path) -> None:
+async def test_removed_file_is_not_found(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "x"})
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (skill / "a.md").unlink()
@@ -257,14 +257,14 @@ async def test_a_file_that_is_gone_is_not_found_and_leaves_the_entry(tmp_path: P
         assert [r["uri"] for r in source.entries[0]["resources"]] == ["skill://pdf/SKILL.md"]
 
 
-async def test_a_skill_that_is_gone_is_an_error_result_on_load(tmp_path: Path) -> None:
+async def test_loading_removed_skill_is_an_error_result(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf")
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (skill / "SKILL.md").unlink()
         assert (await call(source, "load_skill", skill_name="pdf")).is_error
 
 
-async def test_a_file_added_after_indexing_is_found_when_asked_for(tmp_path: Path) -> None:
+async def test_added_file_is_found(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf")
     async with SkillSource([tmp_path], refresh_seconds=3600) as source:
         (skill / "new.md").write_text("new")
@@ -273,7 +273,7 @@ async def test_a_file_added_after_indexing_is_found_when_asked_for(tmp_path: Pat
 
 
 @pytest.mark.requirement(131)
-async def test_adding_editing_and_removing_a_skill_is_announced_for_what_it_changes(tmp_path: Path) -> None:
+async def test_changes_are_announced_by_kind(tmp_path: Path) -> None:
     async with on_use(tmp_path) as source:
         said: list[str] = []
         source.subscribe(said.append)
@@ -296,7 +296,7 @@ async def test_adding_editing_and_removing_a_skill_is_announced_for_what_it_chan
         assert await source.tools() == []
 
 
-async def test_tools_that_did_not_change_stay_the_same_objects(tmp_path: Path) -> None:
+async def test_unchanged_tools_stay_the_same_objects(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     async with on_use(tmp_path) as source:
         before = await source.tools()
@@ -307,7 +307,7 @@ async def test_tools_that_did_not_change_stay_the_same_objects(tmp_path: Path) -
 
 
 @pytest.mark.requirement(131)
-async def test_a_change_is_noticed_without_any_use(tmp_path: Path) -> None:
+async def test_change_is_noticed_without_use(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     changed = anyio.Event()
     async with SkillSource([tmp_path], refresh_seconds=0.01) as source:
@@ -318,7 +318,7 @@ async def test_a_change_is_noticed_without_any_use(tmp_path: Path) -> None:
         assert [r["uri"] for r in await source.list("resources")][1] == "skill://sql/SKILL.md"
 
 
-async def test_a_source_can_be_left_and_entered_again(tmp_path: Path) -> None:
+async def test_source_can_be_entered_again(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf")
     source = SkillSource([tmp_path], refresh_seconds=0.01)
     for _ in range(2):
@@ -326,7 +326,7 @@ async def test_a_source_can_be_left_and_entered_again(tmp_path: Path) -> None:
             assert len(source.entries) == 1
 
 
-async def test_watched_files_tell_when_they_change_or_vanish(tmp_path: Path) -> None:
+async def test_watched_files_report_changes(tmp_path: Path) -> None:
     skill = write_skill(tmp_path / "pdf", files={"a.md": "x", "b.md": "x"})
     updates: list[str] = []
     async with on_use(tmp_path) as source:
@@ -349,7 +349,7 @@ async def test_watched_files_tell_when_they_change_or_vanish(tmp_path: Path) -> 
         assert updates == ["skill://pdf/a.md"] * 2
 
 
-async def test_completion_offers_skills_and_then_the_files_of_one(tmp_path: Path) -> None:
+async def test_completion_offers_skills_then_files(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "x", "references/b.md": "x"})
     write_skill(tmp_path / "sql")
     ref = {"type": "ref/resource", "uri": "skill://{+path}"}
@@ -365,7 +365,7 @@ async def test_completion_offers_skills_and_then_the_files_of_one(tmp_path: Path
         assert nothing == {"values": [], "total": 0, "hasMore": False}
 
 
-async def test_completion_is_capped_and_says_so(tmp_path: Path) -> None:
+async def test_completion_is_capped(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={f"f{n}": "x" for n in range(150)})
     async with on_use(tmp_path) as source:
         ref = {"type": "ref/resource", "uri": "skill://{+path}"}
@@ -373,7 +373,7 @@ async def test_completion_is_capped_and_says_so(tmp_path: Path) -> None:
     assert (len(done["values"]), done["total"], done["hasMore"]) == (100, 151, True)
 
 
-async def test_problems_name_refused_and_warned_skills_and_unusable_roots(tmp_path: Path) -> None:
+async def test_problems_name_skills_and_roots(tmp_path: Path) -> None:
     write_skill(tmp_path / "clean", extra="version: 1\n")
     write_skill(tmp_path / "warned", extra="metadata: {n: 1}\n")
     (tmp_path / "refused").mkdir()
@@ -391,7 +391,7 @@ async def test_problems_name_refused_and_warned_skills_and_unusable_roots(tmp_pa
     }
 
 
-async def test_a_strict_source_serves_only_clean_skills(tmp_path: Path) -> None:
+async def test_strict_source_serves_only_valid_skills(tmp_path: Path) -> None:
     write_skill(tmp_path / "clean")
     write_skill(tmp_path / "warned", extra="metadata: {n: 1}\n")
     async with on_use(tmp_path, strict=True) as source:
@@ -399,7 +399,7 @@ async def test_a_strict_source_serves_only_clean_skills(tmp_path: Path) -> None:
         assert [p.verdict for p in source.problems] == ["rejected"]
 
 
-async def test_concurrent_uses_share_one_look_at_the_disk(tmp_path: Path) -> None:
+async def test_concurrent_uses_share_one_refresh(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "old"})
     async with on_use(tmp_path) as source:
         write_skill(tmp_path / "sql")

@@ -1,4 +1,4 @@
-"""Stages of features: who is warned, how often, and what carries the marks."""
+"""Stages of features: warnings, their number, and attributes of marked objects."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def warned(record: list[warnings.WarningMessage]) -> list[str]:
 
 
 @pytest.mark.requirement("FS1")
-async def test_the_first_use_of_an_experimental_feature_warns_once_where_it_is_used() -> None:
+async def test_first_use_of_an_experimental_feature_warns_once() -> None:
     @experimental(feature_id="STAGE_A")
     class Thing:
         """A thing."""
@@ -46,7 +46,7 @@ async def test_the_first_use_of_an_experimental_feature_warns_once_where_it_is_u
 
 
 @pytest.mark.requirement("FS1")
-def test_coroutine_that_the_event_loop_calls_warns_at_the_line_that_started_it() -> None:
+def test_coroutine_warns_at_the_line_that_started_it() -> None:
     @experimental(feature_id="STAGE_LOOP")
     async def fetch() -> int:
         return 2

@@ -1,4 +1,4 @@
-"""A database whose write-ahead log filled the disk: it works again when there is space, and nothing recorded is lost."""
+"""A database whose write-ahead log filled the disk works again when there is space, and loses no committed data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from gateway.errors import StorageError
 from gateway.storage.engine import Database, open_database
-from gateway.storage.names import DATABASE_FILE
+from gateway.storage.file_names import DATABASE_FILE
 from tests.faults.test_storage import small_disk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.fault(12)]
@@ -24,7 +24,7 @@ async def count_up(database: Database) -> None:
 
 
 async def until_full(database: Database) -> int:
-    """How many writes succeeded before the disk was full."""
+    """Return the number of writes that succeeded before the disk was full."""
     for done in range(1000):
         try:
             await count_up(database)

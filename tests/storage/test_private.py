@@ -1,4 +1,4 @@
-"""Nobody but the gateway's user reads its state folder: a walk over all of it after calls of every kind."""
+"""Only the gateway's user can read its state folder: checks every file after calls of every kind."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.auth.keys import KeyStore
-from gateway.storage.state import StateFolder
+from gateway.auth.api_keys import KeyStore
+from gateway.storage.state_folder import StateFolder
 from gateway.upstream.oauth.tokens import Grant, TokenFile
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import openai_server
@@ -35,7 +35,7 @@ OWN_FOLDERS = ("results", "catalog", "skills", "tokens")
 
 @pytest.fixture
 def no_umask() -> Generator[None]:
-    """Nothing is private here unless the gateway makes it so."""
+    """Without a umask, files are private only if the gateway makes them so."""
     before = os.umask(0)
     yield
     os.umask(before)

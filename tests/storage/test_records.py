@@ -1,4 +1,4 @@
-"""The gateway's database: opened on first use, shared by processes, whole after a kill; the audit log, budgets and questions in it."""
+"""The gateway's database: opened on first use, shared by processes, intact after a kill; audit log, budgets and questions."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ import anyio
 import pytest
 
 from gateway.errors import NotFound, PolicyDenied, StorageError
-from gateway.storage.asks import MAX_OPEN_PER_PRINCIPAL
-from gateway.storage.entries import AuditEntry, PendingAsk
+from gateway.storage.pending_questions import MAX_OPEN_PER_PRINCIPAL
+from gateway.storage.record_types import AuditEntry, PendingQuestion
 from gateway.storage.records import MAX_QUEUED, Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from tests.fakes.running import ROOT
 
 WRITER = """
 import sys, anyio, pathlib
-from gateway.storage.entries import AuditEntry
+from gateway.storage.record_types import AuditEntry
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 
 async def main(folder, name):
     records = Records(StateFolder(pathlib.Path(folder)), audit_days=30)
@@ -55,9 +55,9 @@ def entry(name: str, at: float | None = None, source: str = "docs") -> AuditEntr
     return AuditEntry(time.time() if at is None else at, "ask.judged", source, name, "local", {"outcome": "allowed", "maxTokens": 9})
 
 
-def question(name: str = "a", principal: str = "local", seconds: float = 60) -> PendingAsk:
+def question(name: str = "a", principal: str = "local", seconds: float = 60) -> PendingQuestion:
     now = time.time()
-    return PendingAsk(name, "call", "docs", "read", principal, "docs wants to read", "open", now, now + seconds)
+    return PendingQuestion(name, "call", "docs", "read", principal, "docs wants to read", "open", now, now + seconds)
 
 
 def start_writer(folder: Path, name: str) -> subprocess.Popen[str]:
@@ -71,7 +71,7 @@ def sql(folder: Path, statement: str) -> None:
 
 def test_nothing_is_imported_or_written_before_the_first_use(tmp_path: Path) -> None:
     probe = (
-        "import sys, pathlib; from gateway.storage.records import Records; from gateway.storage.state import StateFolder\n"
+        "import sys, pathlib; from gateway.storage.records import Records; from gateway.storage.state_folder import StateFolder\n"
         f"r = Records(StateFolder(pathlib.Path({str(tmp_path / 's')!r})), audit_days=1)\n"
         "print([m for m in ('sqlalchemy', 'aiosqlite', 'sqlite3') if m in sys.modules], r.is_open)"
     )
@@ -143,7 +143,7 @@ async def test_a_full_queue_drops_lines_and_says_how_many(tmp_path: Path) -> Non
 
 
 @pytest.mark.timeout(60)
-async def test_two_processes_share_one_folder_and_a_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+async def test_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     writers = [start_writer(tmp_path, name) for name in "ab"]
     acknowledged: list[list[str]] = []
     for writer in writers:
@@ -235,7 +235,7 @@ async def test_a_request_leaves_the_budget_when_the_window_has_passed(tmp_path: 
 
 async def test_a_question_is_answered_once(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
-        asks = await made.asks()
+        asks = await made.questions()
         await asks.add(question())
         assert [ask.id for ask in await asks.list(only_open=True)] == ["a"]
         assert await asks.move("a", "open", "approved")
@@ -247,7 +247,7 @@ async def test_a_question_is_answered_once(tmp_path: Path) -> None:
 
 async def test_a_question_past_its_time_cannot_be_answered(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
-        asks = await made.asks()
+        asks = await made.questions()
         await asks.add(question(seconds=-1))
         assert await asks.state("a") == "expired"
         assert not await asks.move("a", "open", "approved")
@@ -255,7 +255,7 @@ async def test_a_question_past_its_time_cannot_be_answered(tmp_path: Path) -> No
 
 async def test_one_caller_cannot_bury_the_person_in_questions(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
-        asks = await made.asks()
+        asks = await made.questions()
         for number in range(MAX_OPEN_PER_PRINCIPAL):
             await asks.add(question(str(number)))
         with pytest.raises(PolicyDenied):
@@ -263,7 +263,7 @@ async def test_one_caller_cannot_bury_the_person_in_questions(tmp_path: Path) ->
         await asks.add(question("other", principal="bob"))
 
 
-async def test_sessions_and_budget_of_earlier_version_go_to_the_gateway_that_uses_them_first(tmp_path: Path) -> None:
+async def test_unassigned_sessions_and_budgets_go_to_the_first_user(tmp_path: Path) -> None:
     async with records(tmp_path) as old:
         store = await old.sessions()
         begun = await store.begin("local", "clerk", most=1)

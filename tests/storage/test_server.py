@@ -1,4 +1,4 @@
-"""The gateway's records and sessions on a PostgreSQL server: the same as in a file."""
+"""The gateway's records and sessions on a PostgreSQL server behave as in a file."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import psycopg
 import pytest
 
 from gateway.errors import NotFound, PolicyDenied, StorageError
-from gateway.storage.entries import AuditEntry, PendingAsk
+from gateway.storage.agent_sessions import HeldSession, Sessions
 from gateway.storage.memories import Memories
 from gateway.storage.migrations import STEPS
+from gateway.storage.record_types import AuditEntry, PendingQuestion
 from gateway.storage.records import Records
-from gateway.storage.sessions import HeldSession, Sessions
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from tests.fakes.postgres import Postgres, postgres
 
 pytestmark = [pytest.mark.postgres]
@@ -54,16 +54,16 @@ async def test_the_audit_log_budgets_and_questions_are_shared_by_gateways(server
                 tasks.start_soon(count, records)
         assert sorted(used) == [0, 1, 2, 3, 4, 5, 5, 5]
         now = time.time()
-        await (await gateways[0].asks()).add(PendingAsk("a", "call", "docs", "read", "local", "may I?", "open", now, now + 60))
-        assert await (await gateways[1].asks()).move("a", "open", "approved")
-        assert await (await gateways[0].asks()).state("a") == "approved"
+        await (await gateways[0].questions()).add(PendingQuestion("a", "call", "docs", "read", "local", "may I?", "open", now, now + 60))
+        assert await (await gateways[1].questions()).move("a", "open", "approved")
+        assert await (await gateways[0].questions()).state("a") == "approved"
     finally:
         for records in gateways:
             await records.aclose()
 
 
 async def test_gateways_that_start_at_once_make_the_tables_once(server: Postgres, tmp_path: Path) -> None:
-    """An open transaction with a table of the same name holds all four up, so that they go on in the same moment."""
+    """An open transaction with a table of the same name blocks all four, so that they continue at the same moment."""
     url = server.database("fresh")
     gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(4)]
     used: list[int] = []

@@ -1,4 +1,4 @@
-"""Tasks of gateways of different configurations in one database: each gateway counts, runs and finds its own."""
+"""Tasks of gateways with different configurations in one database: each gateway counts, runs and finds only its own."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from gateway.json_types import JsonObject
-from gateway.policy.turns import choose_next
+from gateway.policy.task_scheduling import choose_next
 from gateway.storage.engine import Database, open_database
-from gateway.storage.entries import TaskRow
-from gateway.storage.names import DATABASE_FILE
+from gateway.storage.file_names import DATABASE_FILE
+from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
-from gateway.storage.tasks import UNCLAIMED_SECONDS, TaskRows
+from gateway.storage.state_folder import StateFolder
+from gateway.storage.task_rows import UNCLAIMED_SECONDS, TaskRows
 
 pytestmark = pytest.mark.anyio
 ONE: list[JsonObject] = [{"scope": "caller:local", "running": 1}]

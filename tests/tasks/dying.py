@@ -14,15 +14,16 @@ import anyio
 
 from gateway.config.models import TaskSettings
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from gateway.tasks.rights import CallerNow
-from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
+from gateway.tasks.task_executor import CallTool
 
 LEASE_SECONDS = 0.5
 
 STEADY_LEASE_SECONDS = 6.0
-"""Where nobody dies: a machine that stands still for a moment is no death."""
+"""For tests without deaths, so that a short pause of the machine does not count as one."""
 
 
 def in_a_process(main: Callable[[], Awaitable[None]]) -> int:
@@ -76,7 +77,7 @@ async def once_asked(runner: TaskRunner, task: Task) -> Task:
     """The task, once it waits for a person."""
     with anyio.fail_after(20):
         while task.status != "input_required":
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 

@@ -17,17 +17,20 @@ import anyio
 import yaml
 
 from gateway.config.policies import SourcePolicy
+from gateway.gate.approvals import Approvals
+from gateway.gate.pipeline import GateServices, SourceGate
+from gateway.gate.tool_rules import ToolRules
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
-from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.storage.state_folder import StateFolder
+from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
-from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals
+from gateway.tasks.task_executor import CallTool
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
 from gateway.tools.function import FunctionTool
-from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
@@ -89,14 +92,12 @@ def tools(ledger: Ledger, fuse: Fuse, act: JsonObject, records: Records | None =
         return f"did({x})"
 
     box = ScriptedToolBox()
+    gate = SourceGate("t", GateServices(events, Approvals(records, events)))
     policies: dict[str, JsonObject] = {"act": act, "look": {"idempotent": ["look"]}, "pay": {"approval": "always"}}
     for name, keys in policies.items():
         tool: FunctionTool[..., Any] = FunctionTool(effect, name=name)
-        gate = ToolGate.build(tool.definition, SourcePolicy.model_validate(keys))
-        made = GuardedTool(
-            tool, exposed_name=f"t__{name}", source="t", policy=gate, limiter=None, events=events, approvals=Approvals(records, events)
-        )
-        box.add(f"t/{name}", made)
+        rules = ToolRules.build(tool.definition, SourcePolicy.model_validate(keys))
+        box.add(f"t/{name}", GuardedTool(tool, rules, gate, exposed_name=f"t__{name}"))
     return box
 
 
@@ -162,14 +163,14 @@ EASY = Person()
 
 
 async def answer_all(runner: TaskRunner, task: Task, ledger: Ledger, fuse: Fuse, person: Person = EASY) -> Task:
-    """Answer what the task asks until it is over."""
+    """Answer the questions of a task until the task has ended."""
     with anyio.fail_after(SECONDS):
         while not task.is_over:
             await anyio.sleep(person.patience)
-            if not task.asks:
-                task = await runner.moved(task)
+            if not task.open_requests:
+                task = await runner.wait_for_change(task)
                 continue
-            name = list(task.asks)[-1 if person.last_first else 0]
+            name = list(task.open_requests)[-1 if person.last_first else 0]
             item = dict(task.row.asked[name])
             fuse.event()
             await runner.answer(task, {name: answer_to(item, person.decide)})
@@ -186,7 +187,7 @@ async def answer_while_down(folder: Path, url: str | None, ledger: Ledger) -> No
         rows = await records.tasks()
         for row in await rows.all_of():
             for name, item in row.asked.items():
-                if name in Task(row).asks:
+                if name in Task(row).open_requests:
                     await rows.answer(row.id, {name: answer_to(item, EASY.decide)})
                     ledger.answers.write(json.dumps([item.get("step"), item["request"]["params"]["message"]]))
     finally:

@@ -19,13 +19,13 @@ import pytest
 from gateway import FunctionTool
 from gateway.agents.conversations import SESSION_META_KEY, ConversationLimits, Conversations
 from gateway.agents.source import AgentSource
-from gateway.chat.resolve import ModelResolver
+from gateway.chat.model_resolver import ModelResolver
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
 from gateway.server.task_wire import legacy_task, modern_state
-from gateway.storage.names import DATABASE_FILE
+from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, Tool, ToolOutcome
@@ -45,7 +45,7 @@ def seen() -> str:
 
 
 class DyingAfter:
-    """An agent whose process dies when it is done, before anybody hears of it."""
+    """An agent whose process dies when it is done, before its result is sent."""
 
     records_steps = True
 
@@ -86,7 +86,7 @@ async def agents(folder: Path, model: str, look: Callable[[], str], *, dies: boo
 async def reached(runner: TaskRunner, task: Task, *statuses: str) -> Task:
     with anyio.fail_after(20):
         while task.status not in statuses:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 
@@ -240,7 +240,7 @@ async def test_what_a_remote_agent_asks_inside_a_task_is_answered_there(tmp_path
         remote(tmp_path, f"a2a: '{url}'")
         async with agents(tmp_path, url, look=seen) as runner:
             task = await reached(runner, await runner.start("far", {"task": "ask"}, ASKABLE), "input_required")
-            await runner.answer(task, {key: {"action": "accept", "content": {"answer": "green"}} for key in task.asks})
+            await runner.answer(task, {key: {"action": "accept", "content": {"answer": "green"}} for key in task.open_requests})
             assert texts(await reached(runner, task, "completed", "failed")) == ["You like green."]
 
 
@@ -293,7 +293,7 @@ async def test_a_run_of_an_ag_ui_agent_that_was_in_flight_is_not_repeated_before
         assert await anyio.to_thread.run_sync(in_a_process, begin_and_die) == signal.SIGKILL
         async with agents(tmp_path, url, look=seen) as runner:
             task = await reached(runner, (await runner.all_of("local"))[0], "input_required", "completed", "failed")
-            ((key, ask),) = task.asks.items()
+            ((key, ask),) = task.open_requests.items()
             assert "stopped while 'remote agent' ran" in ask["params"]["message"]
             assert journal.lines() == ["run"]
             await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}}})

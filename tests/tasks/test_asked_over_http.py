@@ -42,7 +42,7 @@ class Person:
         return (result["task"] if self.wire.era == "legacy" else result)["taskId"]
 
     async def answer(self, task_id: str, choose: Choose) -> dict[str, Any]:
-        """Answer until the task is over or `choose` has no answer to a question; the result, empty in the second case."""
+        """Answer until the task has ended or `choose` has no answer. Return the result, which is empty in the second case."""
         with anyio.fail_after(SECONDS):
             return await (self._modern if self.wire.era == "modern" else self._legacy)(task_id, choose)
 

@@ -13,7 +13,7 @@ from gateway.errors import AskExpired, AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import frame
 from gateway.policy.metadata import ASK_KEY
-from gateway.storage.entries import TaskRow
+from gateway.storage.record_types import TaskRow
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.task import Task
 from gateway.tools.context import ClientProfile, LogLevel
@@ -68,11 +68,11 @@ class Work:
     def answer(self, name: str, answer: JsonObject = YES) -> None:
         """What the runner does with an answer."""
         self.task.row.asked[name]["answer"] = answer
-        self.task.touch()
+        self.task.notify()
 
     @property
     def open(self) -> dict[str, str]:
-        return {name: request["params"]["message"] for name, request in self.task.asks.items()}
+        return {name: request["params"]["message"] for name, request in self.task.open_requests.items()}
 
 
 async def test_questions_of_one_task_get_their_own_names_and_answers() -> None:
@@ -249,7 +249,7 @@ async def test_question_of_version_1_counts_only_if_it_is_certainly_the_same(
     async with anyio.create_task_group() as group:
         group.start_soon(work.ask, request_now, "/k")
         await anyio.wait_all_tasks_blocked()
-        assert (sorted(work.task.asks), work.answers) == (names, {})
+        assert (sorted(work.task.open_requests), work.answers) == (names, {})
         group.cancel_scope.cancel()
 
 
@@ -263,7 +263,7 @@ async def test_waiting_client_is_asked_itself_and_the_task_has_no_open_question(
     assert (person.asked, work.open, work.task.status, work.saved) == ([question()], {}, "working", 0)
     assert work.caller.answered_at > 0 and work.caller.asking == 0
     await work.caller.log("info", "a line", None)
-    work.caller.leave()
+    work.caller.detach()
     await work.caller.log("info", "nobody receives this", None)
     assert person.logs == ["a line"]
 
@@ -272,7 +272,7 @@ async def test_waiting_client_is_asked_itself_and_the_task_has_no_open_question(
 async def test_question_asked_while_the_client_was_away_is_put_to_it_if_it_is_still_open(is_answered: bool) -> None:
     person = Person()
     work = Work(live=person)
-    live = work.caller.leave()
+    live = work.caller.detach()
     with anyio.fail_after(5):
         async with anyio.create_task_group() as group:
             group.start_soon(work.ask, question())
@@ -280,7 +280,7 @@ async def test_question_asked_while_the_client_was_away_is_put_to_it_if_it_is_st
             assert (work.open, person.asked) == ({"ask-1": "Go?"}, [])
             if is_answered:
                 work.task.row.asked["ask-1"]["answer"] = NO
-            work.caller.come_back(live)
+            work.caller.attach(live)
     assert (len(person.asked), work.answers) == ((0, {"Go?": NO}) if is_answered else (1, {"Go?": YES}))
 
 

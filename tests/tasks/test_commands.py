@@ -67,7 +67,7 @@ def three_steps(journal: Journal, fails: list[bool]) -> Any:
 async def over(runner: TaskRunner, task: Task) -> Task:
     with anyio.fail_after(20):
         while not task.is_over:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 
@@ -135,7 +135,7 @@ async def test_a_running_task_is_cancelled_from_a_terminal_and_can_go_on_later(t
             while task.status != "input_required":
                 await anyio.sleep(0.05)
                 task = await runner.find(task.id, "ann")
-        await runner.answer(task, {key: {"action": "accept", "content": {}} for key in task.asks})
+        await runner.answer(task, {key: {"action": "accept", "content": {}} for key in task.open_requests})
         task = await over(runner, await runner.find(task.id, "ann"))
     assert (task.status, journal.lines()) == ("completed", ["0", "1", "2"])
 

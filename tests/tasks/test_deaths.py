@@ -13,14 +13,15 @@ from typing import Any
 import anyio
 import pytest
 
+from gateway.gate.approvals import Approvals, Question
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
-from gateway.tasks import runner as tasks_runner
-from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.storage.state_folder import StateFolder
+from gateway.tasks import task_executor
+from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
-from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals, Question
+from gateway.tasks.task_executor import CallTool
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from tests.fakes.postgres import Postgres, postgres
@@ -32,7 +33,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.requirement(97)]
 CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
 FORM: JsonObject = {"mode": "form", "message": "Go on?", "requestedSchema": {"type": "object", "properties": {"x": {"type": "string"}}}}
 ASKS: JsonObject = {"method": "elicitation/create", "params": FORM}
-DEPLOYS = tasks_runner.MAX_DEATHS + 2
+DEPLOYS = task_executor.MAX_DEATHS + 2
 FEW = 3
 """Deaths that end a task in the quick tests."""
 
@@ -51,10 +52,10 @@ def url(request: pytest.FixtureRequest) -> str | None:
     return request.getfixturevalue("server").database(f"deaths_{secrets.token_hex(4)}")
 
 
-@pytest.fixture(params=[FEW, pytest.param(tasks_runner.MAX_DEATHS, marks=pytest.mark.faults)])
+@pytest.fixture(params=[FEW, pytest.param(task_executor.MAX_DEATHS, marks=pytest.mark.faults)])
 def limit(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
     """Deaths that end a task."""
-    monkeypatch.setattr(tasks_runner, "MAX_DEATHS", request.param)
+    monkeypatch.setattr(task_executor, "MAX_DEATHS", request.param)
     return request.param
 
 
@@ -91,7 +92,7 @@ def call_of(*parts: Callable[[CallContext], Coroutine[Any, Any, None]], begun: J
 
 
 async def the_task(runner: TaskRunner) -> Task:
-    """The only task, which is begun where there is none."""
+    """Return the only task, and start it first if necessary."""
     known = await runner.all_of("local")
     return known[0] if known else await runner.start("tool", {}, CTX)
 
@@ -100,7 +101,7 @@ async def ended(runner: TaskRunner) -> Task:
     task = await the_task(runner)
     with anyio.fail_after(30):
         while not task.is_over:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 

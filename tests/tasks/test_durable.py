@@ -19,11 +19,12 @@ from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
 from gateway.errors import NotFound, TaskError
 from gateway.json_types import JsonObject, JsonValue
-from gateway.storage.names import DATABASE_FILE
+from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
-from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.storage.state_folder import StateFolder
+from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
+from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.workflows.loader import parse_workflow
@@ -67,7 +68,7 @@ def ten_steps(journal: Journal, death: Death, *, repeatable: bool = True) -> Cal
 async def ended(runner: TaskRunner, task: Task) -> Task:
     with anyio.fail_after(20):
         while not task.is_over:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 
@@ -124,8 +125,7 @@ def test_after_a_kill_the_task_goes_on_and_no_finished_step_runs_twice(death: De
     assert task.result == Complete.text("45").result
     lines = journal.lines()
     assert list(dict.fromkeys(lines)) == UNDISTURBED
-    twice = {line for line in lines if lines.count(line) > 1}
-    assert twice <= {f"{death[0]} /step#{death[0] + 1}"} if death else not twice
+    assert {line for line in lines if lines.count(line) > 1} <= ({f"{death[0]} /step#{death[0] + 1}"} if death else set())
     assert len(lines) <= STEPS + 1
 
 
@@ -150,7 +150,7 @@ def test_a_step_in_doubt_is_not_repeated_before_a_person_said_so(outcome: str, r
         async with running(tmp_path, ten_steps(journal, None, repeatable=False)) as runner:
             task = await only_task(runner)
             task = await once_asked(runner, task)
-            ((key, request),) = task.asks.items()
+            ((key, request),) = task.open_requests.items()
             assert "its outcome is unknown" in request["params"]["message"]
             assert len(journal.lines()) == 6
             await runner.answer(task, {"other": {}, key: {"action": "accept", "content": {"outcome": outcome}}})
@@ -185,8 +185,8 @@ def test_an_answer_given_while_no_process_runs_is_found_after_the_restart(tmp_pa
     async def ask_and_die() -> None:
         async with running(tmp_path, asking(journal, None)) as runner:
             task = await runner.start("tool", {}, CTX)
-            while not task.asks:
-                await task.moved.wait()
+            while not task.open_requests:
+                await task.changed.wait()
             die()
 
     async def answer() -> list[str]:
@@ -232,7 +232,7 @@ async def test_a_task_is_polled_answered_and_cancelled_through_another_process(u
                     await anyio.sleep(0.02)
             seen = await two.find(first.id, "local")
             assert (seen.is_here, seen.message) == (False, "at work")
-            await two.answer(seen, {key: {"action": "accept", "content": {}} for key in seen.asks})
+            await two.answer(seen, {key: {"action": "accept", "content": {}} for key in seen.open_requests})
             assert (await ended(two, seen)).status == "completed"
             for _ in range(2):
                 assert (await two.cancel(await two.find(second.id, "local"))).status == "cancelled"
@@ -342,10 +342,10 @@ async def test_tasks_of_one_tool_take_turns_over_all_processes_and_callers_take_
             while len(gate.began) < 2:
                 await anyio.sleep(0.01)
         waits = await two.find(tasks[-1].id, "bob")
-        assert (waits.status, waits.message, gate.began) == ("working", "Waiting for its turn", ["ann-0", "ann-1"])
+        assert (waits.status, waits.message, gate.began) == ("working", "Queued", ["ann-0", "ann-1"])
         gate.open()
-        places = zip([one] * 6 + [two], tasks, strict=True)
-        over = [await ended(runner, await runner.find(task.id, task.principal)) for runner, task in places]
+        runners = [one] * 6 + [two]
+        over = [await ended(runner, await runner.find(task.id, task.principal)) for runner, task in zip(runners, tasks, strict=True)]
     assert {task.status for task in over} == {"completed"}
     assert gate.most == 2
     assert over[6].row.admitted_at <= over[3].row.admitted_at  # not behind the whole queue of the other
@@ -372,7 +372,7 @@ async def test_a_task_that_waits_for_a_person_makes_room(tmp_path: Path) -> None
         with anyio.fail_after(20):
             for task in tasks:
                 while task.status != "input_required":
-                    await task.moved.wait()
+                    await task.changed.wait()
 
 
 def test_a_task_that_waited_for_its_turn_when_its_process_died_begins_later(tmp_path: Path) -> None:
@@ -423,8 +423,8 @@ def test_a_question_waits_for_days_also_while_no_process_runs_and_not_for_ever(d
     async def ask_and_die() -> None:
         async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
             task = await runner.start("tool", {}, CTX)
-            while not task.asks:
-                await task.moved.wait()
+            while not task.open_requests:
+                await task.changed.wait()
             await runner.find(task.id, "local")
             await anyio.sleep(0.1)
             die()
@@ -442,7 +442,7 @@ def test_a_question_waits_for_days_also_while_no_process_runs_and_not_for_ever(d
         async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
             task = await only_task(runner)
             if expected == "completed":
-                await runner.answer(task, {key: {"action": "accept", "content": {"name": "Ada"}} for key in task.asks})
+                await runner.answer(task, {key: {"action": "accept", "content": {"name": "Ada"}} for key in task.open_requests})
             return await ended(runner, task)
 
     task = anyio.run(answered)
@@ -526,7 +526,7 @@ async def test_a_task_changes_what_it_says_at_most_twice_a_second(tmp_path: Path
         began = anyio.current_time()
         task = await runner.start("tool", {}, CTX)
         while not task.is_over:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
             said += [task.message] if task.message not in said[-1:] else []
     assert said.pop() == "Completed" and all(text.startswith("round ") for text in said)
     assert 2 <= len(said) <= 2 * (anyio.current_time() - began) + 1
@@ -592,7 +592,7 @@ def test_a_workflow_goes_on_from_its_last_round_and_asks_about_the_call_in_doubt
         async with running(tmp_path, flow(journal, None)) as runner:
             task = await only_task(runner)
             task = await once_asked(runner, task)
-            await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}} for key in task.asks})
+            await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}} for key in task.open_requests})
             return await ended(runner, await runner.find(task.id, "local"))
 
     task = anyio.run(main)

@@ -16,15 +16,17 @@ import anyio
 import pytest
 
 from gateway.config.policies import SourcePolicy
+from gateway.gate.pipeline import GateServices, SourceGate
+from gateway.gate.results import Judged, ResultKeeper, ResultOrigin, ResultRules
+from gateway.gate.tool_rules import ToolRules
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
-from gateway.storage.names import DATABASE_FILE
-from gateway.storage.results import ResultStore
-from gateway.telemetry.events import EventStream
+from gateway.storage.file_names import DATABASE_FILE
+from gateway.storage.result_store import ResultStore
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, Received, Releasable, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext, DurablePort
-from gateway.tools.guard import GuardedTool, ToolGate
-from gateway.tools.results import Judged, ResultKeeper, Rules, Source
-from gateway.upstream.held import Helpers
+from gateway.upstream.large_result_helpers import HelperPool
 from tests.tasks.dying import running
 from tests.tasks.test_runner import CTX, ended, port, sql, until
 
@@ -57,7 +59,7 @@ class Judging:
         self._clock = ctx.clocks[-1]
         self.deadlines = [self._clock.scope.deadline]
 
-    async def judge(self, rules: Rules, keeper: ResultKeeper | None, source: Source) -> Judged:
+    async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged:
         self.deadlines.append(self._clock.scope.deadline)
         return Judged(Complete.text("judged").result)
 
@@ -85,7 +87,7 @@ class Large:
 
     definition = ToolDefinition("big", "Gives much.", {"type": "object"})
 
-    def __init__(self, content: list[JsonObject], helpers: Helpers | None = None, claim: Releasable | None = None) -> None:
+    def __init__(self, content: list[JsonObject], helpers: HelperPool | None = None, claim: Releasable | None = None) -> None:
         self._result: JsonObject = {"content": content}
         self._helpers = helpers
         self._claim = claim
@@ -101,8 +103,8 @@ class Large:
 
 
 @asynccontextmanager
-async def helper_processes() -> AsyncGenerator[Helpers]:
-    made = Helpers()
+async def helper_processes() -> AsyncGenerator[HelperPool]:
+    made = HelperPool()
     try:
         yield made
     finally:
@@ -112,8 +114,8 @@ async def helper_processes() -> AsyncGenerator[Helpers]:
 def gate(folder: Path, tool: Tool, *, keeps: bool = True, events: EventStream | None = None) -> GuardedTool:
     """The gate around a tool; what it shortens is kept unless `keeps` is false."""
     keeper = ResultKeeper(ResultStore(folder / "kept", ttl_seconds=60, max_bytes_per_owner=10**8), ttl_seconds=60) if keeps else None
-    policy = ToolGate.build(tool.definition, SourcePolicy(**SHORT), keeper=keeper)
-    return GuardedTool(tool, exposed_name="up__big", source="up", policy=policy, limiter=None, events=events or EventStream())
+    services = GateServices(events or EventStream(), keeper=keeper)
+    return GuardedTool(tool, ToolRules.build(tool.definition, SourcePolicy(**SHORT)), SourceGate("up", services), exposed_name="up__big")
 
 
 class Run:
@@ -247,7 +249,7 @@ async def test_nothing_keeps_a_result_when_its_call_is_over(kind: str, tmp_path:
 
         async with running(tmp_path, call) as runner:
             with no_collection():
-                outcome = await runner.attend("up__big", {}, CTX, work)
+                outcome = await runner.run_inline("up__big", {}, CTX, work)
                 assert isinstance(outcome, Complete)
                 assert (outcome.encoded is None) == (kind == "text")  # what passes whole is not written as JSON a second time
                 del outcome

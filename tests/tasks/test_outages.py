@@ -17,8 +17,9 @@ import pytest
 from gateway.config.models import TaskSettings
 from gateway.errors import StorageError
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
+from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from tests.fakes.postgres import Postgres, postgres
@@ -43,7 +44,7 @@ def url(server: Postgres) -> str:
 async def ended(runner: TaskRunner, task: Task) -> Task:
     with anyio.fail_after(60):
         while not task.is_over:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 
@@ -171,7 +172,7 @@ async def test_what_a_server_says_of_its_progress_is_kept_however_odd(url: str, 
         task = await runner.start("tool", {}, CallContext())
         with anyio.fail_after(20):
             while not task.message.startswith("half\ufffdway ?x"):
-                task = await runner.moved(task)
+                task = await runner.wait_for_change(task)
         assert len(task.message) == 2_000
         seen.set()
         task = await ended(runner, task)

@@ -1,4 +1,4 @@
-"""The parts of background calls, in one process: open questions, stored calls, attended calls, and the three tools for tasks."""
+"""The parts of background calls, in one process: open questions, stored calls, inline calls, and the three tools for tasks."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import pytest
 
 from gateway.auth.principal import Principal
 from gateway.config.models import TaskSettings
-from gateway.errors import AnswerRefused, AskExpired, AskUnavailable, NotFound, StorageUnusable, TaskError, ToolFailed, UpstreamRefused
+from gateway.errors import AnswerRefused, AskExpired, AskUnavailable, NotFound, Rejected, StorageUnusable, TaskError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY, TASK_META_KEY
-from gateway.storage.entries import TaskRow
-from gateway.storage.names import DATABASE_FILE
-from gateway.storage.retry import until_stored
-from gateway.tasks.answers import usable_answers
-from gateway.tasks.asks import OpenAsks, shown_ask
+from gateway.storage.database_retry import until_stored
+from gateway.storage.file_names import DATABASE_FILE
+from gateway.storage.record_types import TaskRow
 from gateway.tasks.caller import TaskCaller
-from gateway.tasks.runner import TaskKind, TaskRunner
-from gateway.tasks.stored import ended, from_stored, to_stored
-from gateway.tasks.task import Task
-from gateway.tasks.tools import TaskTools, still_running
+from gateway.tasks.open_input_requests import OpenInputRequests, shown_request
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.stored_call import ended, from_stored, to_stored
+from gateway.tasks.task import Task, TaskKind
+from gateway.tasks.task_questions import usable_answers
+from gateway.tasks.task_tools import TaskTools, still_running
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext, ClientProfile
 from tests.tasks.dying import steady
@@ -53,7 +53,7 @@ async def test_fields_are_judged_for_questions_of_the_gateway_only(wanted: str |
         tasks.start_soon(asking.ask, question(wanted, requestedSchema=schema), key)
         await anyio.wait_all_tasks_blocked()
         task.unsaved.clear()
-        [name] = task.asks
+        [name] = task.open_requests
         with pytest.raises(AnswerRefused) if is_refused else nullcontext():
             assert usable_answers(task, {name: YES}) == {name: YES}
         with pytest.raises(AnswerRefused, match="`action` must be"):
@@ -69,7 +69,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.new = 0
-        self.asks = OpenAsks(ASKABLE, self.note)
+        self.asks = OpenInputRequests(ASKABLE, self.note)
         self.got: list[JsonObject] = []
 
     def note(self) -> None:
@@ -130,10 +130,10 @@ async def test_answers_that_came_with_the_request_are_given_once() -> None:
 
 def test_question_is_shown_without_its_key_and_other_metadata_stays() -> None:
     given: dict[str, Any] = {"method": "x", "params": {"message": "?", "elicitationId": "e", "_meta": {ASK_KEY: "k", "a": 1}}}
-    assert shown_ask(given) == ("k", {"method": "x", "params": {"message": "?", "_meta": {"a": 1}}})
+    assert shown_request(given) == ("k", {"method": "x", "params": {"message": "?", "_meta": {"a": 1}}})
     assert given["params"]["elicitationId"] == "e"
-    assert shown_ask({"method": "roots/list"}) == ("", {"method": "roots/list"})
-    assert shown_ask({"method": "roots/list", "params": {"_meta": {ASK_KEY: 5}}}) == ("", {"method": "roots/list", "params": {}})
+    assert shown_request({"method": "roots/list"}) == ("", {"method": "roots/list"})
+    assert shown_request({"method": "roots/list", "params": {"_meta": {ASK_KEY: 5}}}) == ("", {"method": "roots/list", "params": {}})
 
 
 # -- stored calls --------------------------------------------------------------------------------------------------
@@ -155,7 +155,7 @@ def test_stored_call_comes_back_with_its_caller_client_and_state(scopes: Any, le
     assert (found.input_responses is None) is (not leg)
 
 
-# -- attended calls ------------------------------------------------------------------------------------------------
+# -- inline calls --------------------------------------------------------------------------------------------------
 
 
 async def never(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
@@ -177,14 +177,14 @@ async def test_outcome_of_a_call_that_ends_while_its_client_waits_is_its_own(tmp
 
         async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=seconds)) as runner:
             with anyio.fail_after(20):
-                assert await runner.attend("tool", {}, CallContext(client=ASKABLE), work) is outcome
+                assert await runner.run_inline("tool", {}, CallContext(client=ASKABLE), work) is outcome
 
     async def fail(ctx: CallContext) -> ToolOutcome:
-        raise UpstreamRefused("no", server="up", code=-5)
+        raise Rejected("no", server="up", code=-5)
 
     async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=seconds)) as runner:
-        with anyio.fail_after(20), pytest.raises(UpstreamRefused):
-            await runner.attend("tool", {}, CallContext(client=ASKABLE), fail)
+        with anyio.fail_after(20), pytest.raises(Rejected):
+            await runner.run_inline("tool", {}, CallContext(client=ASKABLE), fail)
     assert databases(tmp_path) == []
 
 
@@ -200,15 +200,15 @@ async def test_call_that_takes_longer_than_its_client_waits_goes_on_as_a_task(tm
 
     async with steady(tmp_path, never, settings=TaskSettings(inline_seconds=0.02)) as runner:
         with anyio.fail_after(20):
-            task = await runner.attend("tool", {}, CallContext(client=ASKABLE), work)
+            task = await runner.run_inline("tool", {}, CallContext(client=ASKABLE), work)
             assert isinstance(task, Task) and task.status == "working"
             gate.set()
             if asks:
-                while not task.asks:
+                while not task.open_requests:
                     await anyio.sleep(0.01)
-                await runner.answer(task, dict.fromkeys(task.asks, YES))
+                await runner.answer(task, dict.fromkeys(task.open_requests, YES))
             while not task.is_over:
-                task = await runner.moved(task)
+                task = await runner.wait_for_change(task)
             found = await runner.find(task.id, "local")
     assert (found.status, found.result) == ("completed", Complete.text("late").result)
 
@@ -216,7 +216,7 @@ async def test_call_that_takes_longer_than_its_client_waits_goes_on_as_a_task(tm
 @pytest.mark.parametrize(
     ("end", "status", "error"),
     [
-        (UpstreamRefused("no", server="up", code=-5), "failed", {"code": -5, "message": "no"}),
+        (Rejected("no", server="up", code=-5), "failed", {"code": -5, "message": "no"}),
         (ToolFailed("no"), "failed", {"code": -32603, "message": "no"}),
         (ZeroDivisionError("secret"), "failed", {"code": -32603, "message": "Internal error"}),
         (TaskStarted({"taskId": "1"}), "failed", {"code": -32603, "message": "The call became a task of another server."}),
@@ -235,7 +235,7 @@ async def test_end_of_a_task_is_told_without_what_the_gateway_keeps_to_itself(
         with anyio.fail_after(20):
             task = await runner.start("tool", {}, CallContext())
             while not task.is_over:
-                task = await runner.moved(task)
+                task = await runner.wait_for_change(task)
             found = await runner.find(task.id, "local")
     assert (found.status, found.error, found.result) == (status, error, None)
 
@@ -284,7 +284,7 @@ async def test_same_request_sent_again_under_its_key_is_the_same_task_and_anothe
         return Complete.text("")
 
     async def work(ctx: CallContext) -> ToolOutcome:
-        started.append("attended")
+        started.append("inline")
         return Complete.text("")
 
     def keyed(key: Any) -> CallContext:
@@ -294,17 +294,17 @@ async def test_same_request_sent_again_under_its_key_is_the_same_task_and_anothe
         with anyio.fail_after(20):
             first = await runner.start("tool", {"a": 1}, keyed("k"))
             assert (await runner.start("tool", {"a": 1}, keyed("k"))).id == first.id
-            again = await runner.attend("tool", {"a": 1}, keyed("k"), work)
+            again = await runner.run_inline("tool", {"a": 1}, keyed("k"), work)
             assert isinstance(again, Task) and again.id == first.id
             for tool, arguments in (("tool", {"a": 2}), ("other", {"a": 1})):
                 with pytest.raises(TaskError, match="idempotency key"):
                     await runner.start(tool, arguments, keyed("k"))
             others = [(await runner.start("tool", {"a": 1}, keyed(key))).id for key in ("", 5, "l")]
             assert len({first.id, *others}) == 4
-            assert isinstance(await runner.attend("tool", {"a": 1}, keyed("m"), work), Complete)
+            assert isinstance(await runner.run_inline("tool", {"a": 1}, keyed("m"), work), Complete)
             while len(started) < 5:
                 await anyio.sleep(0.01)
-    assert sorted(started) == ["attended", "tool", "tool", "tool", "tool"]
+    assert sorted(started) == ["inline", "tool", "tool", "tool", "tool"]
 
 
 async def test_limits_of_a_kind_of_task_hold_beside_the_callers(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ async def test_limits_of_a_kind_of_task_hold_beside_the_callers(tmp_path: Path) 
         tasks = [await runner.start("tool", {}, CallContext(), kind=kind) for _ in range(2)]
         tasks += [await runner.start("tool", {}, CallContext()) for _ in range(2)]
         assert [bool(task.row.admitted_at) for task in tasks] == [True, False, True, False]
-        assert [task.message for task in tasks] == ["", "Waiting for its turn", "", "Waiting for its turn"]
+        assert [task.message for task in tasks] == ["", "Queued", "", "Queued"]
 
 
 # -- the tools -----------------------------------------------------------------------------------------------------
@@ -350,7 +350,7 @@ async def test_tools_show_wait_for_and_stop_tasks_of_their_caller(tmp_path: Path
                 "createdAt": slow.created.isoformat(), "lastUpdatedAt": slow.updated.isoformat(), "ttlMs": 5_000,
             }  # fmt: skip
             late = await use(runner, "task_result", slow.id)
-            assert late.as_text().startswith("Still running: 'slow'") and late.as_text().endswith("Last heard: at work")
+            assert late.as_text().startswith("Still running: 'slow'") and late.as_text().endswith("Last progress: at work")
             assert (late.structured, late.result["_meta"]) == (shown, {TASK_META_KEY: shown})
             gate.set()
             while "Still running" in (done := await use(runner, "task_result", fast.id)).as_text():
@@ -363,7 +363,7 @@ async def test_tools_show_wait_for_and_stop_tasks_of_their_caller(tmp_path: Path
             for name in ("task_status", "task_result", "task_cancel"):
                 with pytest.raises(ToolFailed, match="There is no such task"):
                     await use(runner, name, slow.id, CallContext(principal=Principal("ada")))
-    with pytest.raises(ToolFailed, match="No tasks are kept here"):
+    with pytest.raises(ToolFailed, match="This gateway keeps no tasks"):
         await TaskTools().tools[0].call({"task_id": "x"}, CallContext())
 
 
@@ -393,7 +393,7 @@ async def test_result_tool_puts_the_questions_of_a_task_to_the_person_of_its_cal
     async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=5)) as runner:
         with anyio.fail_after(30):
             task = await runner.start("tool", {}, CallContext(client=ASKABLE))
-            while not task.asks:
+            while not task.open_requests:
                 await anyio.sleep(0.01)
             handle = still_running(task)
             shown: Any = handle.structured
@@ -420,7 +420,7 @@ async def test_result_tool_waits_on_if_its_caller_cannot_be_asked(tmp_path: Path
     async with steady(tmp_path, call, settings=TaskSettings(inline_seconds=0.1)) as runner:
         with anyio.fail_after(30):
             task = await runner.start("tool", {}, CallContext(client=ASKABLE))
-            while not task.asks:
+            while not task.open_requests:
                 await anyio.sleep(0.01)
             waiting = await use(runner, "task_result", task.id)
             assert waiting.as_text().startswith("Still running") and "It waits for an answer" in waiting.as_text()
@@ -448,7 +448,7 @@ async def test_call_that_cannot_become_a_task_goes_on_for_its_client(tmp_path: P
     class Watching(Answers):
         async def progress(self, progress: float, total: float | None, message: str | None) -> None:
             self.asked.append({"progress": progress, "message": message})
-            if len(self.asked) > 5:  # the wait is over by then: a quarter of it lies between two of them
+            if len(self.asked) > 5:  # a quarter of the wait lies between two heartbeats
                 gate.set()
 
     person = Watching()
@@ -456,7 +456,7 @@ async def test_call_that_cannot_become_a_task_goes_on_for_its_client(tmp_path: P
     async with steady(tmp_path, call, settings=settings) as runner:
         with anyio.fail_after(20):
             await runner.start("tool", {}, CallContext())
-            outcome = await runner.attend("tool", {}, CallContext(client=ASKABLE, caller=person), work)
+            outcome = await runner.run_inline("tool", {}, CallContext(client=ASKABLE, caller=person), work)
             assert isinstance(outcome, Complete) and outcome.as_text() == "late"
             assert [task.status for task in await runner.all_of("local")] == ["working"]
     assert steps == ["/before#1", "/after#1"]
@@ -491,7 +491,7 @@ def test_message_of_a_task_that_ended_says_how_it_ended() -> None:
     failed: JsonObject = {"content": [{"type": "image"}, {"type": "text", "text": "no rows"}], "isError": True}
     ends: list[tuple[JsonObject, str, str]] = [
         ({"result": failed}, "completed", "no rows"),
-        ({"result": {"isError": True}}, "completed", "The tool failed without a text"),
+        ({"result": {"isError": True}}, "completed", "The tool failed without an error text"),
         ({"error": {"code": 1, "message": "gone"}}, "failed", "gone"),
         ({"result": {**failed, "isError": False}}, "completed", "Completed"),
         ({}, "cancelled", "Cancelled"),
@@ -533,7 +533,7 @@ async def test_progress_of_a_client_that_waits_always_grows() -> None:
     assert numbers == sorted(set(numbers)) and (numbers[0], numbers[3]) == (5, 9)
     assert [(total, message) for _, total, message in live.told][-1] == (10, "still")
     assert task.message == "nine"
-    assert caller.leave() is live
+    assert caller.detach() is live
     await caller.beat("nobody hears this")
     assert len(live.told) == 5
 
@@ -543,7 +543,7 @@ async def test_client_that_waits_has_its_time_to_answer() -> None:
     caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60, live=Live(), live_timeout_seconds=0.02)
     with anyio.fail_after(20), pytest.raises(AskExpired, match=r"Nobody answered within 0\.02 s"):
         await caller.ask(question())
-    assert (task.asks, caller.asking) == ({}, 0)
+    assert (task.open_requests, caller.asking) == ({}, 0)
 
 
 async def test_storage_that_is_away_is_tried_again_and_storage_that_cannot_work_is_not() -> None:
@@ -574,15 +574,15 @@ async def test_answers_that_are_not_objects_leave_a_question_open(tmp_path: Path
         with anyio.fail_after(20):
             task = await runner.start("tool", {}, CallContext(client=ASKABLE))
             for _ in range(2):
-                while not task.asks:
+                while not task.open_requests:
                     await anyio.sleep(0.01)
-                (key,) = task.asks
+                (key,) = task.open_requests
                 with pytest.raises(AnswerRefused, match="it must be an object"):
                     await runner.answer(task, {key: "odd", "other": YES})
-                assert (list(task.asks), task.status) == ([key], "input_required")
+                assert (list(task.open_requests), task.status) == ([key], "input_required")
                 await runner.answer(task, {key: YES})
             while not task.is_over:
-                task = await runner.moved(task)
+                task = await runner.wait_for_change(task)
     assert task.result == Complete.text("acceptaccept").result
 
 

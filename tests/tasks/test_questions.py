@@ -14,18 +14,18 @@ import anyio
 import pytest
 
 from gateway.errors import StorageUnusable, ToolFailed
+from gateway.gate.approvals import Approvals, Grant
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import frame
-from gateway.storage.asks import Asks
-from gateway.storage.entries import PendingAsk, TaskRow
-from gateway.storage.names import DATABASE_FILE
+from gateway.storage.file_names import DATABASE_FILE
+from gateway.storage.pending_questions import PendingQuestions
+from gateway.storage.record_types import PendingQuestion, TaskRow
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
-from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals, Grant
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired
 from gateway.tools.context import CallContext, NoCaller
 from tests.fakes.postgres import Postgres, postgres
@@ -122,7 +122,7 @@ async def doubts(runner: TaskRunner, count: int) -> tuple[Task, dict[str, str]]:
     with anyio.fail_after(SECONDS):
         while True:
             task = await runner.find(task.id, "local")
-            open_ones = {str(task.row.asked[name]["step"]).split("/")[2].partition("@")[0]: name for name in task.asks}
+            open_ones = {str(task.row.asked[name]["step"]).split("/")[2].partition("@")[0]: name for name in task.open_requests}
             if len(open_ones) == count:
                 return task, open_ones
             await anyio.sleep(0.02)
@@ -140,21 +140,21 @@ def test_each_step_in_doubt_has_its_own_decision(tmp_path: Path) -> None:
     async def decide() -> None:
         async with running(state, in_file(FORK)(ledger, Fuse(2))) as runner:
             task, names = await doubts(runner, 2)
-            assert len({json.dumps(request) for request in task.asks.values()}) == 1
+            assert len({json.dumps(request) for request in task.open_requests.values()}) == 1
             await runner.answer(task, {names["left"]: {"action": "accept", "content": {"outcome": "retry"}}})
             await anyio.sleep(SECONDS)
 
     async def finish() -> Task:
         async with running(state, in_file(FORK)(ledger, Fuse())) as runner:
             task, names = await doubts(runner, 2)
-            texts = {branch: task.asks[name]["params"]["message"] for branch, name in names.items()}
+            texts = {branch: task.open_requests[name]["params"]["message"] for branch, name in names.items()}
             assert {branch: "again (after 1 retry)" in text for branch, text in texts.items()} == {"left": True, "right": False}
             await runner.answer(task, {names["right"]: {"action": "accept", "content": {"outcome": "retry"}}})
             task, names = await doubts(runner, 1)
             await runner.answer(task, {names["left"]: {"action": "decline"}})
             with anyio.fail_after(SECONDS):
                 while not task.is_over:
-                    task = await runner.moved(await runner.find(task.id, "local"))
+                    task = await runner.wait_for_change(await runner.find(task.id, "local"))
             return task
 
     assert in_a_process(begin) and in_a_process(decide)
@@ -206,17 +206,17 @@ def test_approval_counts_once_for_its_call(kill_at: int, tmp_path: Path) -> None
 
 
 @asynccontextmanager
-async def listing(state: Path, ledger: Ledger, fuse: Fuse) -> AsyncGenerator[tuple[TaskRunner, Asks]]:
+async def listing(state: Path, ledger: Ledger, fuse: Fuse) -> AsyncGenerator[tuple[TaskRunner, PendingQuestions]]:
     """A runner whose client cannot be asked, and the list on which its questions wait."""
     records = Records(StateFolder(state), audit_days=1)
     try:
         async with running(state, in_file(PAID, records=records)(ledger, fuse)) as runner:
-            yield runner, await records.asks()
+            yield runner, await records.questions()
     finally:
         await records.aclose()
 
 
-async def listed(asks: Asks) -> list[PendingAsk]:
+async def listed(asks: PendingQuestions) -> list[PendingQuestion]:
     with anyio.fail_after(SECONDS):
         while not (found := await asks.list(only_open=True)):
             await anyio.sleep(0.02)
@@ -234,7 +234,7 @@ def test_approval_on_the_list_outlives_the_process(tmp_path: Path) -> None:
 
     async def approve() -> None:
         records = Records(StateFolder(state), audit_days=1)
-        asks = await records.asks()
+        asks = await records.questions()
         (entry,) = await asks.list(only_open=True)
         assert await asks.move(entry.id, "open", "approved")
         await records.aclose()
@@ -244,7 +244,7 @@ def test_approval_on_the_list_outlives_the_process(tmp_path: Path) -> None:
             (task,) = await runner.all_of("local")
             await answer_all(runner, task, ledger, Fuse())
 
-    async def finish() -> list[PendingAsk]:
+    async def finish() -> list[PendingQuestion]:
         async with listing(state, ledger, Fuse()) as (runner, asks):
             (task,) = await runner.all_of("local")
             task = await answer_all(runner, task, ledger, Fuse())
@@ -278,15 +278,15 @@ async def test_approval_on_the_list_waits_for_a_database_that_is_away(tmp_path: 
 
     def away(name: str) -> None:
         """Have the database refuse this method of the list twice."""
-        method = getattr(Asks, name)
+        method = getattr(PendingQuestions, name)
 
-        async def refusing(asks: Asks, *given: Any) -> Any:
+        async def refusing(asks: PendingQuestions, *given: Any) -> Any:
             if refused.count(name) < 2 and (name == "get" or "delivered" in given):
                 refused.append(name)
                 raise StorageUnusable("The database is locked.")
             return await method(asks, *given)
 
-        monkeypatch.setattr(Asks, name, refusing)
+        monkeypatch.setattr(PendingQuestions, name, refusing)
 
     ledger = Ledger(tmp_path / "ledger")
     async with listing(tmp_path / "state", ledger, Fuse()) as (runner, asks):
@@ -318,10 +318,10 @@ async def test_questions_at_once_outlive_a_graceful_stop(tmp_path: Path) -> None
             known = await runner.all_of("local")
             task = known[0] if known else await runner.start("x", {}, ASKABLE)
             with anyio.fail_after(SECONDS):
-                while not (task.is_here and len(task.asks) == 2):
+                while not (task.is_here and len(task.open_requests) == 2):
                     await anyio.sleep(0.02)
                     task = await runner.find(task.id, "local")
-            names.append(sorted(task.asks))
+            names.append(sorted(task.open_requests))
     assert names == [["ask-1", "ask-2"]] * 2
 
 
@@ -345,10 +345,10 @@ async def shown_after_upgrade(state: Path, ledger: Ledger) -> dict[str, JsonObje
     async with running(state, in_file(ONCE)(ledger, Fuse())) as runner:
         (task,) = await runner.all_of("local")
         with anyio.fail_after(SECONDS):
-            while not (task.is_here and any("step" in task.row.asked[name] for name in task.asks)):
+            while not (task.is_here and any("step" in task.row.asked[name] for name in task.open_requests)):
                 await anyio.sleep(0.02)
                 task = await runner.find(task.id, "local")
-        asked = dict(task.asks)
+        asked = dict(task.open_requests)
         names = [name for name, item in task.row.asked.items() if "step" in item]
         await runner.answer(task, {name: {"action": "accept", "content": {"answer": "yes"}} for name in names})
         task = await answer_all(runner, task, ledger, Fuse())
@@ -363,10 +363,10 @@ def old_task(state: Path, ledger: Ledger, change: Callable[[JsonObject], JsonObj
     async def ask_and_die() -> None:
         async with running(state, in_file(ONCE)(ledger, Fuse())) as runner:
             task = await runner.start("x", {}, ASKABLE)
-            while not task.asks:
-                task = await runner.moved(task)
+            while not task.open_requests:
+                task = await runner.wait_for_change(task)
             with anyio.fail_after(SECONDS):
-                while not Task(await row_of(state)).asks:
+                while not Task(await row_of(state)).open_requests:
                     await anyio.sleep(0.02)
             die()
 
@@ -432,7 +432,7 @@ async def test_task_that_began_with_an_approved_call_is_not_approved_again_after
                 with anyio.fail_after(SECONDS):
                     while len(seen) == number:
                         (task,) = await runner.all_of("local")
-                        assert task.asks == {}
+                        assert task.open_requests == {}
                         await anyio.sleep(0.02)
     finally:
         await records.aclose()
@@ -448,7 +448,7 @@ async def test_open_question_of_an_old_task_counts_with_marked_lines_too(message
 
     async def save(task: Task) -> None:
         task.unsaved.clear()
-        task.touch()
+        task.notify()
 
     caller = TaskCaller(task, ASKABLE.client, save, ask_timeout_seconds=60, live_timeout_seconds=60)
     caller.resume(1)
@@ -456,7 +456,7 @@ async def test_open_question_of_an_old_task_counts_with_marked_lines_too(message
     async with anyio.create_task_group() as group:
         group.start_soon(caller.ask, {"method": "elicitation/create", "params": marked}, "/key")
         await anyio.wait_all_tasks_blocked()
-        assert sorted(task.asks) == shown
+        assert sorted(task.open_requests) == shown
         group.cancel_scope.cancel()
 
 
@@ -497,7 +497,7 @@ def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path)
     fails.touch()
     dies.touch()
     assert in_a_process(once)  # a person has it retried, it fails, and the process dies after it
-    assert in_a_process(once)  # the step begins anew, and is in doubt again
+    assert in_a_process(once)  # the step begins again, and is in doubt again
     assert in_a_process(once)  # a person has it retried
     assert ledger.effects.lines() == ["effect"] * 4
     doubts = [key for key, text in ledger.answered() if text.startswith("The gateway stopped")]
@@ -526,7 +526,7 @@ def test_retried_task_asks_about_a_step_in_doubt_anew(tmp_path: Path) -> None:
             task = await runner.find(task.id, "local")
             with anyio.fail_after(SECONDS):
                 while not task.is_over:
-                    task = await runner.moved(task)
+                    task = await runner.wait_for_change(task)
             return next(iter(names.values()))
 
     async def try_again() -> None:
@@ -539,7 +539,7 @@ def test_retried_task_asks_about_a_step_in_doubt_anew(tmp_path: Path) -> None:
     assert in_a_process(begin)
     first = anyio.run(decide, {"outcome": "skip"})
     anyio.run(try_again)
-    assert in_a_process(begin)  # the step runs anew, and its process dies
+    assert in_a_process(begin)  # the step runs again, and its process dies
     assert len(ledger.effects.lines()) == 2
     second = anyio.run(decide, {"outcome": "skip"})
     assert second != first

@@ -9,22 +9,22 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.agents.batch import Batch
-from gateway.chat.limits import LoopOptions
+from gateway.agents.batch import ToolBatch
+from gateway.chat.loop_options import LoopOptions
 from gateway.json_types import JsonObject
-from gateway.tasks.runner import CallTool
+from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.content import Content
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.functional import FunctionalWorkflow
 from gateway.workflows.functional_steps import RunContext, step
 from gateway.workflows.messages import WorkflowMessage
-from gateway.workflows.snapshots import give_back, take
+from gateway.workflows.snapshots import restore_snapshot, take_snapshot
+from gateway.workflows.workflow_context import WorkflowContext
 from tests.tasks.killing import Ended, Fuse, Ledger, Person, in_code, run_killed, tools
 from tests.workflows.scripted import ScriptedToolBox
 
@@ -118,9 +118,9 @@ async def test_messages_keep_their_order_over_a_checkpoint() -> None:
     built = WorkflowBuilder(start_executor=a).add_edge(a, b).build()
     sent = [WorkflowMessage("1", "a"), WorkflowMessage("2", "b"), WorkflowMessage("3", "a")]
     built.run_state.messages = list(sent)
-    checkpoint = await take(built)
+    checkpoint = await take_snapshot(built)
     built.run_state.messages = []
-    await give_back(built, checkpoint)
+    await restore_snapshot(built, checkpoint)
     assert [message.data for message in built.run_state.messages] == ["1", "2", "3"]
 
 
@@ -281,7 +281,7 @@ def batch_of_two(ledger: Ledger, fuse: Fuse) -> CallTool:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         (pay,) = await tools(ledger, fuse, {}).tools(["t/pay"])
         delays = {"a": 0.0, "b": 0.2} if fuse.kill_at is not None else {"a": 0.2, "b": 0.0}
-        batch = Batch(tools=[pay], ctx=ctx, options=LoopOptions(), middleware=[Slowly(delays)])
+        batch = ToolBatch(tools=[pay], ctx=ctx, options=LoopOptions(), middleware=[Slowly(delays)])
         calls = [Content.from_function_call(name, "pay", {"x": "same"}) for name in ("a", "b")]
         outcome = await batch.run(calls)
         fuse.event()

@@ -12,15 +12,17 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy
 from gateway.errors import TaskError
+from gateway.gate.pipeline import GateServices, SourceGate
+from gateway.gate.tool_rules import ToolRules
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
-from gateway.tasks.runner import CallTool
+from gateway.storage.state_folder import StateFolder
 from gateway.tasks.task import Task
-from gateway.telemetry.events import EventStream
+from gateway.tasks.task_executor import CallTool
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, ToolDefinition
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
-from gateway.tools.guard import GuardedTool, ToolGate
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
 from tests.tasks.test_durable import Death, ended, finish, only_task, start_and_die, ten_steps
 
@@ -56,8 +58,8 @@ def calls(journal: Journal, began: anyio.Semaphore | None) -> CallTool:
     async def call(name: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         _, policy, is_local, _ = ROWS[name]
         tool = Noted(name, journal, began)
-        gate = ToolGate.build(tool.definition, SourcePolicy.model_validate(policy), is_local=is_local)
-        guarded = GuardedTool(tool, exposed_name=name, source="up", policy=gate, limiter=None, events=EventStream())
+        rules = ToolRules.build(tool.definition, SourcePolicy.model_validate(policy), is_local=is_local)
+        guarded = GuardedTool(tool, rules, SourceGate("up", GateServices(EventStream())), exposed_name=name)
         outcome = await guarded.call(arguments, ctx)
         assert isinstance(outcome, Complete)
         return outcome
@@ -84,7 +86,7 @@ def test_after_a_kill_a_tool_runs_again_on_its_own_hint_only_where_the_operator_
             with anyio.fail_after(20):
                 for task in await runner.all_of("local"):
                     while task.status == "working":
-                        task = await runner.moved(task)
+                        task = await runner.wait_for_change(task)
                     found[task.tool] = task.status
             return found
 
@@ -119,7 +121,7 @@ def test_a_request_that_is_sent_again_after_a_kill_under_its_key_is_the_task_tha
             with anyio.fail_after(20):
                 task = await runner.find(kept.id, "local")
                 while not task.is_over:
-                    task = await runner.moved(task)
+                    task = await runner.wait_for_change(task)
             assert (await runner.start("tool", {"x": 1}, known_by("order 7"))).result == Complete.text("noted").result
             for tool, arguments in (("tool", {"x": 2}), ("other", {"x": 1})):
                 with pytest.raises(TaskError, match="used for another call"):
@@ -143,7 +145,7 @@ def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> 
         async with running(tmp_path, ten_steps(journal, death, repeatable=False)) as runner:
             task = await only_task(runner)
             task = await once_asked(runner, task)
-            ((key, request),) = task.asks.items()
+            ((key, request),) = task.open_requests.items()
             with questions.open("a") as file:
                 file.write(request["params"]["message"] + "\n")
             await runner.answer(task, {key: {"action": "accept", "content": {"outcome": "retry"}}})

@@ -14,13 +14,14 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.auth.keys import KeyStore
+from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal
 from gateway.errors import NotFound, PolicyDenied, StorageError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tasks.rights import KEY_GONE
-from gateway.tasks.runner import CallTool, TaskRunner
+from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
+from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from tests.fakes.nursery import Child
@@ -87,7 +88,7 @@ def steps(journal: Journal, after: Callable[[int], Awaitable[None]]) -> CallTool
 async def ended(runner: TaskRunner, task: Task) -> Task:
     with anyio.fail_after(20):
         while not task.is_over:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 
@@ -215,7 +216,7 @@ def terminate(process: Child) -> None:
 async def error_of(folder: Path, task_id: str) -> dict[str, Any]:
     """The error of a task that the gateway ended, as it is stored."""
     from gateway.storage.records import Records
-    from gateway.storage.state import StateFolder
+    from gateway.storage.state_folder import StateFolder
 
     records = Records(StateFolder(folder / "gateway-state"), audit_days=1)
     try:

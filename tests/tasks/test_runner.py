@@ -20,13 +20,13 @@ import pytest
 from gateway.config.models import TaskSettings
 from gateway.errors import NotFound, StorageError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
-from gateway.storage.names import DATABASE_FILE
+from gateway.storage.file_names import DATABASE_FILE
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
-from gateway.storage.tasks import TaskRows
+from gateway.storage.state_folder import StateFolder
+from gateway.storage.task_rows import TaskRows
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
-from gateway.tasks.tools import TaskTools
+from gateway.tasks.task_tools import TaskTools
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import CallContext, ClientProfile, DurablePort
 from tests.tasks.dying import running, steady
@@ -46,7 +46,7 @@ async def until(is_so: Callable[[], object]) -> None:
 async def ended(runner: TaskRunner, task: Task) -> Task:
     with anyio.fail_after(10):
         while not task.is_over:
-            task = await runner.moved(task)
+            task = await runner.wait_for_change(task)
     return task
 
 
@@ -112,8 +112,8 @@ class OneStep:
 async def doubt(runner: TaskRunner, answer: JsonObject | None = None) -> tuple[Task, str]:
     """The task once it asks about its step, with the text of the question, after an answer."""
     task = await taken_up(runner)
-    await until(lambda: task.asks)
-    ((key, request),) = task.asks.items()
+    await until(lambda: task.open_requests)
+    ((key, request),) = task.open_requests.items()
     if answer is not None:
         await runner.answer(task, {key: answer})
     return task, request["params"]["message"]
@@ -162,7 +162,7 @@ async def test_step_that_failed_is_not_in_doubt_and_keeps_the_count_of_its_retri
     async with running(tmp_path, step.call) as runner:  # nothing was done, so it begins as if for the first time
         task = await taken_up(runner)
         await until(lambda: step.runs == 2)
-        assert not task.asks
+        assert not task.open_requests
     step.fails, step.has_failed = True, False
     async with running(tmp_path, step.call) as runner:
         _, text = await doubt(runner, RETRY)
@@ -172,7 +172,7 @@ async def test_step_that_failed_is_not_in_doubt_and_keeps_the_count_of_its_retri
     async with running(tmp_path, step.call) as runner:
         task = await taken_up(runner)
         await until(lambda: step.runs == 4)
-        assert not task.asks
+        assert not task.open_requests
     async with running(tmp_path, step.call) as runner:
         _, text = await doubt(runner)
         assert text.startswith("The gateway stopped again (after 1 retry)")
@@ -235,14 +235,14 @@ async def test_call_that_became_a_task_is_left_to_the_next_process_at_a_stop(tmp
         return Complete.text(f"{tool} {arguments}")
 
     async with running(tmp_path, forever, settings=TaskSettings(inline_seconds=0.02)) as runner:
-        assert isinstance(await runner.attend("tool", {"a": 1}, CTX, work), Task)
+        assert isinstance(await runner.run_inline("tool", {"a": 1}, CTX, work), Task)
         assert runner.callers() == {"local"}
     assert runner.callers() == set()
     async with running(tmp_path, go_on) as runner:
         assert (await ended(runner, await taken_up(runner))).result == Complete.text("tool {'a': 1}").result
 
 
-@pytest.mark.parametrize("how", ["stopped", "cancelled", "not resumed", "attended"])
+@pytest.mark.parametrize("how", ["stopped", "cancelled", "not resumed", "inline"])
 async def test_cancelled_work_knows_whether_its_task_goes_on(how: str, tmp_path: Path) -> None:
     said, at_work = list[bool](), anyio.Event()
 
@@ -261,8 +261,8 @@ async def test_cancelled_work_knows_whether_its_task_goes_on(how: str, tmp_path:
 
     async with running(tmp_path, call) as runner:
         async with anyio.create_task_group() as client:
-            if how == "attended":
-                client.start_soon(partial(runner.attend, "tool", {}, CTX, work))
+            if how == "inline":
+                client.start_soon(partial(runner.run_inline, "tool", {}, CTX, work))
                 await at_work.wait()
                 client.cancel_scope.cancel()
             else:
@@ -312,7 +312,7 @@ async def test_task_that_is_taken_up_waits_for_its_tool_and_a_new_task_does_not(
 async def test_task_that_waits_for_its_turn_begins_when_another_ends(tmp_path: Path) -> None:
     async with running(tmp_path, forever, settings=TaskSettings(max_running_per_caller=1)) as runner:
         first, second = await runner.start("tool", {}, CTX), await runner.start("tool", {}, CTX)
-        assert (bool(second.row.admitted_at), second.message) == (False, "Waiting for its turn")
+        assert (bool(second.row.admitted_at), second.message) == (False, "Queued")
         await runner.cancel(first)
         await until(lambda: second.row.admitted_at)
         assert second.message == ""
@@ -344,16 +344,16 @@ async def test_answers_through_another_process_reach_their_questions_and_change_
 
     async with running(tmp_path, call, settings=TaskSettings(max_running_per_caller=1)) as one, steady(tmp_path, forever) as two:
         tasks = [await one.start(tool, {}, CTX) for tool in ("asks", "runs", "waits")]  # a task that asks makes room for the next
-        await until(lambda: tasks[0].asks and tasks[1].message == "at work")
+        await until(lambda: tasks[0].open_requests and tasks[1].message == "at work")
         for task in tasks:
             seen = await two.find(task.id, "local")
             assert not seen.is_here
             await two.answer(seen, {"other": YES})
         states = [(task.status, task.message) for task in tasks]
-        assert states == [("input_required", "at work"), ("working", "at work"), ("working", "Waiting for its turn")]
+        assert states == [("input_required", "at work"), ("working", "at work"), ("working", "Queued")]
         assert [bool(task.row.admitted_at) for task in tasks] == [True, True, False]
-        await two.answer(await two.find(tasks[0].id, "local"), dict.fromkeys(tasks[0].asks, YES))
-        await until(lambda: not tasks[0].asks)
+        await two.answer(await two.find(tasks[0].id, "local"), dict.fromkeys(tasks[0].open_requests, YES))
+        await until(lambda: not tasks[0].open_requests)
         assert tasks[0].status == "working"
 
 
@@ -364,9 +364,9 @@ async def test_answer_is_stored_when_it_is_given_and_wakes_the_task(tmp_path: Pa
 
     async with running(tmp_path, call) as runner:
         task = await runner.start("tool", {}, CTX)
-        await until(lambda: task.asks)
-        await runner.answer(task, dict.fromkeys(task.asks, YES))
-        assert (task.asks, task.status) == ({}, "working")
+        await until(lambda: task.open_requests)
+        await runner.answer(task, dict.fromkeys(task.open_requests, YES))
+        assert (task.open_requests, task.status) == ({}, "working")
         ((asked, status),) = await sql(tmp_path, "SELECT asked, status FROM tasks")
         assert '"answer"' in asked and status == "working"
 
@@ -387,11 +387,11 @@ async def test_question_is_shown_once_it_is_stored(tmp_path: Path) -> None:
             go.set()
             await until(lambda: task.row.asked)
             await anyio.sleep(0.3)
-            assert (task.asks, task.status, task.is_asking) == ({}, "working", True)
+            assert (task.open_requests, task.status, task.is_asking) == ({}, "working", True)
             database.execute("ROLLBACK")
-        await until(lambda: task.asks)
+        await until(lambda: task.open_requests)
         assert task.status == "input_required"
-        (name,) = task.asks
+        (name,) = task.open_requests
         await runner.answer(task, {name: YES})
         assert (await ended(runner, task)).status == "completed"
 
@@ -403,13 +403,13 @@ async def test_answer_that_could_not_be_stored_does_not_count(tmp_path: Path) ->
 
     async with steady(tmp_path, call) as runner:
         task = await runner.start("tool", {}, CTX)
-        await until(lambda: task.asks)
+        await until(lambda: task.open_requests)
         await sql(tmp_path, "CREATE TRIGGER full BEFORE UPDATE OF asked ON tasks BEGIN SELECT RAISE(ABORT, 'disk full'); END")
         with pytest.raises(StorageError, match="disk full"):
-            await runner.answer(task, dict.fromkeys(task.asks, YES))
-        assert len(task.asks) == 1
+            await runner.answer(task, dict.fromkeys(task.open_requests, YES))
+        assert len(task.open_requests) == 1
         await sql(tmp_path, "DROP TRIGGER full")
-        await runner.answer(task, {key: {"action": "decline"} for key in task.asks})
+        await runner.answer(task, {key: {"action": "decline"} for key in task.open_requests})
         task = await ended(runner, task)
     assert task.result == Complete.text("decline").result
 
@@ -420,8 +420,8 @@ async def test_first_answer_counts_where_two_processes_take_one(tmp_path: Path) 
 
     async with steady(tmp_path, call) as one, steady(tmp_path, forever) as two:
         task = await one.start("tool", {}, CTX)
-        await until(lambda: task.asks)
-        names = list(task.asks)
+        await until(lambda: task.open_requests)
+        names = list(task.open_requests)
         await two.answer(await two.find(task.id, "local"), {key: {"action": "decline"} for key in names})
         await one.answer(task, dict.fromkeys(names, YES))
         task = await ended(one, task)
@@ -436,7 +436,7 @@ async def test_task_that_another_process_took_is_found_there_and_no_longer_count
         await sql(tmp_path, "UPDATE tasks SET owner = 'another', message = 'there'")
         with anyio.fail_after(10):
             while task.is_here:
-                task = await runner.moved(task)
+                task = await runner.wait_for_change(task)
         assert (task.is_lost, runner.callers()) == (True, set())
         found = await runner.find(task.id, "local")
         assert (found.is_here, found.status, found.message) == (False, "working", "there")
@@ -539,7 +539,7 @@ async def test_answer_by_copy_of_a_task_is_heard_at_once_by_the_process_that_run
 
     async with steady(tmp_path, asks) as runner:
         task = await runner.start("x", {}, CTX)
-        await until(lambda: task.asks)
+        await until(lambda: task.open_requests)
         before = Task(dataclasses.replace(task.row))  # as a client that asked another process got it
-        await runner.answer(before, dict.fromkeys(before.asks, YES))
-        assert (await runner.find(task.id, "local")).asks == {}
+        await runner.answer(before, dict.fromkeys(before.open_requests, YES))
+        assert (await runner.find(task.id, "local")).open_requests == {}

@@ -1,4 +1,4 @@
-"""A process that is told to stop while its tasks work: what must not be done twice ends first, nothing more begins."""
+"""A process that stops while its tasks work: steps that must not run twice finish first, and nothing else begins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from tests.interaction.wire import over_http
@@ -71,7 +71,7 @@ async def test_a_step_that_must_not_be_done_twice_may_end_when_the_process_stops
         assert [task.status for task in await runner.all_of("local")] == ["working", "working"]
     async with running(tmp_path, work) as runner:
         for task in await runner.all_of("local"):
-            assert (await ended(runner, task)).status == "completed", task.asks
+            assert (await ended(runner, task)).status == "completed", task.open_requests
     assert sorted(work.journal.lines()) == ["first", "first", "second", "second"]
 
 
@@ -100,8 +100,8 @@ async def test_a_process_that_stops_does_not_wait_for_a_person(tmp_path: Path) -
 
     async with running(tmp_path, call) as runner:
         task = await runner.start("tool", {}, CTX)
-        while not task.asks:
-            await task.moved.wait()
+        while not task.open_requests:
+            await task.changed.wait()
         with anyio.fail_after(20):
             await runner.drain(1000)
 
@@ -162,4 +162,4 @@ async def test_a_question_answered_while_it_is_being_stored_leaves_no_task_that_
         assert await stored.save(task.row, owner=task.row.owner)
         [row] = await stored.all_of()
         await records.aclose()
-        assert (row.status, task.status, task.asks) == ("working", "working", {})
+        assert (row.status, task.status, task.open_requests) == ("working", "working", {})

@@ -45,7 +45,7 @@ async def test_tasks_wait_for_their_turn_by_the_limits_of_their_server_their_wor
                 arguments = {"of": "x"} if name == "up__job" else {"x": "x"}
                 made = (await wire.send("tools/call", name=name, arguments=arguments))["result"]
                 state = (await wire.send("tasks/get", taskId=made["taskId"]))["result"]
-                waits[name] += state.get("statusMessage") == "Waiting for its turn"
+                waits[name] += state.get("statusMessage") == "Queued"
             # Of six that the caller may have running: one, one, two, and so two of the last.
             assert waits == {"up__job": 1, "workflow__counted": 1, "workflow__paced": 1, "workflow__free": 2}
             listed = (await wire.send("tasks/get", taskId=made["taskId"]))["result"]

@@ -12,8 +12,8 @@ import pytest
 
 from gateway.config.policies import SourcePolicy
 from gateway.json_types import JsonObject
-from gateway.tasks.runner import CallTool
 from gateway.tasks.task import Task
+from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext, ClientProfile
 from gateway.tools.function import FunctionTool
@@ -78,10 +78,10 @@ def graph(text: str, journal: Journal, *, dies: bool) -> CallTool:
 
 
 async def asked_or_over(runner: Any, task: Task) -> Task:
-    """The task when a question of it is open, or when it is over."""
+    """Return the task when it has an open question or has ended."""
     with anyio.fail_after(20):
-        while not (task.is_over or task.asks):
-            task = await runner.moved(task)
+        while not (task.is_over or task.open_requests):
+            task = await runner.wait_for_change(task)
     return task
 
 
@@ -106,17 +106,17 @@ def test_a_workflow_killed_at_its_question_and_after_the_answer_asks_once_and_re
     async def answer_and_die() -> None:
         async with running(tmp_path, graph(text, journal, dies=True)) as runner:
             (task,) = await runner.all_of("local")
-            await runner.answer(task, {key: {"action": "accept", "content": {"answer": "42"}} for key in task.asks})
+            await runner.answer(task, {key: {"action": "accept", "content": {"answer": "42"}} for key in task.open_requests})
             with anyio.fail_after(20):
                 while not task.is_over:
-                    task = await runner.moved(task)
+                    task = await runner.wait_for_change(task)
 
     async def finish() -> Task:
         async with running(tmp_path, graph(text, journal, dies=False)) as runner:
             (task,) = await runner.all_of("local")
             task = await asked_or_over(runner, task)
-            if task.asks:  # a handoff goes on until the person has nothing more to say
-                await runner.answer(task, {key: {"action": "accept", "content": {}} for key in task.asks})
+            if task.open_requests:  # a handoff goes on until the person has nothing more to say
+                await runner.answer(task, {key: {"action": "accept", "content": {}} for key in task.open_requests})
             return await asked_or_over(runner, await runner.find(task.id, "local"))
 
     assert in_a_process(ask_and_die) == signal.SIGKILL
@@ -184,7 +184,7 @@ def test_a_function_with_steps_killed_at_its_question_and_in_a_step_repeats_that
     async def answer_and_die() -> None:
         async with running(tmp_path, in_steps(journal, dies=True)) as runner:
             (task,) = await runner.all_of("local")
-            await runner.answer(task, {key: {"action": "accept", "content": {"by": "Ada"}} for key in task.asks})
+            await runner.answer(task, {key: {"action": "accept", "content": {"by": "Ada"}} for key in task.open_requests})
             await asked_or_over(runner, await runner.find(task.id, "local"))
 
     async def finish() -> Task:

@@ -1,4 +1,4 @@
-"""OpenTelemetry providers that keep what they get; set up once, because a process can only have one set."""
+"""OpenTelemetry providers that record exported data; set up once, because a process can have only one set."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gateway import disable_instrumentation, enable_instrumentation
 
 
 class Switched(trace.NoOpTracerProvider):
-    """The process's provider: it records while a test wants that; for the tests of other folders there is none."""
+    """The process's tracer provider: records while a test needs it and discards spans of other tests."""
 
     def __init__(self, inner: TracerProvider) -> None:
         self.inner = inner
@@ -29,7 +29,7 @@ class Switched(trace.NoOpTracerProvider):
 
 
 class SwitchedTracer(trace.Tracer):
-    """Kept by whoever asked for it, as long as the process."""
+    """A tracer that modules may cache for the whole process."""
 
     def __init__(self, provider: Switched, inner: trace.Tracer) -> None:
         self._provider = provider
@@ -45,22 +45,22 @@ class SwitchedTracer(trace.Tracer):
 
 @dataclass
 class Recorded:
-    """What was exported."""
+    """The exported data."""
 
     exporter: InMemorySpanExporter
     reader: InMemoryMetricReader
     switch: Switched
 
     def spans(self) -> dict[str, ReadableSpan]:
-        """Finished spans by name; of several with one name the last."""
+        """Return finished spans by name; the last one of each name."""
         return {span.name: span for span in self.exporter.get_finished_spans()}
 
     def points(self, name: str) -> list[tuple[Mapping[str, Any], float, int]]:
-        """Labels, sum and count of a histogram since metrics were last asked for."""
+        """Return labels, sum and count of a histogram since metrics were last read."""
         return self.all_points().get(name, [])
 
     def all_points(self) -> dict[str, list[tuple[Mapping[str, Any], float, int]]]:
-        """Labels, sum and count of each metric since they were last asked for; of a counter its value and 1."""
+        """Return labels, sum and count of each metric since they were last read; for a counter its value and 1."""
         data = self.reader.get_metrics_data()
         found: dict[str, list[tuple[Mapping[str, Any], float, int]]] = {}
         for metric in (m for r in data.resource_metrics for s in r.scope_metrics for m in s.metrics) if data else ():

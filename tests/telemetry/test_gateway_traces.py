@@ -1,4 +1,4 @@
-"""A gateway that is told to export traces: one trace from the client's request to the upstream server's answer."""
+"""A gateway that exports traces: one trace from the client's request to the upstream server's response."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.proto.trace.v1.trace_pb2 import Span
 
+from tests.architecture.sources import ROOT
 from tests.fakes.nursery import sooner
 from tests.fakes.openai_server import openai_server
-from tests.house.sources import ROOT
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = f"00-{TRACE}-b7ad6b7169203331-01"
@@ -60,7 +60,7 @@ def answer(line: str) -> Any:
 
 @dataclass
 class Collector:
-    """An OTLP endpoint: what was exported, decoded."""
+    """An OTLP endpoint that decodes exported data."""
 
     url: str
     bodies: dict[str, list[bytes]] = field(default_factory=lambda: {"/v1/traces": [], "/v1/metrics": []})
@@ -70,7 +70,7 @@ class Collector:
         return [s for request in decoded for r in request.resource_spans for scope in r.scope_spans for s in scope.spans]
 
     def points(self) -> dict[str, list[dict[str, str]]]:
-        """Labels of every data point, by metric."""
+        """Return the labels of every data point by metric."""
         found: dict[str, list[dict[str, str]]] = {}
         for request in [ExportMetricsServiceRequest.FromString(body) for body in self.bodies["/v1/metrics"]]:
             for metric in (m for r in request.resource_metrics for scope in r.scope_metrics for m in scope.metrics):
@@ -91,7 +91,7 @@ def collector() -> Generator[Collector]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """Silent."""
+            """Log nothing."""
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -142,7 +142,7 @@ def test_a_clients_trace_goes_on_at_the_upstream_server(tmp_path: Path, is_on: b
 
 @pytest.mark.requirement("OT1")
 @pytest.mark.timeout(60)
-def test_a_collector_gets_one_trace_of_all_parts_and_the_durations_and_nothing_of_what_was_said(tmp_path: Path) -> None:
+def test_collector_gets_one_trace_without_content(tmp_path: Path) -> None:
     (tmp_path / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
     (tmp_path / "scout.agent.md").write_text(AGENT, encoding="utf-8")
     (tmp_path / "tour.workflow.yaml").write_text(WORKFLOW, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What `gateway.observability` offers beside the switch: layers for agents of one's own, names of attributes, spans of MCP clients."""
+"""Other parts of `gateway.observability`: layers for custom agents, attribute names, spans of MCP clients."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.requirement("OT1")
 
 
 class Echo(BaseAgent):
-    """An agent of another kind."""
+    """An agent that does not extend Moongate's classes."""
 
     def run(self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **kwargs: Any) -> Any:
         text = messages if isinstance(messages, str) else messages[-1].text
@@ -58,7 +58,7 @@ class Echo(BaseAgent):
 
 
 class Traced(AgentTelemetryLayer, AgentMiddlewareLayer, Echo):
-    """Put together as agent-framework's agents are."""
+    """An agent composed like agent-framework's agents."""
 
     AGENT_PROVIDER_NAME = "mine"
 
@@ -94,9 +94,9 @@ async def test_an_agent_of_ones_own_gets_a_span_for_each_run_from_the_layer(stre
     assert "SECRET" not in failed.to_json()
 
 
-async def test_the_layer_costs_nothing_where_telemetry_is_off_and_adds_nothing_to_an_agent_that_has_spans(recorded: Recorded) -> None:
+async def test_layer_adds_nothing_if_off_or_already_traced(recorded: Recorded) -> None:
     class Both(AgentTelemetryLayer, Agent):
-        """Traced twice, if nobody looks."""
+        """An agent with two layers that could trace each run twice."""
 
     await answer_of(Both(ScriptedChatClient(["hi"]), name="twice"), stream=False)
     assert [span.name for span in recorded.exporter.get_finished_spans()] == ["chat scripted", "invoke_agent twice"]
@@ -107,7 +107,7 @@ async def test_the_layer_costs_nothing_where_telemetry_is_off_and_adds_nothing_t
 
 async def test_a_client_with_layers_among_its_bases_is_traced_once(recorded: Recorded) -> None:
     class Layered(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], ScriptedChatClient):
-        """As agent-framework's clients are put together."""
+        """A client composed like agent-framework's clients."""
 
     await answer_of(Agent(Layered(["hi"]), name="once"), stream=False)
     assert [span.name for span in recorded.exporter.get_finished_spans()] == ["chat scripted", "invoke_agent once"]
@@ -168,7 +168,7 @@ def test_names_of_attributes_are_the_words_that_are_exported() -> None:
     assert len({member.value for member in OtelAttr}) == len(OtelAttr)
 
 
-def test_a_span_around_a_request_to_a_server_is_made_by_hand_where_the_client_is_ones_own(recorded: Recorded) -> None:
+def test_custom_client_creates_its_own_span(recorded: Recorded) -> None:
     with create_mcp_client_span("tools/call", "search", {"mcp.session.id": "s"}) as span:
         set_mcp_span_error(span, "tool_error", "no such page")
     with pytest.raises(ValueError), create_mcp_client_span("initialize"):

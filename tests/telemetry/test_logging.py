@@ -1,4 +1,4 @@
-"""The log on stderr: one line per event, nothing forged, nothing secret, stdout untouched."""
+"""The log on stderr: one line per event, no forged lines, no secrets, nothing on stdout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What has the form of a secret is masked; ordinary texts stay as they are."""
+"""Text that has the form of a secret is masked; ordinary text is not changed."""
 
 from __future__ import annotations
 

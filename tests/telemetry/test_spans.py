@@ -1,4 +1,4 @@
-"""Spans and metrics of runs, model calls and tool calls, in the words of the GenAI conventions."""
+"""Spans and metrics of runs, model calls and tool calls, following the GenAI conventions."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ async def test_layer_traces_embeddings_of_a_client_of_ones_own(recorded: Recorde
             return GeneratedEmbeddings([Embedding([1.0]) for _ in values], usage={"input_token_count": 3})
 
     class Traced(EmbeddingTelemetryLayer, Ones):
-        """Put together as agent-framework's embedding clients are."""
+        """A client composed like agent-framework's embedding clients."""
 
     assert len(await Traced(otel_provider_name="mine").get_embeddings(["a", "b"])) == 2
     span = recorded.spans()["embeddings ones"].attributes or {}

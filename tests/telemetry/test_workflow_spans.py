@@ -15,7 +15,7 @@ pytestmark = pytest.mark.requirement("OT1", "WF6")
 
 
 class Adds(Executor):
-    """Sends the text on with a mark."""
+    """Sends the text with a mark appended."""
 
     @handler
     async def add(self, text: str, ctx: WorkflowContext[str]) -> None:
@@ -41,7 +41,7 @@ class Ends(Executor):
 
 
 class Joins(Executor):
-    """Yields what several sent."""
+    """Yields texts of several senders."""
 
     @handler
     async def join(self, texts: list[str], ctx: WorkflowContext[str, str]) -> None:
@@ -49,7 +49,7 @@ class Joins(Executor):
 
 
 def told(recorded: Recorded, *, below: str = "") -> list[ReadableSpan]:
-    """Spans in the order they began, those whose names begin so."""
+    """Return spans whose names have this prefix, in order of their start."""
     found = sorted(recorded.exporter.get_finished_spans(), key=lambda span: span.start_time or 0)
     return [span for span in found if span.name.startswith(below)]
 
@@ -68,7 +68,7 @@ def linked(span: ReadableSpan, recorded: Recorded) -> list[str]:
     return [names[link.context.span_id] for link in span.links]
 
 
-async def test_a_run_is_told_by_its_steps_edges_and_messages_and_what_a_message_caused_is_linked_to_it(recorded: Recorded) -> None:
+async def test_run_has_linked_spans_of_steps_edges_and_messages(recorded: Recorded) -> None:
     first, last = Adds("first"), Ends("last")
     built = WorkflowBuilder(start_executor=first, name="flow", description="Goes on.").add_edge(first, last).build()
     await built.run("x")
@@ -148,7 +148,7 @@ async def test_why_an_edge_let_a_message_go_nowhere_is_told(why: str, recorded: 
 
 
 class Numbers(Executor):
-    """Sends texts or numbers, of which its neighbour takes texts."""
+    """Sends strings or numbers to an executor that accepts strings."""
 
     @handler
     async def count(self, text: str, ctx: WorkflowContext[str | int]) -> None:

@@ -62,7 +62,7 @@ async def run(function: FunctionTool[..., Any], **arguments: Any) -> Complete:
 
 
 @pytest.mark.requirement("TL1")
-async def test_the_schema_comes_from_signature_docstring_and_annotations() -> None:
+async def test_schema_is_read_from_signature_docstring_and_annotations() -> None:
     @tool
     def convert(
         value: float,
@@ -104,7 +104,7 @@ async def test_the_schema_comes_from_signature_docstring_and_annotations() -> No
     assert convert(1.0, Unit.METRE) == "1.00 m None"
 
 
-async def test_settings_of_the_decorator_replace_what_the_function_says() -> None:
+async def test_decorator_settings_override_function() -> None:
     @tool(name="shout", description="Louder.", annotations={"readOnlyHint": True}, task="optional")
     def speak(text: str) -> str:
         """Say it."""
@@ -115,7 +115,7 @@ async def test_settings_of_the_decorator_replace_what_the_function_says() -> Non
     assert definition.annotations == {"readOnlyHint": True}
 
 
-async def test_a_description_may_sit_in_a_default_field_or_in_a_param_line_of_the_docstring() -> None:
+async def test_parameter_description_from_field_or_docstring() -> None:
     @tool
     def search(query: str, limit: int = Field(default=5, description="How many.")) -> str:
         """Search.
@@ -151,7 +151,7 @@ async def test_parameters_may_have_any_name(form: str) -> None:
 
 
 @pytest.mark.requirement("TL13")
-async def test_a_context_parameter_is_filled_in_hidden_and_marks_the_tool_as_asking() -> None:
+async def test_context_parameter_is_hidden_and_marks_tool_as_asking() -> None:
     @tool
     async def who(greeting: str, call: CallContext) -> str:
         return f"{greeting} {call.principal.id}"
@@ -163,7 +163,7 @@ async def test_a_context_parameter_is_filled_in_hidden_and_marks_the_tool_as_ask
         await who.call({"greeting": "hi", "call": {"principal": "root"}}, CTX)
 
 
-async def test_a_sync_function_runs_in_a_worker_thread_and_an_async_one_does_not() -> None:
+async def test_sync_function_runs_in_worker_thread() -> None:
     @tool
     def sync_ident() -> int:
         return threading.get_ident()
@@ -176,7 +176,7 @@ async def test_a_sync_function_runs_in_a_worker_thread_and_an_async_one_does_not
     assert (await run(async_ident)).as_text() == str(threading.get_ident())
 
 
-async def test_a_sync_function_can_report_progress_from_its_thread() -> None:
+async def test_sync_function_reports_progress_from_its_thread() -> None:
     seen: list[float] = []
 
     class Listener:
@@ -197,7 +197,7 @@ async def test_a_sync_function_can_report_progress_from_its_thread() -> None:
     assert seen == [1.0]
 
 
-async def test_callables_and_partials_are_functions_too() -> None:
+async def test_callables_and_partials_are_functions() -> None:
     class Adder:
         async def __call__(self, a: int, b: int = 1) -> int:
             return a + b
@@ -250,7 +250,7 @@ async def test_other_results_become_text() -> None:
     assert give.definition.output_schema is None
 
 
-async def test_an_outcome_is_returned_as_it_is() -> None:
+async def test_outcome_is_returned_unchanged() -> None:
     outcome = InputRequired({"q": {"method": "roots/list", "params": {}}})
 
     @tool
@@ -262,7 +262,7 @@ async def test_an_outcome_is_returned_as_it_is() -> None:
 
 
 @pytest.mark.requirement("TL7")
-async def test_unexpected_exception_is_a_fixed_text_inside_an_agent_and_kept_as_the_cause() -> None:
+async def test_unexpected_exception_has_fixed_text_in_agent() -> None:
     @tool
     def boom() -> str:
         raise RuntimeError("the password is hunter2")
@@ -284,7 +284,7 @@ async def test_unexpected_exception_is_a_fixed_text_inside_an_agent_and_kept_as_
         (False, CTX, "."),
     ],
 )
-async def test_exception_text_reaches_callers_and_models_where_it_is_switched_on(setting: bool | None, ctx: CallContext, said: str) -> None:
+async def test_exception_text_is_shown_if_switched_on(setting: bool | None, ctx: CallContext, said: str) -> None:
     @tool(include_detailed_errors=setting)
     async def boom() -> str:
         raise RuntimeError("disk full")
@@ -294,7 +294,7 @@ async def test_exception_text_reaches_callers_and_models_where_it_is_switched_on
     assert str(caught.value) == f"Function 'boom' failed{said}"
 
 
-async def test_an_error_of_ours_passes_unchanged() -> None:
+async def test_gateway_error_is_raised_unchanged() -> None:
     error = NotFound("page", "x")
 
     @tool
@@ -306,7 +306,7 @@ async def test_an_error_of_ours_passes_unchanged() -> None:
     assert caught.value is error
 
 
-async def test_a_function_that_exits_does_not_take_the_gateway_with_it() -> None:
+async def test_system_exit_of_function_is_a_failure() -> None:
     @tool
     def leave() -> str:
         raise SystemExit(3)
@@ -315,7 +315,7 @@ async def test_a_function_that_exits_does_not_take_the_gateway_with_it() -> None
         await leave.call({}, CTX)
 
 
-async def test_a_result_that_is_not_what_was_annotated_is_a_failure() -> None:
+async def test_result_of_wrong_type_is_a_failure() -> None:
     @tool
     def lie() -> Point:
         return {"x": "far"}  # pyright: ignore[reportReturnType]  # the point of the test
@@ -325,7 +325,7 @@ async def test_a_result_that_is_not_what_was_annotated_is_a_failure() -> None:
 
 
 @pytest.mark.requirement("TL8")
-async def test_arguments_that_do_not_fit_are_named_and_their_values_are_not_shown() -> None:
+async def test_invalid_arguments_are_named_without_values() -> None:
     @tool
     def f(count: int, point: Point) -> str:
         return "never"
@@ -340,7 +340,7 @@ async def test_arguments_that_do_not_fit_are_named_and_their_values_are_not_show
     assert "hunter2" not in text
 
 
-async def test_cancellation_does_not_wait_for_a_blocked_thread() -> None:
+async def test_cancellation_does_not_wait_for_blocked_thread() -> None:
     release = threading.Event()
     started = threading.Event()
 
@@ -361,7 +361,7 @@ async def test_cancellation_does_not_wait_for_a_blocked_thread() -> None:
 
 
 @pytest.mark.requirement("TL1")
-async def test_a_tool_without_a_function_is_only_declared() -> None:
+async def test_tool_without_function_is_only_declared() -> None:
     schema: JsonObject = {"type": "object", "properties": {"file": {"type": "string"}}}
     declared = FunctionTool[..., Any](None, name="open_file", description="Opens a file in the editor.", schema=schema)
     assert declared.declaration_only
@@ -372,7 +372,7 @@ async def test_a_tool_without_a_function_is_only_declared() -> None:
 
 
 @pytest.mark.requirement("TL1")
-async def test_a_schema_may_be_given_as_a_model_or_as_json_schema() -> None:
+async def test_explicit_schema_is_model_or_json_schema() -> None:
     def place(**values: Any) -> str:
         return json.dumps(values)
 
@@ -387,7 +387,7 @@ async def test_a_schema_may_be_given_as_a_model_or_as_json_schema() -> None:
 
 
 @pytest.mark.requirement("TL8", "DE1")
-async def test_arguments_are_checked_by_a_json_schema_that_was_given_instead_of_types() -> None:
+async def test_explicit_json_schema_validates_arguments() -> None:
     def place(**_: Any) -> str:
         return "placed"
 
@@ -401,7 +401,7 @@ async def test_arguments_are_checked_by_a_json_schema_that_was_given_instead_of_
     assert (await run(unusable, count="any")).as_text() == "placed"
 
 
-async def test_keyword_rest_of_a_function_is_neither_published_nor_filled() -> None:
+async def test_var_keyword_parameter_is_not_published() -> None:
     def place(item: str, **rest: Any) -> str:
         return f"{item} {rest}"
 
@@ -410,7 +410,7 @@ async def test_keyword_rest_of_a_function_is_neither_published_nor_filled() -> N
     assert (await run(placed, item="tea")).as_text() == "tea {}"
 
 
-async def test_a_signature_that_cannot_be_described_is_a_type_error_naming_the_function_and_the_reason() -> None:
+async def test_unsupported_signature_raises_type_error() -> None:
     def many(*things: str) -> str:
         return ""
 
@@ -426,13 +426,13 @@ async def test_a_signature_that_cannot_be_described_is_a_type_error_naming_the_f
         assert function.__name__ in str(caught.value)
 
 
-def test_a_name_that_is_no_tool_name_is_refused() -> None:
+def test_invalid_tool_name_is_refused() -> None:
     with pytest.raises(ValueError, match="not a tool name"):
         FunctionTool[..., None](lambda: None)
 
 
 @pytest.mark.requirement("TL13")
-def test_two_parameters_cannot_both_take_the_context() -> None:
+def test_two_context_parameters_are_refused() -> None:
     def ask(first: CallContext, second: CallContext) -> str:
         return ""
 
@@ -441,7 +441,7 @@ def test_two_parameters_cannot_both_take_the_context() -> None:
 
 
 @pytest.mark.requirement("TL13")
-def test_two_different_tools_of_one_name_are_a_value_error_and_the_same_one_twice_is_not() -> None:
+def test_two_tools_of_one_name_raise_value_error() -> None:
     @tool(name="x")
     def one() -> str:
         return ""

@@ -35,7 +35,7 @@ async def load(folder: Path, *modules: str, seconds: float = 30) -> tuple[list[s
         return [item.definition.name for item in await source.tools()], [str(p) for p in source.problems], source
 
 
-async def test_tools_come_in_the_order_of_modules_and_definitions(tmp_path: Path) -> None:
+async def test_tools_are_in_order_of_modules_and_definitions(tmp_path: Path) -> None:
     write(tmp_path, "fs_b.py", "@tool\ndef zeta() -> str: return 'z'\n@tool\ndef alpha() -> str: return 'a'\ndef plain(): ...\n")
     write(tmp_path, "fs_pkg/__init__.py", "")
     write(tmp_path, "fs_pkg/more.py", "@tool(name='renamed')\nasync def beta(x: int) -> int: return x + 1\n")
@@ -49,7 +49,7 @@ async def test_tools_come_in_the_order_of_modules_and_definitions(tmp_path: Path
     assert outcome.as_text() == "2"
 
 
-async def test_a_broken_module_is_reported_with_the_fix_and_the_others_load(tmp_path: Path) -> None:
+async def test_broken_module_is_reported_and_others_load(tmp_path: Path) -> None:
     write(tmp_path, "fs_good.py", "@tool\ndef ok() -> str: return 'ok'\n")
     write(tmp_path, "fs_raises.py", "raise RuntimeError('no database')\n")
     write(tmp_path, "fs_exits.py", "raise SystemExit(1)\n")
@@ -64,7 +64,7 @@ async def test_a_broken_module_is_reported_with_the_fix_and_the_others_load(tmp_
     assert "decorate one" in problems[4]
 
 
-async def test_an_import_that_hangs_is_given_up(tmp_path: Path) -> None:
+async def test_hanging_import_is_abandoned(tmp_path: Path) -> None:
     write(tmp_path, "fs_gate.py", "import threading\ndone = threading.Event()\n")
     write(tmp_path, "fs_hangs.py", "import fs_gate\nfs_gate.done.wait(20)\n")
     write(tmp_path, "fs_fine.py", "@tool\ndef ok() -> str: return 'ok'\n")
@@ -76,7 +76,7 @@ async def test_an_import_that_hangs_is_given_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("TL13")
-async def test_two_functions_of_one_name_are_reported_naming_both_modules_and_the_first_is_kept(tmp_path: Path) -> None:
+async def test_first_of_two_functions_of_one_name_is_kept(tmp_path: Path) -> None:
     write(tmp_path, "fs_one.py", "@tool\ndef same() -> str: return 'one'\n")
     write(tmp_path, "fs_two.py", "from fs_one import same as shared\n@tool\ndef same() -> str: return 'two'\n")
     names, problems, _ = await load(tmp_path, "fs_one", "fs_two")
@@ -84,7 +84,7 @@ async def test_two_functions_of_one_name_are_reported_naming_both_modules_and_th
     assert problems == ["fs_two: tool 'same' is already defined in 'fs_one'; rename one with @tool(name=…)."]
 
 
-async def test_a_function_that_cannot_be_described_or_run_is_left_out(tmp_path: Path) -> None:
+async def test_undescribable_function_is_left_out(tmp_path: Path) -> None:
     write(
         tmp_path,
         "fs_odd.py",

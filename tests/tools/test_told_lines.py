@@ -3,7 +3,7 @@
 from gateway.tools.told_lines import Sentences
 
 
-async def test_repeated_lines_are_told_once() -> None:
+async def test_repeated_lines_are_reported_once() -> None:
     sentences = Sentences()
     assert sentences.add("Looking.\nLooking.\n\nLooking.\nFound.\n") == "Looking.\n\nFound."
     assert sentences.add("Found.\nDone") == "", "the last report was less than half a second ago"

@@ -1,4 +1,4 @@
-"""Every kind of content: made by its factory, through JSON, and joined from the parts of a stream."""
+"""Contents of every type: factories, JSON form, and joining of streamed parts."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_data_uri_is_data_by_its_own_media_type(uri: str, kind: str, media_typ
 
 
 @pytest.mark.requirement("AP1")
-def test_only_a_request_for_an_approval_can_be_answered_and_the_answer_carries_its_call() -> None:
+def test_only_an_approval_request_can_be_answered() -> None:
     answer = Content.from_function_approval_request("a", CALL).to_function_approval_response(False)
     assert (answer.type, answer.id, answer.approved, answer.function_call) == ("function_approval_response", "a", False, CALL)
     with pytest.raises(ContentError, match="function_approval_request"):

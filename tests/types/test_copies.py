@@ -22,7 +22,7 @@ from gateway.types.annotations import add_usage
 
 
 class Raw:
-    """What cannot be copied, such as an open connection."""
+    """An object that cannot be copied, such as an open connection."""
 
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError("not to be copied")

@@ -1,4 +1,4 @@
-"""Forms that the documents let callers pass: dicts and texts as contents, `datetime` values, and what joined contents keep."""
+"""Forms in which callers may pass contents and times: dicts, strings, `datetime`; and what joined contents keep."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_update_makes_contents_of_dicts_and_texts(kind: Any, contents: Any) -> N
 
 @pytest.mark.requirement("TY4", "TY5")
 def test_types_of_an_update_let_texts_and_dicts_in() -> None:
-    """A type checker reads this; `make types` fails if the parameter is narrower than what works."""
+    """Checked by `make types`, which fails if the parameter's type is narrower than the accepted values."""
     chat = ChatResponseUpdate(contents=[{"type": "text", "text": "hi"}, "ho"], created_at=MOMENT)
     agent = AgentResponseUpdate(contents=({"type": "text", "text": "hi"},), created_at=MOMENT)
     kept = [Content.from_text("a")]

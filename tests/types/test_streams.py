@@ -1,4 +1,4 @@
-"""`ResponseStream`: hooks, maps and what happens when reading ends early or fails."""
+"""`ResponseStream`: hooks, mapping, and reading that ends early or fails."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ async def test_hooks_see_each_part_then_the_cleanup_then_the_whole_once(iterated
 
 
 @pytest.mark.requirement("CL3")
-async def test_a_mapped_stream_gives_other_parts_and_runs_the_hooks_of_the_inner_one() -> None:
+async def test_mapped_stream_runs_the_inner_hooks() -> None:
     wholes: list[int] = []
     inner = stream_of().with_result_hook(wholes.append)
     outer = inner.map(str, lambda parts: "".join(parts))
@@ -53,7 +53,7 @@ async def test_a_mapped_stream_gives_other_parts_and_runs_the_hooks_of_the_inner
 
 
 @pytest.mark.requirement("CL3", "AG3")
-async def test_a_stream_made_from_an_awaitable_starts_when_it_is_read_and_keeps_its_own_whole() -> None:
+async def test_stream_from_an_awaitable_starts_on_first_read() -> None:
     started: list[bool] = []
 
     async def later() -> ResponseStream[int, int]:

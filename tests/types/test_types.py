@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
-from gateway.types.arguments import read_arguments
+from gateway.types.call_arguments import read_arguments
 from gateway.types.responses import add_usage, last_text
 
 
@@ -29,7 +29,7 @@ def test_a_kind_nobody_knows_survives_a_round_trip() -> None:
 
 
 @pytest.mark.requirement("TY3")
-def test_a_function_result_keeps_the_exception_apart_from_what_the_model_sees() -> None:
+def test_function_result_hides_its_exception_from_the_model() -> None:
     content = Content.from_function_result("c1", "Error: Function failed.", "RuntimeError('secret')")
     assert (content.call_id, content.result, content.exception) == ("c1", "Error: Function failed.", "RuntimeError('secret')")
 
@@ -40,7 +40,7 @@ def test_call_arguments_are_read_as_an_object(written: str, read: dict[str, int]
 
 
 @pytest.mark.parametrize("written", ["[1]", "{", "null"])
-def test_call_arguments_that_are_no_object_are_shown_raw_and_nothing_is_called_with_them(written: str) -> None:
+def test_arguments_that_are_not_an_object_are_shown_raw(written: str) -> None:
     raw = written if written == "{" else json.loads(written)
     assert Content.from_function_call("c", "f", written).parse_arguments() == {"raw": raw}
     with pytest.raises(ValueError):

@@ -310,7 +310,7 @@ def test_without_oauth_nothing_of_it_is_imported(tmp_path: Path) -> None:
         "async def main():\n"
         "    async with Gateway.from_config(load_config('gateway.json', {})): pass\n"
         "anyio.run(main)\n"
-        "heavy = ('gateway.upstream.oauth', 'gateway.egress.guarded', 'mcp.client.auth.utils', 'keyring')\n"
+        "heavy = ('gateway.upstream.oauth', 'gateway.egress.guarded_fetch', 'mcp.client.auth.utils', 'keyring')\n"
         "print([m for m in sys.modules if m.startswith(heavy)])"
     )
     write_config(tmp_path, {"mcpServers": {}})

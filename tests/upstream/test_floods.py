@@ -10,9 +10,9 @@ import anyio
 import pytest
 
 from gateway.config.models import HttpServer
-from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.context import CallContext
-from gateway.upstream.exchange import open_exchange
+from gateway.json_types import JsonObject
+from gateway.upstream.carriers.base import OutgoingRequest
+from gateway.upstream.carriers.http_carrier import open_http_carrier
 from gateway.upstream.pipe import LINES_AT_ONCE, ChildLog, Pipe
 from tests.fakes.streams import streams
 
@@ -97,9 +97,6 @@ async def test_events_of_one_stream_are_taken_over_many_turns() -> None:
     turns, seen = Turns(), dict[int, int]()
     reported: list[float] = []
 
-    async def hear(method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        raise AssertionError(method)
-
     def progress(value: float, total: float | None, message: str | None) -> None:
         reported.append(value)
         seen[turns.count] = seen.get(turns.count, 0) + 1
@@ -109,12 +106,12 @@ async def test_events_of_one_stream_are_taken_over_many_turns() -> None:
     messages.append({"jsonrpc": "2.0", "id": 1, "result": {"content": []}})
     events = "".join(f"data: {json.dumps(message)}\n\n" for message in messages).encode()
     async with streaming(events) as url:
-        exchange = open_exchange("up", HttpServer(type="http", url=url), None, max_body_bytes=1 << 20)
-        assert exchange is not None
+        carrier = open_http_carrier("up", HttpServer(type="http", url=url), None, max_body_bytes=1 << 20)
+        assert carrier is not None
         turns.run()
         with anyio.fail_after(SECONDS):
-            assert await exchange.request("tools/call", {}, (), hear, progress) == {"content": []}
+            assert await carrier.request(OutgoingRequest("tools/call", {}, None, (), is_modern=True, progress=progress)) == {"content": []}
         turns.stop()
-        exchange.close()
+        carrier.close()
     assert reported == list(range(MANY))
     assert max(seen.values()) <= LINES_AT_ONCE

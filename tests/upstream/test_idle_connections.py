@@ -67,7 +67,7 @@ def counting() -> Generator[tuple[Counting, str]]:
 async def test_connections_that_nothing_uses_any_more_are_closed_and_one_in_use_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.upstream.pool.IDLE_SECONDS", 1.0)
+    monkeypatch.setattr("gateway.wire.http1_client.IDLE_SECONDS", 1.0)
     with counting() as (raw, upstream), gateway_inside(tmp_path, {"mcpServers": {"up": {"type": "http", "url": upstream}}}) as gateway:
         async with connected(Way("http", "modern", "up"), gateway.url) as (client, _):
 

@@ -85,35 +85,35 @@ async def test_pages_that_are_none_are_no_listing() -> None:
 
 
 @dataclass(frozen=True)
-class House:
+class Setup:
     meter: Meter
     far: Far
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Generator[Setup]:
     with ExitStack() as stack:
         far = stack.enter_context(far_server(modern=False))
         entries = {"good": upstream_stdio(), "noisy": bad("stderr"), "far": {"type": "http", "url": far.url}}
         config = {"mcpServers": entries, "policies": {"far": {"timeoutSeconds": CALL_SECONDS}}}
-        yield House(stack.enter_context(metered(tmp_path_factory.mktemp("limits"), config)), far)
+        yield Setup(stack.enter_context(metered(tmp_path_factory.mktemp("limits"), config)), far)
 
 
 @pytest.mark.fault(23)
-async def test_a_server_that_floods_standard_error_serves_and_costs_no_memory(house: House) -> None:
-    async with connected(MODERN, house.meter.url) as (client, _):
-        before = house.meter.now()
+async def test_a_server_that_floods_standard_error_serves_and_costs_no_memory(setup: Setup) -> None:
+    async with connected(MODERN, setup.meter.url) as (client, _):
+        before = setup.meter.now()
         with anyio.fail_after(20):
             for number in range(20):
                 answer: Any = await client.call_tool("noisy__echo", {"text": str(number)})
                 assert answer.content[0].text == str(number)
-    assert house.meter.now().resident < before.resident + (32 << 20)
+    assert setup.meter.now().resident < before.resident + (32 << 20)
 
 
-async def test_completion_and_subscription_end_in_time_at_a_server_that_does_not_answer(house: House) -> None:
-    house.far.gate.clear()
+async def test_completion_and_subscription_end_in_time_at_a_server_that_does_not_answer(setup: Setup) -> None:
+    setup.far.gate.clear()
     try:
-        async with connected(MODERN, house.meter.url) as (client, _), connected(LEGACY, house.meter.url) as (other, _):
+        async with connected(MODERN, setup.meter.url) as (client, _), connected(LEGACY, setup.meter.url) as (other, _):
             with anyio.fail_after(CALL_SECONDS + 20):
                 with pytest.raises(MCPError):
                     await client.complete(PromptReference(name="far__ask"), {"name": "city", "value": "P"})
@@ -123,14 +123,14 @@ async def test_completion_and_subscription_end_in_time_at_a_server_that_does_not
                     near: Any = await client.call_tool("good__echo", {"text": "near"})
             assert near.content[0].text == "near"
     finally:
-        house.far.gate.set()
+        setup.far.gate.set()
 
 
 @pytest.mark.fault(25)
 @pytest.mark.faults
-async def test_clients_that_never_read_their_answers_delay_nobody(house: House) -> None:
+async def test_clients_that_never_read_their_answers_delay_nobody(setup: Setup) -> None:
     """Ten of them, with 5 MB each, over connections that stay open and unread."""
-    parts = urlsplit(house.meter.url)
+    parts = urlsplit(setup.meter.url)
     prefix = "io.modelcontextprotocol"
     info: dict[str, Any] = {f"{prefix}/clientCapabilities": {}, f"{prefix}/clientInfo": {"name": "deaf", "version": "1"}}
     params: dict[str, Any] = {"name": "good__big", "arguments": {"bytes": 5_000_000}}
@@ -153,16 +153,16 @@ async def test_clients_that_never_read_their_answers_delay_nobody(house: House) 
                 deaf = stack.enter_context(closing(socket.create_connection((parts.hostname or "", parts.port or 0))))
                 deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 deaf.sendall("\r\n".join(head).encode() + b"\r\n\r\n" + body)
-            async with connected(MODERN, house.meter.url) as (client, _):
+            async with connected(MODERN, setup.meter.url) as (client, _):
                 with anyio.fail_after(20):
                     for number in range(20):
                         answer: Any = await client.call_tool("good__echo", {"text": str(number)})
                         assert answer.content[0].text == str(number)
 
     await beside_deaf_ones()  # an interpreter keeps what its heap once needed
-    before = house.meter.now()
+    before = setup.meter.now()
     await beside_deaf_ones()
-    await house.meter.until_back(before)
+    await setup.meter.until_back(before)
 
 
 # -- the end -----------------------------------------------------------------------------------------------------------

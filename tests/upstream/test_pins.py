@@ -26,7 +26,7 @@ SERVERS = ("repeated", "separate", "per-caller", "announcing", "returning")
 
 
 @dataclass(frozen=True)
-class House:
+class Setup:
     """A gateway before pinned servers, each with a folder that decides and shows what it does."""
 
     url: str
@@ -43,7 +43,7 @@ class House:
 
 
 @pytest.fixture(scope="module")
-def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
+def setup(tmp_path_factory: pytest.TempPathFactory) -> Generator[Setup]:
     folder = tmp_path_factory.mktemp("pins")
     told: dict[str, Any] = {}
     for name in SERVERS:
@@ -63,7 +63,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Generator[House]:
         with raw_http(told["returning"], "--modern", "--port", str(port)) as returning:
             assert returning == servers["returning"]["url"]
             with gateway_http(folder, {"mcpServers": servers, "policies": policies}) as url:
-                yield House(url, folder, port, told)
+                yield Setup(url, folder, port, told)
 
 
 async def search(client: Any, server: str) -> Any:
@@ -77,33 +77,33 @@ def refusal(result: Any) -> str:
 
 
 @pytest.mark.attack(12)
-async def test_a_call_sent_again_after_its_server_died_does_not_reach_a_process_with_another_definition(house: House) -> None:
-    async with connected(MODERN, house.url) as (client, _):
+async def test_a_call_sent_again_after_its_server_died_does_not_reach_a_process_with_another_definition(setup: Setup) -> None:
+    async with connected(MODERN, setup.url) as (client, _):
         assert not (await search(client, "repeated")).is_error
-        house.touch("repeated", "leave")
+        setup.touch("repeated", "leave")
         assert "moongate lock --accept repeated/search" in refusal(await search(client, "repeated"))
-    calls = house.requests("repeated", "tools/call")
+    calls = setup.requests("repeated", "tools/call")
     assert len({line.split()[0] for line in calls}) == 1, "the second process was called"
 
 
 @pytest.mark.parametrize("server", ["separate", "per-caller"])
-async def test_a_callers_own_session_is_read_before_its_first_call_and_not_before_the_next(house: House, server: str) -> None:
-    async with connected(LEGACY, house.url) as (client, _):
-        before = len(house.requests(server, "tools/list"))
+async def test_a_callers_own_session_is_read_before_its_first_call_and_not_before_the_next(setup: Setup, server: str) -> None:
+    async with connected(LEGACY, setup.url) as (client, _):
+        before = len(setup.requests(server, "tools/list"))
         for _ in range(3):
             assert not (await search(client, server)).is_error
-        assert len(house.requests(server, "tools/list")) == before + 1
-    house.touch(server, "later")
-    calls = house.requests(server, "tools/call")
-    async with connected(LEGACY, house.url) as (client, _):
+        assert len(setup.requests(server, "tools/list")) == before + 1
+    setup.touch(server, "later")
+    calls = setup.requests(server, "tools/call")
+    async with connected(LEGACY, setup.url) as (client, _):
         # The shared session of the server still lists what it did; only the caller's own shows the other definition.
         assert f"{server}__search" in {tool.name for tool in (await client.list_tools()).tools}
         assert f"moongate lock --accept {server}/search" in refusal(await search(client, server))
-    assert house.requests(server, "tools/call") == calls
+    assert setup.requests(server, "tools/call") == calls
 
 
-async def test_a_change_announced_by_a_callers_own_process_is_passed_on_and_holds_for_that_caller(house: House) -> None:
-    async with connected(LEGACY, house.url) as (one, heard), connected(LEGACY, house.url) as (other, _):
+async def test_a_change_announced_by_a_callers_own_process_is_passed_on_and_holds_for_that_caller(setup: Setup) -> None:
+    async with connected(LEGACY, setup.url) as (one, heard), connected(LEGACY, setup.url) as (other, _):
         assert not (await search(one, "announcing")).is_error
         await one.call_tool("announcing__change", {})
         assert "moongate lock --accept announcing/search" in refusal(await search(one, "announcing"))
@@ -114,18 +114,18 @@ async def test_a_change_announced_by_a_callers_own_process_is_passed_on_and_hold
 
 
 @pytest.mark.attack(12)
-async def test_a_server_that_was_away_is_read_again_before_it_is_called(house: House) -> None:
-    async with connected(MODERN, house.url) as (client, _):
+async def test_a_server_that_was_away_is_read_again_before_it_is_called(setup: Setup) -> None:
+    async with connected(MODERN, setup.url) as (client, _):
         assert not (await search(client, "returning")).is_error
-        reads = len(house.requests("returning", "tools/list"))
+        reads = len(setup.requests("returning", "tools/list"))
         assert not (await search(client, "returning")).is_error
-        assert len(house.requests("returning", "tools/list")) == reads
-        house.touch("returning", "leave")
+        assert len(setup.requests("returning", "tools/list")) == reads
+        setup.touch("returning", "leave")
         assert (await search(client, "returning")).is_error
         assert "cannot" in refusal(await search(client, "returning")) or "down" in refusal(await search(client, "returning"))
-        calls = house.requests("returning", "tools/call")
-        with raw_http(house.told["returning"], "--modern", "--port", str(house.port)):
+        calls = setup.requests("returning", "tools/call")
+        with raw_http(setup.told["returning"], "--modern", "--port", str(setup.port)):
             with anyio.fail_after(20):
                 while "moongate lock --accept returning/search" not in refusal(await search(client, "returning")):
                     await anyio.sleep(0.1)
-        assert house.requests("returning", "tools/call") == calls
+        assert setup.requests("returning", "tools/call") == calls

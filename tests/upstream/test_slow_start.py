@@ -10,12 +10,12 @@ import pytest
 
 from gateway.config.models import StdioServer
 from gateway.config.policies import SourcePolicy
+from gateway.gate.approvals import Approvals
 from gateway.storage.records import Records
-from gateway.storage.state import StateFolder
-from gateway.telemetry.events import EventStream
-from gateway.tools.approvals import Approvals
+from gateway.storage.state_folder import StateFolder
+from gateway.telemetry.gateway_events import EventStream
 from gateway.upstream import session
-from gateway.upstream.inputs import AskServices
+from gateway.upstream.input_requests import AskServices
 from gateway.upstream.source import UpstreamSource
 from tests.fakes.running import ROOT
 

@@ -1,4 +1,4 @@
-"""A tool box whose tools are plain functions, and a caller that writes down what it hears."""
+"""A tool box whose tools are functions, and a caller that records progress."""
 
 from __future__ import annotations
 
@@ -7,12 +7,14 @@ from typing import Any
 
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable
+from gateway.gate.pipeline import GateServices, SourceGate
+from gateway.gate.tool_rules import ToolRules
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
-from gateway.telemetry.events import EventStream
+from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Tool
 from gateway.tools.context import CallContext, LogLevel
 from gateway.tools.function import FunctionTool
-from gateway.tools.guard import GuardedTool, ToolGate
 
 
 class ScriptedToolBox:
@@ -36,13 +38,13 @@ class ScriptedToolBox:
 
 def guard(tool: Tool, *, source: str = "workflow", policy: SourcePolicy | None = None) -> GuardedTool:
     """The tool behind its gate."""
-    gate = ToolGate.build(tool.definition, policy or SourcePolicy())
-    name = f"{source}__{tool.definition.name}"
-    return GuardedTool(tool, exposed_name=name, source=source, policy=gate, limiter=None, events=EventStream())
+    gate = SourceGate(source, GateServices(EventStream()))
+    rules = ToolRules.build(tool.definition, policy or SourcePolicy())
+    return GuardedTool(tool, rules, gate, exposed_name=f"{source}__{tool.definition.name}")
 
 
 class Listener:
-    """A caller that hears progress, and answers asks from a script."""
+    """A caller that records progress and answers questions from a script."""
 
     def __init__(self, *answers: JsonObject) -> None:
         self.heard: list[tuple[float, str | None]] = []

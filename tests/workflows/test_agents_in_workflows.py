@@ -19,9 +19,9 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.workflows.agent_executor import AgentExecutor, AgentExecutorRequest, AgentExecutorResponse
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import InMemoryCheckpointStorage
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.workflow_agent import WorkflowAgent
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 def agent(name: str, *answers: Reply) -> tuple[Agent, ScriptedChatClient]:

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 import pytest
 
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.edges import Case, Default, SingleEdgeGroup
 from gateway.workflows.events import WorkflowRunResult
 from gateway.workflows.executor import Executor, handler, response_handler
@@ -22,6 +21,7 @@ from gateway.workflows.validation import (
     WorkflowValidationError,
     validate_workflow_graph,
 )
+from gateway.workflows.workflow_context import WorkflowContext
 
 Other = TypeVar("Other")
 

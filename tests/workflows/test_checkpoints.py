@@ -26,12 +26,12 @@ from gateway.workflows.checkpoints import (
     from_json,
     to_json,
 )
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import WorkflowRunState
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.sql_checkpoints import SqlCheckpointStorage
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 class Colour(Enum):
@@ -182,7 +182,7 @@ async def test_files_are_versioned_json_and_ids_never_leave_the_folder(tmp_path:
     with pytest.raises(WorkflowCheckpointException, match=r"version '0\.9'"):
         await storage.load(path.stem)
     path.write_text("{")
-    with pytest.raises(WorkflowCheckpointException, match="is no checkpoint"):
+    with pytest.raises(WorkflowCheckpointException, match="is not a checkpoint"):
         await storage.load(path.stem)
     (tmp_path / "secret.json").write_text("{}")
     for bad in ("../secret", "/etc/passwd", "", "a/b"):

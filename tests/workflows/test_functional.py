@@ -13,8 +13,8 @@ import anyio
 import pytest
 
 from gateway.errors import WorkflowInvalid
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
-from gateway.tools.guard import GuardedTool
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.workflows.checkpoints import FileCheckpointStorage

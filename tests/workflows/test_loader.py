@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.schema import schema_of
+from gateway.config.json_schemas import schema_of
 from gateway.errors import WorkflowInvalid
-from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, WorkflowFile
 from gateway.workflows.loader import load_workflow, parse_workflow
 
@@ -97,12 +97,12 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("tool: docs/search,", "tool: docs/search, prompt: hi,", "5: executors.a.prompt: belongs to another kind of executor"),
         ("docs/search", "docs/*", "5: executors.a.tool: 'docs/*' is not one tool: write source/tool, e.g. docs/search"),
         ("pkg.mod:f", "pkg.mod", "7: executors.c.python: 'pkg.mod' is not a function: write package.module:function"),
-        ("start: a", "start: z", "8: start: there is no executor 'z'."),
+        ("start: a", "start: z", "8: start: unknown executor 'z'."),
         ("start: a\n", "", "1: start: is required: the executor that runs first"),
         ("{from: a, to: b}", "{from: a, too: b}", "10: edges[0].too: unknown key 'too'. Did you mean 'to'?"),
-        ("{from: a, to: b}", "{from: a, to: bb}", "10: edges[0].to: there is no executor 'bb'."),
+        ("{from: a, to: b}", "{from: a, to: bb}", "10: edges[0].to: unknown executor 'bb'."),
         ("max: 2", "max: often", "12: edges[2].max: must be a whole number, not text"),
-        ("start: a", "start: a\noutput: q", "9: output: there is no executor 'q'."),
+        ("start: a", "start: a\noutput: q", "9: output: unknown executor 'q'."),
         ("{topic: {type: string}}", "{topic: string}", "3: input.topic: must be an object, not text"),
         ("{topic: {type: string}}", "{topic: {type: strin}}", "3: input.topic: is not a valid JSON Schema"),
         ("{topic: {type: string}}", "{topic: {type: string, default: 3}}", "3: input.topic.default: does not fit its own schema"),
@@ -112,8 +112,8 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("when: {good: false}", 'when: {good: "no"}', "12: edges[2].when.good: can never be true"),
         ("when: {good: false}", "when: {good: [false]}", "12: edges[2].when.good: must be one value"),
         (", output: {good: {type: boolean}}", "", "11: edges[1].when.good: agent 'b' answers in text; give it `output`"),
-        ("{{topic}}", "{{topik}}", "5: executors.a.arguments.q: {{topik}}: there is no input or executor 'topik'. Did you mean 'topic'?"),
-        ('["{{topic}}"]', '["{{nope}}"]', "5: executors.a.arguments.deep[0]: {{nope}}: there is no input or executor 'nope'. Known:"),
+        ("{{topic}}", "{{topik}}", "5: executors.a.arguments.q: {{topik}}: unknown input or executor 'topik'. Did you mean 'topic'?"),
+        ('["{{topic}}"]', '["{{nope}}"]', "5: executors.a.arguments.deep[0]: {{nope}}: unknown input or executor 'nope'. Known:"),
         ("{{b.good}}", "{{b.goood}}", "7: executors.c.arguments.v: {{b.goood}}: 'b' has no output field 'goood'. Did you mean 'good'?"),
         ("{{topic}}", "{{ topic | upper }}", "5: executors.a.arguments.q: '{{ topic | upper }}' is not a reference"),
         ("{{topic}}", "{{c}}", "5: executors.a.arguments.q: {{c}}: 'c' never runs before 'a'; no edges lead from it to here"),
@@ -140,7 +140,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
 
 
 def test_a_graph_in_code_has_no_executors_beside_it() -> None:
-    assert mistakes(GRAPH + "python: m:f\n")[0].endswith("cannot stand beside `python`: the graph is in code")
+    assert mistakes(GRAPH + "python: m:f\n")[0].endswith("cannot be combined with `python`: the graph is in code")
     assert mistakes("name: x\ndescription: d\n") == [
         "x.workflow.yaml:1: executors: is required: a workflow has at least one executor "
         "(or one of `python`, `sequential`, `concurrent`, `group-chat`, `handoff`, `magentic`)"
@@ -224,25 +224,25 @@ def test_edges_lead_to_several_from_several_and_by_cases() -> None:
         ("{to: rest}]", "{when: {kind: wish}, to: rest}]", "15: edges[0].switch: needs a last case without `when`, and only that one"),
         ("{kind: bug}", "{knd: bug}", "15: edges[0].switch[0].when.knd: 'triage' has no output field 'knd'. Did you mean 'kind'?"),
         ("{kind: bug}", "{kind: bugs}", "15: edges[0].switch[0].when.kind: can never be true"),
-        ("{to: rest}]", "{to: rst}]", "15: edges[0].switch[2].to: there is no executor 'rst'. Did you mean 'rest'?"),
+        ("{to: rest}]", "{to: rst}]", "15: edges[0].switch[2].to: unknown executor 'rst'. Did you mean 'rest'?"),
         ("{to: rest}]", "{too: rest}]", "15: edges[0].switch[2].too: unknown key 'too'. Did you mean 'to'?"),
-        ("switch: [", "to: bug, switch: [", "15: edges[0].to: cannot stand beside `switch`, whose cases have a `to` each"),
+        ("switch: [", "to: bug, switch: [", "15: edges[0].to: cannot be combined with `switch`, whose cases have a `to` each"),
         ("{from: bug, to: check}", "{from: bug}", "16: edges[1]: needs `to`, the executor that runs next (or `switch`)"),
         ("to: [left, right]", "to: [left, left]", "17: edges[2].to: names 'left' twice"),
         ("to: [left, right]", "to: {left: 1}", "17: edges[2].to: must be a name, or a list of names"),
-        ("to: [left, right]", "to: [left, rihgt]", "17: edges[2].to[1]: there is no executor 'rihgt'. Did you mean 'right'?"),
+        ("to: [left, right]", "to: [left, rihgt]", "17: edges[2].to[1]: unknown executor 'rihgt'. Did you mean 'right'?"),
         ("to: [left, right]", "to: [left, right], max: 2", "17: edges[2].max: is for an edge from one executor to one, and this is"),
         ("to: [left, right]", "to: [left, right], select: okay", "17: edges[2].select: 'check' has no output field 'okay'."),
         ("to: both}", "to: [both, wish]}", "18: edges[3].from: several sources lead to one executor; write an edge for each target"),
-        ("output-from: [both,", "output: both\noutput-from: [both,", "20: output-from: cannot stand beside `output`"),
-        ("[both, wish, rest]", "[both, wishes]", "19: output-from[1]: there is no executor 'wishes'. Did you mean 'wish'?"),
+        ("output-from: [both,", "output: both\noutput-from: [both,", "20: output-from: cannot be combined with `output`"),
+        ("[both, wish, rest]", "[both, wishes]", "19: output-from[1]: unknown executor 'wishes'. Did you mean 'wish'?"),
         ("[both, wish, rest]", "both", "19: output-from: must be a list of names, `all` or `all_other`"),
-        ("[both, wish, rest]", "[]", "19: output-from: is empty, so there would be no result"),
+        ("[both, wish, rest]", "[]", "19: output-from: is empty, so the result would be empty"),
         ("[both, wish, rest]", "all_other", "19: output-from: must be a list of names, or `all`"),
         ("all_other", "[bug, wish]", "20: intermediate-output-from[1]: 'wish' is in `output-from` already"),
         ("max-rounds", "max_rounds", "21: max_rounds: unknown key 'max_rounds'. Did you mean 'max-rounds'?"),
         ("{type: boolean}", "{type: object}", "9: executors.check.output.ok: cannot be a field of a form (type 'object')"),
-        ("{{bug}} right", "{{bugg}} right", "9: executors.check.ask: {{bugg}}: there is no input or executor 'bugg'. Did you mean 'bug'?"),
+        ("{{bug}} right", "{{bugg}} right", "9: executors.check.ask: {{bugg}}: unknown input or executor 'bugg'. Did you mean 'bug'?"),
         ("workflow: brief", "workflow: a/b", "8: executors.rest.workflow: 'a/b' is not a name"),
         ("start: triage", "prompt: hi\nstart: triage", "13: prompt: is for orchestrations"),
     ],
@@ -284,21 +284,21 @@ def test_an_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
         ("selection", "selektion", "5: group-chat.selektion: unknown key 'selektion'. Did you mean 'selection'?"),
         ("docs/search", "docs/*", "5: group-chat.participants[2]: 'docs/*' is not a participant: write an agent's name, or source/tool"),
         ("docs/search", "x/ann", "5: group-chat.participants[2]: there already is a participant 'ann'; they need different names"),
-        ("[ann]", "[anna]", "5: group-chat.review[0]: there is no participant 'anna'. Did you mean 'ann'?"),
+        ("[ann]", "[anna]", "5: group-chat.review[0]: unknown participant 'anna'. Did you mean 'ann'?"),
         ("[ann]", "maybe", "5: group-chat.review: must be true, false, or a list of participants"),
         ("round-robin", "random", "5: group-chat.selection: 'random' is not a way to choose: write round-robin, or a function"),
-        ("selection: round-robin, ", "", "5: group-chat: needs either `orchestrator`, an agent that chooses who speaks, or `selection`"),
-        ("selection: round-robin", "orchestrator: ann", "5: group-chat.orchestrator: takes part already"),
+        ("selection: round-robin, ", "", "5: group-chat: needs either `orchestrator`, an agent that chooses the next speaker"),
+        ("selection: round-robin", "orchestrator: ann", "5: group-chat.orchestrator: is a participant already"),
         (", max-rounds: 4", "", "5: group-chat: would never end: give it `max-rounds` or `until`"),
         ("max-rounds: 4", "max-rounds: 0", "5: group-chat.max-rounds: must be at least 1"),
-        ("{{topic}}", "{{topik}}", "4: prompt: {{topik}}: there is no input 'topik'. Did you mean 'topic'?"),
-        ("from: all", "from: [bobb]", "6: intermediate-output-from[0]: there is no participant 'bobb'. Did you mean 'bob'?"),
-        ("name: panel", "start: x\nname: panel", "1: start: cannot stand beside `group-chat`: a file is one graph or one orchestration"),
-        ("name: panel", "python: m:f\nname: panel", "6: group-chat: cannot stand beside `python`: the graph is in code"),
+        ("{{topic}}", "{{topik}}", "4: prompt: {{topik}}: unknown input 'topik'. Did you mean 'topic'?"),
+        ("from: all", "from: [bobb]", "6: intermediate-output-from[0]: unknown participant 'bobb'. Did you mean 'bob'?"),
+        ("name: panel", "start: x\nname: panel", "1: start: cannot be combined with `group-chat`: a file is one graph or one"),
+        ("name: panel", "python: m:f\nname: panel", "6: group-chat: cannot be combined with `python`: the graph is in code"),
         (
             "name: panel",
             "sequential: {participants: [a]}\nname: panel",
-            "6: group-chat: cannot stand beside `sequential`: a file is one graph or one orchestration",
+            "6: group-chat: cannot be combined with `sequential`: a file is one graph or one orchestration",
         ),
     ],
 )

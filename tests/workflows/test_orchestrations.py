@@ -16,7 +16,6 @@ from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 from gateway.workflows.agent_executor import AgentExecutorResponse
 from gateway.workflows.checkpoints import InMemoryCheckpointStorage
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.events import WorkflowRunState
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder
@@ -33,6 +32,7 @@ from gateway.workflows.orchestrations.magentic import MagenticBuilder, MagenticP
 from gateway.workflows.orchestrations.magentic_manager import StandardMagenticManager
 from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
 from gateway.workflows.orchestrations.sequential import SequentialBuilder
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 def agent(name: str, *replies: Reply, description: str | None = None) -> Agent:
@@ -87,14 +87,14 @@ async def test_participants_that_cannot_be_meant_are_refused() -> None:
         ({"output_from": ["two"]}, "Unknown output participant 'two'"),
         ({"output_from": ["one", "one"]}, "Duplicate output participant 'one'"),
         ({"output_from": ["one"], "intermediate_output_from": ["one"]}, "cannot be both output and intermediate"),
-        ({"output_from": "all_other"}, "output_from='all_other' is no selection"),
-        ({"intermediate_output_from": "some"}, "intermediate_output_from='some' is no selection"),
+        ({"output_from": "all_other"}, "output_from='all_other' is not a selection"),
+        ({"intermediate_output_from": "some"}, "intermediate_output_from='some' is not a selection"),
         ({"output_from": [], "intermediate_output_from": []}, "cannot both be empty"),
     ]
     for selection, text in selections:
         with pytest.raises(ValueError, match=text):
             SequentialBuilder(participants=[one], **selection).build()
-    with pytest.raises(ValueError, match="no agents of this"):
+    with pytest.raises(ValueError, match="not agents of this"):
         SequentialBuilder(participants=[one]).with_request_info(agents=["two"])
 
 
@@ -203,7 +203,7 @@ async def test_an_agent_may_choose_who_speaks_and_is_told_when_its_answer_is_no_
     assert "next_speaker is 'nobody'" in heard(chair, 1)[-1]
     assert heard(chair, 2)[-2] == "b"
     stubborn = agent("chair", "no", "no", "no")
-    with pytest.raises(WorkflowError, match="'chair' chose nobody: there is no JSON object in it"):
+    with pytest.raises(WorkflowError, match="'chair' did not choose a speaker: there is no JSON object in it"):
         await GroupChatBuilder(participants=[agent("one")], orchestrator_agent=stubborn).build().run("topic")
     with pytest.raises(ValueError, match="No orchestrator has been configured"):
         GroupChatBuilder(participants=[two]).build()

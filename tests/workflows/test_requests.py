@@ -9,10 +9,10 @@ import pytest
 
 from gateway.errors import WorkflowError
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.events import WorkflowRunState
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 @dataclass

@@ -15,10 +15,10 @@ import pytest
 from gateway.errors import StorageError, WorkflowCheckpointException
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import WorkflowCheckpoint
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.sql_checkpoints import SqlCheckpointStorage
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 from tests.fakes.postgres import postgres
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -106,7 +106,7 @@ async def test_what_is_kept_is_versioned_json_apart_for_each_owner_and_the_oldes
         raw.execute("UPDATE checkpoints SET form = '{' WHERE id = ?", (ids[1],))
     raw.close()
     assert [item.checkpoint_id for item in await storage.list_checkpoints(workflow_name="w")] == [ids[2]]
-    with pytest.raises(WorkflowCheckpointException, match="is no checkpoint"):
+    with pytest.raises(WorkflowCheckpointException, match="is not a checkpoint"):
         await storage.load(ids[1])
 
 

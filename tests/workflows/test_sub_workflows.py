@@ -9,11 +9,11 @@ import pytest
 from gateway.errors import ToolFailed
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import InMemoryCheckpointStorage
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.events import WorkflowRunState
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.sub_workflow import SubWorkflowRequestMessage, SubWorkflowResponseMessage, WorkflowExecutor
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 class Upper(Executor):

@@ -132,7 +132,7 @@ async def test_a_failing_participant_is_an_error_result_that_names_it() -> None:
     assert result.is_error
     assert result.as_text().startswith("Executor 'a' failed")
     gone = await run(await publish(HEAD + "sequential: {participants: [a, ghost]}\n", box=cast.box()), message="tea")
-    assert gone.as_text().startswith("Executor 'ghost' needs 'agent/ghost', which is not there")
+    assert gone.as_text().startswith("Executor 'ghost' needs 'agent/ghost', which is not available")
 
 
 async def test_a_function_of_an_orchestration_that_cannot_be_imported_is_named() -> None:
@@ -197,7 +197,7 @@ async def test_a_select_runs_those_that_the_output_names_and_all_outputs_are_the
     said = [block["text"] for block in result.content][1:]
     assert (sorted(said[:2]), sorted(said[2:4]), said[4:]) == (["BUG", "rest"], ["L", "R"], ["done"])
     failed = await run(tool, text="x")
-    assert failed.as_text().endswith("The field 'teams' of 'triage' chooses 'nobody', and the edge leads to 'bug', 'rest'.")
+    assert failed.as_text().endswith("The field 'teams' of 'triage' chooses 'nobody', but the edge leads to 'bug', 'rest'.")
 
 
 PUBLISH = """\
@@ -232,7 +232,7 @@ async def test_declined_question_is_an_error_result() -> None:
     listener = Listener({"action": "decline"})
     result = await run(await publish(PUBLISH, box=Cast(printer=[]).box()), listener.context(), text="it")
     assert result.is_error
-    assert "the answer was 'decline'; it did not go on" in result.as_text()
+    assert "the answer was 'decline', so it did not continue" in result.as_text()
 
 
 async def test_answer_that_does_not_fit_is_asked_for_again() -> None:

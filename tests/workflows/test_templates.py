@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ToolFailed, WorkflowInvalid
-from gateway.workflows.templates import Template, fill
+from gateway.workflows.step_templates import Template, fill
 
 SCOPE: dict[str, Any] = {
     "topic": "tea",

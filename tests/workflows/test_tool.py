@@ -13,11 +13,11 @@ import pytest
 
 from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound, WorkflowInvalid
+from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import ASK_KEY
-from gateway.tools.guard import GuardedTool
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
@@ -169,7 +169,7 @@ async def test_an_answer_without_the_fields_is_asked_for_once_more_saying_what_w
     crew = Crew("no", '{"approved": "yes", "notes": ""}')
     result = await run(await publish(BRIEF, box=crew.box()), topic="tea")
     assert result.is_error
-    assert result.as_text().startswith("Executor 'review' failed: The answer lacks what `output` demands: argument 'approved'")
+    assert result.as_text().startswith("Executor 'review' failed: The answer does not fit `output`: argument 'approved'")
 
 
 async def test_an_agent_without_prompt_gets_what_came_before() -> None:
@@ -275,7 +275,7 @@ async def test_declared_fields_of_a_tool_result_are_demanded_even_when_it_is_tex
     box = ScriptedToolBox(s__good=good, s__bad=bad)
     assert (await run(await publish(text.replace("TOOL", "good"), box=box), x=1)).structured == {"n": 1, "m": 7}
     result = await run(await publish(text.replace("TOOL", "bad"), box=box), x=1)
-    assert result.as_text() == "Executor 'only' failed: The result lacks what `output` demands: there is no JSON object in it."
+    assert result.as_text() == "Executor 'only' failed: The result does not fit `output`: there is no JSON object in it."
 
 
 # -- edges ---------------------------------------------------------------------------------------------------------
@@ -323,7 +323,7 @@ async def test_a_condition_on_text_fails_naming_the_edge() -> None:
 
     result = await run(await publish(FORK, box=ScriptedToolBox(s__judge=judge, s__say=say)), n=1)
     assert result.is_error
-    assert result.as_text() == "Executor 'judge' failed: The edge to 'yes' asks for the field 'positive', but the output is no object."
+    assert result.as_text() == "Executor 'judge' failed: The edge to 'yes' asks for the field 'positive', but the output is not an object."
 
 
 @pytest.mark.requirement("WF2")
@@ -392,7 +392,7 @@ async def test_a_tool_that_is_not_there_is_named_before_anything_runs() -> None:
 
     result = await run(await publish(BRIEF, box=ScriptedToolBox(agent__researcher=researcher)), topic="tea")
     assert result.is_error
-    assert result.as_text().startswith("Executor 'draft' needs 'agent/writer', which is not there")
+    assert result.as_text().startswith("Executor 'draft' needs 'agent/writer', which is not available")
     assert ran == []
 
 
@@ -515,7 +515,7 @@ async def test_calls_of_one_workflow_run_side_by_side_without_seeing_each_other(
 CODE = """\
 from typing import Any
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.context import WorkflowContext
+from gateway.workflows.workflow_context import WorkflowContext
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.function_executor import FunctionExecutor
 

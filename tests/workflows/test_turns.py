@@ -9,11 +9,11 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.tools.context import CallContext
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.function_executor import executor
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
+from gateway.workflows.workflow_context import WorkflowContext
 from tests.workflows.scripted import ScriptedToolBox
 
 

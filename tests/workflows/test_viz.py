@@ -9,12 +9,12 @@ from xml.etree import ElementTree
 import pytest
 
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.edges import Case, Default
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.sub_workflow import WorkflowExecutor
 from gateway.workflows.viz import WorkflowViz
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 class Node(Executor):

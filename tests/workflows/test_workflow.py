@@ -11,12 +11,12 @@ import pytest
 from gateway.errors import ToolFailed, WorkflowConvergenceException, WorkflowError
 from gateway.tools.context import CallContext
 from gateway.workflows.builder import WorkflowBuilder
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.edges import Case, Default
 from gateway.workflows.events import WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.function_executor import FunctionExecutor, executor
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 class Relay(Executor):
@@ -139,7 +139,7 @@ async def test_a_multi_selection_carries_a_message_to_the_chosen_and_refuses_oth
     workflow = builder.add_multi_selection_edge_group(start, [x, y], choose).build()
     assert (await workflow.run("x")).get_outputs() == ["xsx"]
     assert sorted((await workflow.run("xy")).get_outputs()) == ["xysx", "xysy"]
-    with pytest.raises(RuntimeError, match="Invalid selection result: 'nobody' is no target"):
+    with pytest.raises(RuntimeError, match="Invalid selection result: 'nobody' is not a target"):
         await workflow.run("-")
 
 
@@ -218,7 +218,7 @@ async def test_a_graph_that_never_rests_fails_after_a_hundred_rounds() -> None:
     a, b = Relay("a"), Relay("b")
     workflow = WorkflowBuilder(start_executor=a).add_edge(a, b).add_edge(b, a).build()
     events: list[WorkflowEvent] = []
-    with pytest.raises(WorkflowConvergenceException, match="did not come to rest within 100 rounds"):
+    with pytest.raises(WorkflowConvergenceException, match="still had messages after 100 rounds"):
         async for event in workflow.run("", stream=True):
             events.append(event)  # noqa: PERF401  # kept when the stream raises
     assert max(event.iteration or 0 for event in events) == 100
@@ -385,7 +385,7 @@ async def test_a_run_tells_its_events_in_order() -> None:
         ("executor_invoked", "note"),
         ("warning", "careful"),
         ("error", problem),
-        ("warning", "Executor 'note' reported 'started' itself, which is the engine's to report; it was ignored."),
+        ("warning", "Executor 'note' reported 'started', which only the engine may report; the event was dropped."),
         ("executor_completed", "note"),
         ("superstep_completed", 1),
         ("status", WorkflowRunState.IDLE),

@@ -1,4 +1,4 @@
-"""AG-UI: an agent's run as a stream of user-interface events, and conversations as the applications send them.
+"""AG-UI server side: converts an agent's run to AG-UI events, and an application's conversation to messages.
 
-Pure translation; `server.agui` has the route, `chat.agui` the other direction.
+`server.agui` contains the gateway's route, `chat.agui` the client side.
 """

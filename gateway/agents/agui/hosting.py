@@ -1,7 +1,7 @@
-"""A program's own agent over AG-UI: `add_agent_framework_fastapi_endpoint` and `AgentFrameworkAgent`. Names are agent-framework's.
+"""Serves a program's own agent over AG-UI: `add_agent_framework_fastapi_endpoint` and `AgentFrameworkAgent`, as in agent-framework.
 
-The program brings the web application, its authentication and its server. The application behind it keeps the conversation and sends
-all of it with each run; its thread id is the id of the run's session. The gateway's own route is `server.agui`.
+The program provides the web application, its authentication and its server. The AG-UI client keeps the conversation and sends all of it
+with each run; its thread id is the id of the run's session. The gateway's own route is `server.agui`.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pydantic import ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from gateway.agents.agui.events import RunEvents
-from gateway.agents.agui.messages import problem_of, to_messages, to_tools
-from gateway.agents.agui.stream import Channel, EventStream, refusal
-from gateway.agents.approvals import STATE_KEY
+from gateway.agents.agui.conversion import problem_of, to_messages, to_tools
+from gateway.agents.agui.response_body import Channel, EventStream, refusal
+from gateway.agents.agui.run_events import RunEvents
 from gateway.agents.base import stream_of
+from gateway.agents.run_approvals import STATE_KEY
 from gateway.errors import GatewayError, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
@@ -31,44 +31,44 @@ from gateway.types.messages import Message
 logger = logging.getLogger(__name__)
 
 MAX_WAITING = 10_000
-"""Threads whose approvals are remembered; the one that waits longest is forgotten first."""
+"""Maximum number of threads with open approval requests; the oldest is dropped."""
 
 _ANSWER: JsonObject = {"type": "object", "properties": {"approved": {"type": "boolean"}}, "required": ["approved"]}
 
 AgentFactory = Callable[[RunAgentInput], SupportsAgentRun | Awaitable[SupportsAgentRun]]
-"""Makes the agent for one request; for agents and workflows that do one run at a time."""
+"""Creates the agent for one request; needed for agents and workflows that execute one run at a time."""
 
 
 class WebApplication(Protocol):
     """A Starlette or FastAPI application."""
 
     def add_route(self, path: str, route: Any, methods: list[str] | None = None) -> None:
-        """Serve a path."""
+        """Register a handler for a path."""
         ...
 
 
 class AgentFrameworkAgent:
-    """An agent, or a factory of agents, whose runs are AG-UI events."""
+    """An agent, or a factory of agents, whose runs are streams of AG-UI events."""
 
     def __init__(self, agent: SupportsAgentRun | AgentFactory, name: str | None = None, description: str | None = None) -> None:
-        """Name and description are the agent's where not given.
+        """The name and description default to the agent's.
 
         Raises:
             TypeError: `agent` is neither an agent nor a function.
         """
         if not isinstance(agent, SupportsAgentRun) and not callable(agent):
-            one = " A workflow does one run at a time: pass a function that builds it and returns its as_agent()."
+            one = " A workflow executes one run at a time: pass a function that builds it and returns its as_agent()."
             hint = one if hasattr(agent, "as_agent") else ""
-            text = f"AG-UI serves an agent, or a function that makes an agent for each request; not a {type(agent).__name__}.{hint}"
+            text = f"AG-UI serves an agent, or a function that creates an agent for each request; not a {type(agent).__name__}.{hint}"
             raise TypeError(text)
         self.agent = agent
         self.name = name or getattr(agent, "name", None) or "agent"
         self.description = description or getattr(agent, "description", None) or ""
         self._waiting: OrderedDict[str, JsonObject] = OrderedDict()
-        """The open questions to a person, by thread."""
+        """Approval state of threads with open requests, by thread id."""
 
     async def run(self, request: RunAgentInput | JsonMapping) -> AsyncGenerator[BaseEvent, None]:
-        """The events of one run, the last one included. Whatever goes wrong is a `RunErrorEvent`.
+        """Run the agent and yield all events of the run. Every error during the run becomes a `RunErrorEvent`.
 
         Raises:
             ValidationError: The request is not a `RunAgentInput`.
@@ -81,7 +81,7 @@ class AgentFrameworkAgent:
         try:
             agent = await self._agent_for(wanted)
             session = agent.create_session(session_id=wanted.thread_id)
-            try:  # only these errors are about the request; a ValueError of the program's code stays in its log
+            try:  # a ValueError here is about the request; a ValueError of the program's agent is logged and not shown
                 tools = _tools_for(agent, wanted)
                 messages = self._resumed(wanted, session)
             except ValueError as error:
@@ -101,8 +101,8 @@ class AgentFrameworkAgent:
         except GatewayError as error:
             ending = events.failed(text_for_caller(error), type(error).__name__)
         except Exception:  # the boundary to the program's agent
-            logger.exception("run of agent %s failed", self.name)
-            ending = events.failed("The run failed with an internal error; the log of the application says why.", "internal")
+            logger.exception("AG-UI run failed agent=%s", self.name)
+            ending = events.failed("The run failed with an internal error; see the log of the application.", "internal")
         for event in ending:
             yield event
 
@@ -112,14 +112,14 @@ class AgentFrameworkAgent:
         made = cast("object", self.agent(wanted))
         agent = cast("object", await made) if inspect.isawaitable(made) else made
         if not isinstance(agent, SupportsAgentRun):
-            raise TypeError(f"the function that makes the agent of an AG-UI run returned a {type(agent).__name__}, which is not an agent")
+            raise TypeError(f"The function that creates the agent of an AG-UI run returned a {type(agent).__name__}, not an agent.")
         return agent
 
     def _resumed(self, wanted: RunAgentInput, session: AgentSession) -> list[Message]:
-        """The conversation, with the answers to what a person was asked.
+        """Return the conversation with the answers to approval requests.
 
         Raises:
-            ValueError: An answer is to something that nobody was asked. The questions of the thread stay open then.
+            ValueError: An answer matches no open request of the thread; the requests stay open.
         """
         messages = to_messages(wanted.messages, wanted.context or ())
         state = self._waiting.get(wanted.thread_id)
@@ -128,7 +128,7 @@ class AgentFrameworkAgent:
         for entry in wanted.resume or ():
             call = pending.get(entry.interrupt_id)
             if call is None:
-                raise ValueError(f"`resume` answers {entry.interrupt_id!r}, and nobody was asked that in thread {wanted.thread_id!r}.")
+                raise ValueError(f"`resume` answers {entry.interrupt_id!r}, which is not an open request of thread {wanted.thread_id!r}.")
             approved = entry.status != "cancelled" and _is_yes(entry.payload)
             answers.append(Content.from_function_approval_response(approved, entry.interrupt_id, Content.from_dict(call)))
         self._waiting.pop(wanted.thread_id, None)
@@ -148,7 +148,7 @@ class AgentFrameworkAgent:
 def add_agent_framework_fastapi_endpoint(
     app: WebApplication, agent: SupportsAgentRun | AgentFactory | AgentFrameworkAgent, path: str = "/"
 ) -> None:
-    """Serve an agent at a path of a FastAPI or Starlette application. Who may use it is the application's affair."""
+    """Serve an agent at a path of a FastAPI or Starlette application, which is responsible for access control."""
     hosted = agent if isinstance(agent, AgentFrameworkAgent) else AgentFrameworkAgent(agent)
 
     async def serve(request: Request) -> Response:
@@ -162,7 +162,7 @@ def add_agent_framework_fastapi_endpoint(
 
 
 class _HostedRun(EventStream):
-    """Streams one run."""
+    """The response to one run."""
 
     def __init__(self, hosted: AgentFrameworkAgent, wanted: RunAgentInput) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _HostedRun(EventStream):
         self._wanted = wanted
 
     async def run(self, channel: Channel) -> None:
-        """Send each event as it comes."""
+        """Send each event of the run."""
         events = self._hosted.run(self._wanted)
         try:
             async for event in events:
@@ -180,28 +180,28 @@ class _HostedRun(EventStream):
 
 
 def _tools_for(agent: SupportsAgentRun, wanted: RunAgentInput) -> dict[str, Any]:
-    """The application's own tools as an argument of `run`.
+    """Return the application's tools as an argument of the agent's `run`.
 
     Raises:
-        ValueError: The agent takes none.
+        ValueError: The agent's `run` accepts no tools.
     """
     if not wanted.tools:
         return {}
     parameters = inspect.signature(agent.run).parameters
     if "tools" not in parameters and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        raise ValueError(f"Agent {agent.name!r} takes no tools of the application.")
+        raise ValueError(f"Agent {agent.name!r} accepts no tools from the application.")
     return {"tools": to_tools(wanted.tools)}
 
 
 def _question(request: Content) -> JsonObject:
-    """An approval as an interrupt."""
+    """Return an approval request as an interrupt."""
     call = request.function_call
     name = call.name if call is not None else ""
     return {"method": "tool_approval", "params": {"message": f"May the tool {name!r} be called?", "requestedSchema": _ANSWER}}
 
 
 def _is_yes(payload: object) -> bool:
-    """Whether an answer approves; whatever is not clearly a yes does not."""
+    """Return whether an answer approves; any answer that is not clearly positive rejects."""
     if isinstance(payload, dict):
         return cast("JsonObject", payload).get("approved") is True
     return payload is True

@@ -1,1 +1,1 @@
-"""Judging agents: items and checks in code under agent-framework's names, and the files of cases of `moongate eval` over them."""
+"""Evaluation of agents: items, checks and evaluators with agent-framework's names, and case files for `moongate eval`."""

@@ -1,7 +1,7 @@
-"""Cases with expectations for an agent, in files; each expectation is a check. `cli.evaluate` puts the cases to the agent.
+"""Case files for `moongate eval`: questions to an agent with expectations, each of which becomes a check. Used by `cli.evaluate`.
 
-A file of cases is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. All
-expectations of a case must hold.
+A file is JSON Lines: `{"id", "input", "expect": {"contains", "notContains", "regex", "schema", "judge"}}`. A case passes if all of its
+expectations are met.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from typing import Any
 
 from pydantic import ConfigDict, Field, ValidationError, field_validator
 
-from gateway.agents.evaluation.checks import EvalCheck, evaluator
-from gateway.config.base import FileModel
+from gateway.agents.evaluation.eval_checks import EvalCheck, evaluator
+from gateway.config.base_models import FileModel
 from gateway.config.problems import problems_of
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.checking import SchemaCheck, measure
+from gateway.policy.schema_check import SchemaCheck, measure
 
 Judge = Callable[[str, str, Sequence[str]], Awaitable[tuple[bool, str]]]
-"""Gets input, answer and criteria; whether the answer meets them all, and why not."""
+"""Receives input, answer and criteria; returns whether the answer meets all criteria, and the reason if not."""
 
 
 class Expectations(FileModel):
-    """What an answer must satisfy."""
+    """Expectations for an answer."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
 
@@ -48,12 +48,12 @@ class Expectations(FileModel):
             try:
                 re.compile(pattern)
             except re.error as error:
-                raise ValueError(f"{pattern!r} is no regular expression: {error}") from None
+                raise ValueError(f"{pattern!r} is not a regular expression: {error}") from None
         return value
 
 
 class Case(FileModel):
-    """One question to an agent."""
+    """One question to an agent, with expectations."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -63,10 +63,10 @@ class Case(FileModel):
 
 
 def read_cases(text: str, *, name: str) -> list[Case]:
-    """The cases of a JSON Lines file; a case without `id` is named by its line.
+    """Parse a JSON Lines file; the id of a case defaults to its line number.
 
     Raises:
-        ConfigError: A line is no case, two have one id, or there are none; the text names file and line.
+        ConfigError: A line is not a case, two cases have the same id, or the file has no cases; the text names the file and line.
     """
     cases: list[Case] = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -79,7 +79,7 @@ def read_cases(text: str, *, name: str) -> list[Case]:
             raise ConfigError(f"Line {number} of {name} is not a case: {reasons}", path=name) from None
         case = case.model_copy(update={"id": case.id or f"line {number}"})
         if any(known.id == case.id for known in cases):
-            raise ConfigError(f"Line {number} of {name}: there is a case {case.id!r} already; ids must differ.", path=name)
+            raise ConfigError(f"Line {number} of {name}: another case has the id {case.id!r}; ids must be unique.", path=name)
         cases.append(case)
     if not cases:
         raise ConfigError(f"{name} has no cases; write one JSON object per line with `input` and `expect`.", path=name)
@@ -87,19 +87,19 @@ def read_cases(text: str, *, name: str) -> list[Case]:
 
 
 def to_checks(case: Case, structured: JsonValue, judge: Judge | None) -> list[EvalCheck]:
-    """A check for each of a case's expectations, with its reason where it failed and there is more to say than its name.
+    """Return one check per expectation of a case. A failed check has a reason unless its name says everything.
 
-    `structured` is the structured answer, where there is one.
+    `structured` is the structured answer, or `None`.
 
     Raises:
-        ConfigError: The case has criteria and there is no judge.
+        ConfigError: The case has criteria for a judge, and no judge is given.
     """
     expect = case.expect
     if expect.judge and judge is None:
-        raise ConfigError(f"Case {case.id!r} has criteria for a judge; name its model with --judge.", path=case.id)
+        raise ConfigError(f"Case {case.id!r} has criteria for a judge; select its model with --judge.", path=case.id)
     checks = [_check(f"contains {text!r}", partial(_has, text)) for text in expect.contains]
-    checks += [_check(f"notContains {text!r}", partial(_lacks, text)) for text in expect.not_contains]
-    checks += [_check(f"regex {text!r}", partial(_matches, text)) for text in expect.regex]
+    checks += [_check(f"notContains {text!r}", partial(_has, text), negated=True) for text in expect.not_contains]
+    checks += [_check(f"regex {text!r}", re.compile(text).search) for text in expect.regex]
     if (schema := expect.json_schema) is not None:
 
         def fits(response: str) -> JsonObject:
@@ -117,9 +117,9 @@ def to_checks(case: Case, structured: JsonValue, judge: Judge | None) -> list[Ev
     return checks
 
 
-def _check(name: str, holds: Callable[[str], bool]) -> EvalCheck:
+def _check(name: str, holds: Callable[[str], object], *, negated: bool = False) -> EvalCheck:
     def check(response: str) -> JsonObject:
-        return {"passed": holds(response), "reason": ""}
+        return {"passed": bool(holds(response)) is not negated, "reason": ""}
 
     return evaluator(check, name=name)
 
@@ -128,13 +128,6 @@ def _has(text: str, answer: str) -> bool:
     return text.lower() in answer.lower()
 
 
-def _lacks(text: str, answer: str) -> bool:
-    return not _has(text, answer)
-
-
-def _matches(pattern: str, answer: str) -> bool:
-    return re.search(pattern, answer) is not None
-
 
 def _schema_problem(schema: JsonObject, answer: str, structured: Any) -> str | None:
     value: JsonValue = structured
@@ -142,5 +135,5 @@ def _schema_problem(schema: JsonObject, answer: str, structured: Any) -> str | N
         try:
             value = json.loads(answer)
         except ValueError:
-            return "the answer is no JSON"
+            return "the answer is not JSON"
     return SchemaCheck(schema).find(value, measure(value))

@@ -1,7 +1,6 @@
-"""`EvalItem`: a conversation to be judged, with what was expected of it; plain data.
+"""`EvalItem`: a conversation to judge, with expectations; plain data.
 
-`query` and `response` are read off the conversation by a splitter: at its last user message, its first, or where a function
-of one's own says.
+A splitter divides the conversation into query and response: after the last user message, after the first, or by a custom function.
 """
 
 from __future__ import annotations
@@ -20,23 +19,23 @@ Split = tuple[list[Message], list[Message]]
 
 @runtime_checkable
 class ConversationSplitter(Protocol):
-    """Says which messages of a conversation are the question and which the answer to judge."""
+    """Divides a conversation into the query and the response to judge."""
 
     def __call__(self, conversation: list[Message]) -> Split:
-        """The messages up to the question, and those after it."""
+        """Return the messages up to the query, and those after it."""
         ...
 
 
 class ConversationSplit(StrEnum):
-    """The usual splitters; each can be called."""
+    """The predefined splitters; each is callable."""
 
     LAST_TURN = "last_turn"
-    """After the last user message: was the latest question answered well?"""
+    """Split after the last user message, to judge the answer to the newest question."""
     FULL = "full"
-    """After the first user message: did the whole conversation serve it?"""
+    """Split after the first user message, to judge the whole conversation."""
 
     def __call__(self, conversation: list[Message]) -> Split:
-        """Split; without a user message all of it is the answer."""
+        """Split the conversation; without a user message all of it is the response."""
         asked = [index + 1 for index, message in enumerate(conversation) if message.role == "user"]
         at = (asked[-1] if self is ConversationSplit.LAST_TURN else asked[0]) if asked else 0
         return list(conversation[:at]), list(conversation[at:])
@@ -44,11 +43,11 @@ class ConversationSplit(StrEnum):
 
 @dataclass
 class ExpectedToolCall:
-    """A tool call that should have been made; what counts as the same call the check says."""
+    """A tool call that is expected; the check defines how arguments are compared."""
 
     name: str
     arguments: JsonObject | None = None
-    """`None`: they do not matter."""
+    """`None` if any arguments are accepted."""
 
 
 @dataclass
@@ -57,33 +56,33 @@ class EvalItem:
 
     conversation: list[Message]
     tools: list[FunctionTool[..., object]] | None = None
-    """What the agent could have called."""
+    """Functions that the agent could call."""
     context: str | None = None
-    """A document the answer should rest on."""
+    """A document that the answer should be based on."""
     expected_output: str | None = None
     expected_tool_calls: list[ExpectedToolCall] | None = None
     split_strategy: ConversationSplitter | Callable[[list[Message]], Split] | None = None
-    """`None` is `ConversationSplit.LAST_TURN`."""
+    """The splitter; `None` is `ConversationSplit.LAST_TURN`."""
 
     @property
     def query(self) -> str:
-        """What users said on the question's side."""
+        """Text of the user messages on the query side."""
         return _said_by("user", self.split_messages()[0])
 
     @property
     def response(self) -> str:
-        """What the assistant said on the answer's side."""
+        """Text of the assistant messages on the response side."""
         return _said_by("assistant", self.split_messages()[1])
 
     def split_messages(self, split: ConversationSplitter | Callable[[list[Message]], Split] | None = None) -> Split:
-        """Question and answer, by `split` or the item's own splitter."""
+        """Return query and response messages, split by `split` or the item's own splitter."""
         return (split or self.split_strategy or ConversationSplit.LAST_TURN)(self.conversation)
 
     @staticmethod
     def per_turn_items(
         conversation: list[Message], *, tools: list[FunctionTool[..., object]] | None = None, context: str | None = None
     ) -> list[EvalItem]:
-        """One item for each user message, each with all of the conversation up to the next."""
+        """Return one item per user message, each with the conversation up to the next user message."""
         asked = [index for index, message in enumerate(conversation) if message.role == "user"]
         ends = [*asked[1:], len(conversation)] if asked else []
         return [EvalItem(list(conversation[:end]), tools, context) for end in ends]

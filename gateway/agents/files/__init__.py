@@ -1,1 +1,1 @@
-"""Files of agents: stores, the search in them, and the provider that gives an agent the tools for one."""
+"""Files of agents: stores, text search, and the provider of the file tools."""

@@ -1,4 +1,4 @@
-"""`FileSystemAgentFileStore`: an agent's files in a folder on disk, which no path and no link leads out of."""
+"""`FileSystemAgentFileStore`: an agent's files in a folder on disk; no path and no link leads out of the folder."""
 
 from __future__ import annotations
 
@@ -10,45 +10,45 @@ from pathlib import Path
 
 import anyio.to_thread
 
-from gateway.agents.files.search import MAX_SEARCHED_BYTES, SEARCH_SECONDS, FileSearchResult, check_pattern, matches_glob, search_texts
 from gateway.agents.files.store import MAX_FILE_BYTES, AgentFileStore
-from gateway.storage.contained import ContainedFolder, split_path
+from gateway.agents.files.text_search import MAX_SEARCHED_BYTES, SEARCH_SECONDS, FileSearchResult, check_pattern, matches_glob, search_texts
+from gateway.storage.contained_folder import ContainedFolder, split_path
 
 logger = logging.getLogger(__name__)
 
 
 class FileSystemAgentFileStore(AgentFileStore):
-    """Files below one folder. Symbolic links, to files or folders, are neither followed nor listed."""
+    """Files below one folder. Symbolic links are neither followed nor listed."""
 
     def __init__(self, root_directory: str | os.PathLike[str], *, search_timeout_seconds: float = SEARCH_SECONDS) -> None:
-        """The folder is made where it is missing.
+        """Create the folder if it does not exist.
 
         Raises:
             ValueError: The path is empty.
-            StorageError: The folder cannot be made.
+            StorageError: The folder cannot be created.
         """
         self._folder = ContainedFolder(root_directory)
         self._search_timeout_seconds = search_timeout_seconds
 
     @property
     def folder(self) -> Path:
-        """As `root_path`."""
+        """The folder, as `root_path`."""
         return self._folder.root
 
     @property
     def root_path(self) -> Path:
-        """The folder, absolute."""
+        """The absolute path of the folder."""
         return self._folder.root
 
     async def write_file(self, path: str, content: str, *, overwrite: bool = True) -> None:
-        """Write a whole file: readers see the old text or the new one."""
+        """Replace a file atomically."""
         data = content.encode()
         if len(data) > MAX_FILE_BYTES:
-            raise ValueError(f"The text has {len(data)} bytes; a file may have {MAX_FILE_BYTES}.")
+            raise ValueError(f"The text has {len(data)} bytes; the limit per file is {MAX_FILE_BYTES}.")
         await anyio.to_thread.run_sync(partial(self._folder.write, path, data, overwrite=overwrite))
 
     async def read_file(self, path: str) -> str | None:
-        """A file's text."""
+        """Return a file's text, or `None`."""
         data = await anyio.to_thread.run_sync(partial(self._folder.read, path, max_bytes=MAX_FILE_BYTES))
         if data is None:
             return None
@@ -58,25 +58,25 @@ class FileSystemAgentFileStore(AgentFileStore):
             raise ValueError(f"{path!r} is not UTF-8 text.") from None
 
     async def delete_file(self, path: str) -> bool:
-        """Delete a file."""
+        """Delete a file; return false if it does not exist."""
         return await anyio.to_thread.run_sync(self._folder.delete, path)
 
     async def list_files(self, directory: str = "") -> list[str]:
-        """Names of the files directly in a folder."""
+        """Return the names of the files directly in a folder."""
         return (await anyio.to_thread.run_sync(self._folder.children, directory))[0]
 
     async def list_directories(self, directory: str = "") -> list[str]:
-        """Names of the folders directly in a folder."""
+        """Return the names of the folders directly in a folder."""
         return (await anyio.to_thread.run_sync(self._folder.children, directory))[1]
 
     async def file_exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
         return await anyio.to_thread.run_sync(self._folder.exists, path)
 
     async def search_files(
         self, directory: str, regex_pattern: str, file_pattern: str | None = None, *, recursive: bool = False
     ) -> list[FileSearchResult]:
-        """Files with a line that matches; reading them counts into the time."""
+        """Return files with a matching line; the time limit includes reading the files."""
         check_pattern(regex_pattern)
         deadline = time.monotonic() + self._search_timeout_seconds
         collect = partial(self._collect, directory, file_pattern, recursive, deadline)
@@ -84,11 +84,11 @@ class FileSystemAgentFileStore(AgentFileStore):
         return await search_texts(regex_pattern, files, timeout_seconds=max(0.0, deadline - time.monotonic()))
 
     async def create_directory(self, path: str) -> None:
-        """Make a folder."""
+        """Create a folder."""
         await anyio.to_thread.run_sync(self._folder.make_folder, path)
 
     def _collect(self, directory: str, glob: str | None, recursive: bool, deadline: float) -> list[tuple[str, str]]:
-        """The texts to search, read in a worker thread."""
+        """Read the texts to search; runs in a worker thread."""
         found: list[tuple[str, str]] = []
         total = 0
         base = split_path(directory, is_folder=True)
@@ -100,8 +100,8 @@ class FileSystemAgentFileStore(AgentFileStore):
             try:
                 data = self._folder.read("/".join([*base, name]), max_bytes=MAX_FILE_BYTES)
                 text = None if data is None else data.decode()
-            except (ValueError, OSError) as error:  # not text, too large, or a link by now
-                logger.info("search leaves out %s: %s", name, error)
+            except (ValueError, OSError) as error:  # not UTF-8, too large, or replaced by a link
+                logger.info("file not searched file=%s error=%s", name, error)
                 continue
             if text is None:
                 continue

@@ -1,4 +1,4 @@
-"""`FileAccessProvider`: tools for the files of a store, added to an agent's runs. Names are agent-framework's 1.9 (requirements C26)."""
+"""`FileAccessProvider`: adds tools for the files of a store to an agent's runs. Names are those of agent-framework 1.9."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from gateway.agents.files.store import AgentFileStore
 from gateway.json_types import JsonObject, JsonValue
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
-from gateway.storage.contained import split_path
+from gateway.sessions.session_context import ContextProvider, SessionContext
+from gateway.storage.contained_folder import split_path
 from gateway.tools.function import FunctionTool
 
 Access = Literal["read", "write", "delete"]
@@ -21,13 +21,13 @@ DEFAULT_FILE_ACCESS_INSTRUCTIONS = """\
 ## Files
 
 The `file_access_*` tools read and write files in a folder that is kept between conversations and may be shared with others.
-- Look around with `file_access_list_files` and `file_access_list_subdirectories`, one folder at a time, or find text anywhere
-  with `file_access_search_files`.
-- Replace or delete a file only where the user asked for it."""
+- Browse with `file_access_list_files` and `file_access_list_subdirectories`, one folder at a time, or search the text of all files with
+  `file_access_search_files`.
+- Replace or delete a file only if the user asked for it."""
 
 
 class FileAccessProvider(ContextProvider):
-    """Gives an agent six tools over a store. Bad paths and missing files come back as text that the model can act on."""
+    """Gives an agent six tools for a store. Errors such as bad paths and missing files are returned as text for the model."""
 
     def __init__(
         self,
@@ -38,9 +38,9 @@ class FileAccessProvider(ContextProvider):
         require_delete_approval: bool = True,
         access: Access = "delete",
     ) -> None:
-        """`access` is the most that the tools allow: reading, also saving, also deleting.
+        """`access` limits the tools: reading, also saving, also deleting.
 
-        Deleting needs a person's approval unless `require_delete_approval` is off.
+        Deleting needs a person's approval unless `require_delete_approval` is false.
         """
         super().__init__(source_id)
         self.store = store
@@ -50,7 +50,7 @@ class FileAccessProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The store's folder, if it has one and files may be saved."""
+        """The store's folder, if it has one and files can be saved."""
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
@@ -62,7 +62,7 @@ class FileAccessProvider(ContextProvider):
 
 
 def file_tools(store: AgentFileStore, *, access: Access = "delete", require_delete_approval: bool = True) -> list[FunctionTool[..., Any]]:
-    """The tools over a store that `access` allows."""
+    """Return the tools for a store that `access` allows."""
     tools = _FileTools(store)
     reading: list[Callable[..., Any]] = [
         tools.file_access_read_file,
@@ -80,13 +80,13 @@ def file_tools(store: AgentFileStore, *, access: Access = "delete", require_dele
 
 
 class _FileTools:
-    """The tools' functions; their names and docstrings are what a model sees."""
+    """The functions of the tools; models see their names and docstrings."""
 
     def __init__(self, store: AgentFileStore) -> None:
         self._store = store
 
     async def file_access_save_file(self, file_name: str, content: str, overwrite: bool = False) -> str:
-        """Save a text file. An existing file is only replaced when overwrite is true.
+        """Save a text file. An existing file is only replaced if overwrite is true.
 
         Args:
             file_name: Path relative to the folder, such as notes.md or reports/may.md.
@@ -126,7 +126,7 @@ class _FileTools:
         return f"File '{file_name}' deleted." if deleted else f"File '{file_name}' not found."
 
     async def file_access_list_files(self, directory: str | None = None) -> JsonValue:
-        """Names of the files directly in a folder.
+        """List the names of the files directly in a folder.
 
         Args:
             directory: Folder relative to the root, such as reports/2026; leave it out for the root.
@@ -137,7 +137,7 @@ class _FileTools:
             return f"Could not list directory '{directory or ''}': {_reason(error)}"
 
     async def file_access_list_subdirectories(self, directory: str | None = None) -> JsonValue:
-        """Names of the folders directly in a folder.
+        """List the names of the folders directly in a folder.
 
         Args:
             directory: Folder relative to the root; leave it out for the root.
@@ -148,13 +148,13 @@ class _FileTools:
             return f"Could not list directory '{directory or ''}': {_reason(error)}"
 
     async def file_access_search_files(self, regex_pattern: str, file_pattern: str | None = None) -> JsonValue:
-        """Find text in all files, in all folders, with a regular expression that ignores case.
+        """Search the text of all files, in all folders, with a regular expression that ignores case.
 
-        Returns the files with a matching line, by paths that file_access_read_file takes, with a snippet and the lines.
+        Returns the files with a matching line, by paths for file_access_read_file, with a snippet and the lines.
 
         Args:
             regex_pattern: At most 256 characters.
-            file_pattern: Only files whose path fits this glob; * also matches slashes, so *.md is every Markdown file.
+            file_pattern: Only files whose path matches this glob; * also matches slashes, so *.md is every Markdown file.
         """
         glob = file_pattern if file_pattern and file_pattern.strip() else None
         try:
@@ -165,5 +165,5 @@ class _FileTools:
 
 
 def _reason(error: Exception) -> str:
-    """What an error says, without the machine's own paths."""
+    """Return the text of an error without paths of this machine."""
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else str(error)

@@ -1,8 +1,8 @@
-"""Looks for a regular expression in texts. Runs as a process of its own, because an expression can take forever.
+"""Searches texts for a regular expression. It runs as a process of its own, because a regular expression can take unlimited time.
 
-Python's engine holds the interpreter while it backtracks: in a thread it would stop the whole gateway, and nothing could
-end it. `search` starts this file, and kills it when the time is up. It imports nothing but the standard library.
-Input and output are one JSON value each: `{"pattern", "files": [[name, text], …], "maxBytes"}` and
+Python's `re` holds the interpreter lock while it backtracks: in a thread it would block the whole gateway and could not be cancelled.
+`text_search` starts this file and kills it at the time limit. The file imports only the standard library. Input and output are one JSON
+value each: `{"pattern", "files": [[name, text], …], "maxBytes"}`, and
 `{"results": [{"file_name", "snippet", "matching_lines": [{"line_number", "line"}]}]}` or `{"error"}`.
 """
 
@@ -14,17 +14,17 @@ import sys
 from typing import Any
 
 SNIPPET_RADIUS = 50
-"""Characters shown on either side of a file's first match."""
+"""Characters of a snippet on either side of a file's first match."""
 
 MAX_MEMORY_BYTES = 1_073_741_824
-"""Address space of this process, where the platform can limit it."""
+"""Limit of this process's address space, on platforms that support it."""
 
 
 def scan(pattern: str, files: list[list[str]], max_bytes: int) -> list[dict[str, Any]]:
-    """The files that match, with their matching lines.
+    """Return the files that match, with their matching lines.
 
     Raises:
-        ValueError: The expression is none, or more than `max_bytes` of lines match.
+        ValueError: The pattern is invalid, or more than `max_bytes` of lines match.
     """
     try:
         expression = re.compile(pattern, re.IGNORECASE)
@@ -52,13 +52,13 @@ def scan(pattern: str, files: list[list[str]], max_bytes: int) -> list[dict[str,
 
 
 def main() -> None:
-    """Read the request, write the answer."""
+    """Read the request from stdin and write the response to stdout."""
     try:
         import resource
 
         resource.setrlimit(resource.RLIMIT_AS, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     except (ImportError, ValueError, OSError):
-        pass  # the time limit still holds
+        pass  # the caller's time limit still applies
     request = json.loads(sys.stdin.buffer.read())
     try:
         answer: dict[str, Any] = {"results": scan(request["pattern"], request["files"], request["maxBytes"])}

@@ -1,7 +1,6 @@
-"""`AgentFileStore`: where an agent's files are kept; and the store in memory. Names and calls are agent-framework's.
+"""`AgentFileStore`: storage of an agent's files, and an implementation in memory. Names and methods are agent-framework's.
 
-A store is one folder of text files that is shared on purpose: by all sessions and agents that are given it
-(requirements FA5). Paths are relative, with forward slashes.
+A store is one folder of text files, which all sessions and agents with that store share. Paths are relative, with forward slashes.
 """
 
 from __future__ import annotations
@@ -9,120 +8,120 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from pathlib import Path
 
-from gateway.agents.files.search import SEARCH_SECONDS, FileSearchResult, check_pattern, matches_glob, search_texts
-from gateway.storage.contained import split_path
+from gateway.agents.files.text_search import SEARCH_SECONDS, FileSearchResult, check_pattern, matches_glob, search_texts
+from gateway.storage.contained_folder import split_path
 
 MAX_FILE_BYTES = 8_388_608
-"""Largest file that is written, read or searched: text for a model is far smaller."""
+"""Maximum size of a file that is written, read or searched; texts for a model are far smaller."""
 
 MAX_STORE_BYTES = 67_108_864
-"""What a store in memory holds at most."""
+"""Maximum size of all files of a store in memory."""
 
 
 class AgentFileStore(ABC):
-    """A folder of text files. Every method raises `ValueError` for a path that is not relative or leads out of it."""
+    """A folder of text files. Every method raises `ValueError` for a path that is absolute or leads out of the folder."""
 
     @property
     def folder(self) -> Path | None:
-        """The folder on disk, if the files are in one."""
+        """The folder on disk that contains the files, if there is one."""
         return None
 
     @abstractmethod
     async def write_file(self, path: str, content: str, *, overwrite: bool = True) -> None:
-        """Write a whole file, with the folders above it.
+        """Write a file, and create its folders.
 
         Raises:
-            FileExistsError: It exists and `overwrite` is off; of two concurrent writers one gets this.
+            FileExistsError: The file exists and `overwrite` is false. Of two concurrent writers, one gets this error.
         """
 
     @abstractmethod
     async def read_file(self, path: str) -> str | None:
-        """A file's text; `None` where there is no such file.
+        """Return a file's text; `None` if it does not exist.
 
         Raises:
-            ValueError: It is not UTF-8 text, or too large.
+            ValueError: The file is not UTF-8 text, or too large.
         """
 
     @abstractmethod
     async def delete_file(self, path: str) -> bool:
-        """Delete a file; false where there is none."""
+        """Delete a file; return false if it does not exist."""
 
     @abstractmethod
     async def list_files(self, directory: str = "") -> list[str]:
-        """Names of the files directly in a folder (`""` is the root); empty where there is no such folder."""
+        """Return the names of the files directly in a folder (`""` is the root); empty if the folder does not exist."""
 
     @abstractmethod
     async def list_directories(self, directory: str = "") -> list[str]:
-        """Names of the folders directly in a folder; empty where there is no such folder."""
+        """Return the names of the folders directly in a folder; empty if the folder does not exist."""
 
     @abstractmethod
     async def file_exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
 
     @abstractmethod
     async def search_files(
         self, directory: str, regex_pattern: str, file_pattern: str | None = None, *, recursive: bool = False
     ) -> list[FileSearchResult]:
-        """Files in `directory` with a line that matches, ignoring case; with everything below it where `recursive`.
+        """Return the files in `directory` with a line that matches, ignoring case; with `recursive`, also in folders below it.
 
-        `file_pattern` is a glob over paths relative to `directory`, which the results' names are too; its `*` also
-        matches slashes. Files that are not UTF-8 text are left out.
+        `file_pattern` is a glob for paths relative to `directory`, like the names in the results; its `*` also matches slashes. Files
+        that are not UTF-8 text are skipped.
 
         Raises:
-            ValueError: The expression is bad, too much would be searched or found, or the time for it is over.
+            ValueError: The expression is invalid, too much text would be searched or matches, or the time limit has passed.
         """
 
     @abstractmethod
     async def create_directory(self, path: str) -> None:
-        """Make sure that a folder exists."""
+        """Create a folder if it does not exist."""
 
 
 class InMemoryAgentFileStore(AgentFileStore):
-    """Files in memory, gone with the process. Names are kept as written and found whatever their case."""
+    """Files in memory, lost when the process ends. Names keep their case and are found ignoring it."""
 
     def __init__(self, *, search_timeout_seconds: float = SEARCH_SECONDS) -> None:
-        """An empty store."""
+        """Create an empty store."""
         self._files: dict[str, tuple[str, str]] = {}
         self._search_timeout_seconds = search_timeout_seconds
 
     async def write_file(self, path: str, content: str, *, overwrite: bool = True) -> None:
-        """Write a whole file."""
+        """Write a file."""
         name = "/".join(split_path(path))
         if not overwrite and name.lower() in self._files:
             raise FileExistsError(f"File already exists: {path!r}")
         others = sum(len(text) for key, (_, text) in self._files.items() if key != name.lower())
         if len(content) > MAX_FILE_BYTES or others + len(content) > MAX_STORE_BYTES:
             raise ValueError(
-                f"The store holds {MAX_STORE_BYTES} characters, {MAX_FILE_BYTES} in one file; delete files you no longer need."
+                f"The store holds {MAX_STORE_BYTES} characters, and {MAX_FILE_BYTES} per file; delete files that are not needed."
             )
         self._files[name.lower()] = (name, content)
 
     async def read_file(self, path: str) -> str | None:
-        """A file's text."""
+        """Return a file's text, or `None`."""
         found = self._files.get("/".join(split_path(path)).lower())
         return None if found is None else found[1]
 
     async def delete_file(self, path: str) -> bool:
-        """Delete a file."""
+        """Delete a file; return false if it does not exist."""
         return self._files.pop("/".join(split_path(path)).lower(), None) is not None
 
     async def list_files(self, directory: str = "") -> list[str]:
-        """Names of the files directly in a folder."""
+        """Return the names of the files directly in a folder."""
         return sorted(rest for rest, _ in self._below(directory) if "/" not in rest)
 
     async def list_directories(self, directory: str = "") -> list[str]:
-        """Names of the folders directly in a folder: what stands before a slash."""
+        """Return the names of the folders directly in a folder."""
         by_key = {rest.split("/", 1)[0].lower(): rest.split("/", 1)[0] for rest, _ in self._below(directory) if "/" in rest}
         return sorted(by_key.values())
 
     async def file_exists(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether the file exists."""
         return "/".join(split_path(path)).lower() in self._files
 
     async def search_files(
         self, directory: str, regex_pattern: str, file_pattern: str | None = None, *, recursive: bool = False
     ) -> list[FileSearchResult]:
-        """Files with a line that matches."""
+        """Return files with a matching line."""
         check_pattern(regex_pattern)
         chosen = [
             (rest, text) for rest, text in self._below(directory) if (recursive or "/" not in rest) and matches_glob(rest, file_pattern)
@@ -130,10 +129,10 @@ class InMemoryAgentFileStore(AgentFileStore):
         return await search_texts(regex_pattern, chosen, timeout_seconds=self._search_timeout_seconds)
 
     async def create_directory(self, path: str) -> None:
-        """Folders are only parts of names here; checks the path."""
+        """Check the path; folders exist only as parts of file names."""
         split_path(path, is_folder=True)
 
     def _below(self, directory: str) -> list[tuple[str, str]]:
-        """Paths relative to a folder, with the texts."""
+        """Return the files below a folder, as pairs of relative path and text."""
         prefix = "".join(f"{part}/" for part in split_path(directory, is_folder=True))
         return [(name[len(prefix) :], text) for key, (name, text) in sorted(self._files.items()) if key.startswith(prefix.lower())]

@@ -1,6 +1,6 @@
-"""`LifecycleHooks`: the twelve hooks, and what each is given. Subclass it and override what you need.
+"""`LifecycleHooks`: the base class of lifecycle hooks, with the context classes that the hooks receive.
 
-A hook may read every field of its context. Assignments that `MAY_ASSIGN` lists take effect; every other assignment fails the run.
+A hook can read every field of its context. It can assign the fields that `MAY_ASSIGN` lists; any other assignment fails the run.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+from gateway.agents.lifecycle.hook_state import HookEvents, StateCell
 from gateway.agents.lifecycle.sealed import MAY_ASSIGN, FixedList, Sealed, seal
-from gateway.agents.lifecycle.state import HookEvents, StateCell
 from gateway.errors import MiddlewareException
 from gateway.json_types import JsonMapping, JsonValue
 from gateway.tools.base import NamedTool
@@ -25,18 +25,18 @@ ErrorSource = Literal["model_call", "tool_call", "iteration", "message_turn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """What stays the same in a turn."""
+    """Values that do not change during a turn."""
 
     agent_name: str
     """The agent's name, or its id if it has none."""
     conversation_id: str | None
-    """The session's id; without a session the id of the conversation that the model's provider keeps, if there is one."""
+    """The session's id, or without a session the conversation id of the model's provider, or `None`."""
     run_options: JsonMapping
-    """The run's own options, to read."""
+    """The options of this run, for reading."""
 
 
-class _SeesTurn(Sealed):
-    """Shows the facts of the turn under their own names."""
+class _HasTurnFacts(Sealed):
+    """Gives access to the facts of the turn as properties."""
 
     __slots__ = ()
 
@@ -49,127 +49,127 @@ class _SeesTurn(Sealed):
 
     @property
     def conversation_id(self) -> str | None:
-        """The session's id; without a session the id of the conversation that the model's provider keeps, if there is one."""
+        """The session's id, or without a session the conversation id of the model's provider, or `None`."""
         return self.facts.conversation_id
 
     @property
     def run_options(self) -> JsonMapping:
-        """The run's own options, to read."""
+        """The options of this run, for reading."""
         return self.facts.run_options
 
 
 @dataclass(slots=True, kw_only=True)
-class HookContext(_SeesTurn):
-    """What every hook has."""
+class HookContext(_HasTurnFacts):
+    """Base class of hook contexts."""
 
     state: StateCell
-    """Shared by all hooks of the turn; an update is seen by the next hook."""
+    """State that all hooks of the turn share."""
     events: HookEvents
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Nothing can be assigned until a hook runs."""
+        """Seal the context: fields can be assigned only while a hook runs."""
         seal(self)
 
 
 @dataclass(slots=True, kw_only=True)
 class MessageTurnContext(HookContext):
-    """Around one run. `user_message` and `history` are yours to change before it; `turn_history` after it."""
+    """Context of one run. `before_message_turn` may assign `user_message` and `history`; `after_message_turn` may assign `turn_history`."""
 
     user_message: str
-    """Text of the newest message of the user."""
+    """Text of the user's newest message."""
     history: list[Message]
-    """The conversation before that message: what the session's histories load, then the rest of the run's input.
+    """The conversation before the newest message: the messages that history providers load, then the rest of the run's input.
 
-    A change holds for this turn: what is stored of earlier turns stays, and an added message is not stored. A message that is added
-    behind the run's own input, or to an agent without a history that loads, is input of the run like the user's message.
+    Changes apply to this turn only: stored messages stay as they are, and added messages are not stored. A message that is added after
+    the run's own input, or for an agent without a loading history provider, becomes input of the run and is stored with it.
     """
     message: Message | None = None
-    """The newest message of the user with all its contents, to read."""
+    """The user's newest message with all its contents, for reading."""
     response: AgentResponse | None = None
-    """After the run; `None` where it failed."""
+    """The response, after the run; `None` if the run failed."""
     turn_history: list[Message] = field(default_factory=lambda: FixedList[Message]((), "turn_history"))
-    """After the run: the messages it added, yours to change in the response. Messages already streamed or stored stay as they are."""
+    """Messages that the run added, after the run. Changes apply to the response, not to messages already streamed or stored."""
     error: Exception | None = None
 
     @property
     def options(self) -> JsonMapping:
-        """The run's own options, to read."""
+        """The options of this run, for reading."""
         return self.run_options
 
 
 @dataclass(slots=True, kw_only=True)
 class IterationContext(HookContext):
-    """Around one model call and the tools it asks for. `messages` and `options` are yours to change before the call."""
+    """Context of one model call and its tool calls. `before_iteration` may assign `messages` and `options`."""
 
     iteration: int
-    """From 0."""
+    """Number of the model call, from 0."""
     messages: list[Message]
     options: ChatOptions
     skip_llm_call: bool = False
-    """Yours to set before the call: `override_response` is the model's answer then."""
+    """Set by `before_iteration` to use `override_response` instead of calling the model."""
     override_response: ChatResponse | None = None
     tool_results: Sequence[Content] = ()
-    """After the iteration: what the tools gave."""
+    """Results of the tool calls, after the iteration."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ToolExecutionContext(HookContext):
-    """After the model answered with calls, before any of them."""
+    """Context of an answer with tool calls, before any of them is executed."""
 
     iteration: int
     response: ChatResponse
     calls: Sequence[Content]
     skip_tool_execution: bool = False
-    """Yours to set: all calls are dropped, and the answer stands without them."""
+    """Set by the hook to remove all tool calls from the answer."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ParallelBatchContext(HookContext):
-    """Before a batch of more than one call."""
+    """Context of a batch of several tool calls, before any of them is executed."""
 
     iteration: int
     calls: Sequence[Content]
     blocked: dict[str, str] = field(default_factory=lambda: dict[str, str]())
-    """Yours to fill: by call id, what the model reads in place of a call's result."""
+    """Filled by the hook: call id to the text that the model receives instead of the call's result."""
 
 
 @dataclass(slots=True, kw_only=True)
 class FunctionContext(HookContext):
-    """Around one tool call."""
+    """Context of one tool call."""
 
     iteration: int
     function: NamedTool
     function_name: str
     call_id: str
     arguments: JsonMapping
-    """To read, checked and converted; `FunctionRequest.override` changes them."""
+    """Validated arguments, for reading; `FunctionRequest.override` changes them."""
     toolkit: str | None
-    """The provider, server or skill that the tool is of, if that is known."""
+    """Name of the provider, server or skill that the tool belongs to, if known."""
     block_execution: bool = False
-    """Yours to set before the call: it is not made, and `override_result` is its result."""
+    """Set by `before_function` to use `override_result` instead of executing the call."""
     override_result: JsonValue = None
     result: JsonValue = None
-    """After the call."""
+    """Result of the call, after it."""
     error: Exception | None = None
-    """After the call: what it raised."""
+    """Exception of the call, after it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ErrorContext(HookContext):
-    """An error anywhere in the turn."""
+    """Context of an error during the turn."""
 
     source: ErrorSource
     error: Exception
     iteration: int
     is_terminated: bool = False
-    """Yours to set: the run ends here, with `termination_reason` as its answer, in place of the error."""
+    """Set by the hook to end the run with `termination_reason` as its answer instead of the error."""
     termination_reason: str = ""
 
 
 @dataclass(slots=True, kw_only=True)
-class ModelRequest(_SeesTurn):
-    """One model call, as it is about to be made."""
+class ModelRequest(_HasTurnFacts):
+    """A model call that is about to be made."""
 
     model: str | None
     messages: tuple[Message, ...]
@@ -179,13 +179,13 @@ class ModelRequest(_SeesTurn):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Nothing can be assigned; `override` returns a changed copy."""
+        """Seal the request: fields cannot be assigned, `override` returns a changed copy."""
         seal(self)
 
     def override(
         self, *, model: str | None = None, messages: Sequence[Message] | None = None, options: Mapping[str, JsonValue] | None = None
     ) -> ModelRequest:
-        """A copy with other values."""
+        """Return a copy with other values."""
         return replace(
             self,
             model=self.model if model is None else model,
@@ -195,8 +195,8 @@ class ModelRequest(_SeesTurn):
 
 
 @dataclass(slots=True, kw_only=True)
-class FunctionRequest(_SeesTurn):
-    """One tool call, as it is about to be made."""
+class FunctionRequest(_HasTurnFacts):
+    """A tool call that is about to be executed."""
 
     function: NamedTool
     function_name: str
@@ -208,11 +208,11 @@ class FunctionRequest(_SeesTurn):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Nothing can be assigned; `override` returns a changed copy."""
+        """Seal the request: fields cannot be assigned, `override` returns a changed copy."""
         seal(self)
 
     def override(self, *, arguments: JsonMapping) -> FunctionRequest:
-        """A copy with other arguments."""
+        """Return a copy with other arguments."""
         return replace(self, arguments=arguments)
 
 
@@ -222,66 +222,66 @@ FunctionHandler = Callable[[FunctionRequest], Awaitable[JsonValue]]
 
 
 class LifecycleHooks:
-    """All hooks, doing nothing. An error in a hook is an error of the step it belongs to."""
+    """Base class whose hooks do nothing. An exception in a hook fails the step that the hook belongs to."""
 
     async def before_message_turn(self, context: MessageTurnContext) -> None:
-        """Before the user's message is handled."""
+        """Called before a run."""
 
     async def after_message_turn(self, context: MessageTurnContext) -> None:
-        """After the run, whether it worked or not."""
+        """Called after a run, also if it failed."""
 
     async def before_iteration(self, context: IterationContext) -> None:
-        """Before each model call."""
+        """Called before each model call."""
 
     async def wrap_model_call(self, request: ModelRequest, handler: ModelHandler) -> ChatResponse:
-        """Around each model call: call `handler` once, again, or not at all."""
+        """Wrap each model call: await `handler` once, several times or never."""
         return await handler(request)
 
     def wrap_model_call_streaming(self, request: ModelRequest, handler: ModelStreamHandler) -> AsyncIterator[ChatResponseUpdate] | None:
-        """Around each model call of a streamed run; `None` means that `wrap_model_call` is used there too."""
+        """Wrap each streamed model call. Return `None` to use `wrap_model_call` instead."""
         return None
 
     async def before_tool_execution(self, context: ToolExecutionContext) -> None:
-        """After the model answered with calls, before any of them."""
+        """Called if the model's answer has tool calls, before any of them is executed."""
 
     async def before_parallel_batch(self, context: ParallelBatchContext) -> None:
-        """Before a batch of calls, once; not for a single call."""
+        """Called once before a batch of several tool calls; not called for a single call."""
 
     async def before_function(self, context: FunctionContext) -> None:
-        """Before each tool call."""
+        """Called before each tool call."""
 
     async def wrap_function_call(self, request: FunctionRequest, handler: FunctionHandler) -> JsonValue:
-        """Around each tool call: call `handler` once, again, or not at all."""
+        """Wrap each tool call: await `handler` once, several times or never."""
         return await handler(request)
 
     async def after_function(self, context: FunctionContext) -> None:
-        """After each tool call, whether it worked or not."""
+        """Called after each tool call, also if it failed."""
 
     async def after_iteration(self, context: IterationContext) -> None:
-        """After the tools of an iteration, or after its model call where there were none; also when it failed."""
+        """Called after the tool calls of an iteration, or after a model call without tool calls; also after a failure."""
 
     async def on_error(self, context: ErrorContext) -> None:
-        """On any error of the turn, where it happens first."""
+        """Called once for each error of the turn, at the innermost step that it fails."""
 
 
 def check_hooks(hook: object) -> None:
-    """Check that `hook` is an object whose hooks can be awaited.
+    """Check that `hook` is an instance of `LifecycleHooks` whose hooks are async.
 
     Raises:
-        MiddlewareException: It is not an object of a `LifecycleHooks` class, or one of its hooks is not async.
+        MiddlewareException: It is not such an instance, or a hook is not async.
     """
     if not isinstance(hook, LifecycleHooks):
-        what = f"{hook.__name__} is a class; pass an object of it: {hook.__name__}()" if isinstance(hook, type) else f"{hook!r} is not one"
-        raise MiddlewareException(f"lifecycle_middleware takes objects of classes that extend LifecycleHooks; {what}.")
+        what = f"{hook.__name__} is a class; pass an instance: {hook.__name__}()" if isinstance(hook, type) else f"{hook!r} is not one"
+        raise MiddlewareException(f"lifecycle_middleware takes instances of classes that extend LifecycleHooks; {what}.")
     for name in _AWAITED:
         if overrides(hook, name) and not inspect.iscoroutinefunction(getattr(hook, name)):
             raise MiddlewareException(f"Hook {type(hook).__name__}.{name} must be async: define it with `async def`.")
 
 
 def overrides(hook: LifecycleHooks, name: str) -> bool:
-    """Whether a class has its own version of a hook."""
+    """Return whether a class overrides a hook."""
     return getattr(type(hook), name) is not getattr(LifecycleHooks, name)
 
 
 _AWAITED = tuple(MAY_ASSIGN)
-"""The hooks that are awaited for their effect alone."""
+"""Hooks that return nothing."""

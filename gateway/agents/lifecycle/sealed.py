@@ -1,7 +1,6 @@
-"""What hooks may assign: `MAY_ASSIGN` names it by hook, and the bases here refuse everything else at once.
+"""Restricts what hooks may assign: `MAY_ASSIGN` lists the fields by hook, and the classes here reject any other change at once.
 
-A hook that assigns a property that is not its own to change fails the run: the assignment would have no effect, and a guard that is
-ignored protects nothing.
+An assignment without effect fails the run, because a hook that guards something must not be ignored silently.
 """
 
 from __future__ import annotations
@@ -31,25 +30,25 @@ MAY_ASSIGN: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "after_message_turn": ("turn_history",),
     }
 )
-"""By hook, the properties of its context that it may assign."""
+"""Fields of the context that each hook may assign."""
 
 
 class Sealed:
-    """A hook's context or request: its properties can be assigned only while a hook runs that may assign them."""
+    """Base class of hook contexts and requests, whose fields can be assigned only by the running hook."""
 
     __slots__ = ("_hook",)
 
     _hook: str | None
-    """The hook that runs; `None` for a context outside its hooks, and for a request. Unset until the object is complete."""
+    """The running hook; `None` outside hooks and in requests; unset while the object is being constructed."""
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Assign a property, or raise `MiddlewareFailure` if the running hook may not assign it."""
+        """Assign a field. Raises `MiddlewareFailure` if the running hook may not assign it."""
         if hasattr(self, "_hook"):
             self._check(name)
         object.__setattr__(self, name, value)
 
     def __delattr__(self, name: str) -> None:
-        """Raise `MiddlewareFailure`: no property can be deleted."""
+        """Raise `MiddlewareFailure`: no field can be deleted."""
         raise MiddlewareFailure(f"{type(self).__name__}.{name} cannot be deleted.")
 
     def _check(self, name: str) -> None:
@@ -62,16 +61,16 @@ class Sealed:
             raise MiddlewareFailure(f"{owner}.{name} cannot be assigned: `override({name}=…)` returns a changed copy of the request.")
         if hook is None:
             raise MiddlewareFailure(f"{owner}.{name} cannot be assigned after the hook has returned.")
-        raise MiddlewareFailure(f"{owner}.{name} cannot be assigned in {hook}. {_assignable(hook)}")
+        raise MiddlewareFailure(f"{owner}.{name} cannot be assigned in {hook}. This hook may assign {', '.join(names) or 'nothing'}.")
 
 
 def seal(sealed: Sealed, hook: str | None = None) -> None:
-    """Let only what `hook` may assign be assigned from now on; without a hook, nothing."""
+    """From now on, allow only the assignments of `hook`, or none if `hook` is `None`."""
     object.__setattr__(sealed, "_hook", hook)
 
 
-def settle(sealed: Sealed, **values: object) -> None:
-    """Set properties for the hooks to read."""
+def set_fields(sealed: Sealed, **values: object) -> None:
+    """Set fields for the hooks to read, regardless of the seal."""
     for name, value in values.items():
         object.__setattr__(sealed, name, value)
 
@@ -91,49 +90,45 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = MappingProxyType(
         "termination_reason": (lambda value: isinstance(value, str), "text"),
     }
 )
-"""By property, whether a value has the form that the run expects, and the name of that form."""
+"""By field: a check of the value, and the name of the expected type."""
 
 
 def check_forms(sealed: Sealed, hook: str) -> None:
-    """Raise `MiddlewareFailure` if `hook` left a value of another type, which the run would pass on to the model as it is."""
+    """Raise `MiddlewareFailure` if `hook` assigned a value of a wrong type, which would be sent to the model."""
     for name in MAY_ASSIGN[hook]:
         if name in _FORMS and not _FORMS[name][0](getattr(sealed, name)):
-            raise MiddlewareFailure(f"{hook} gave `{name}` a wrong value: it takes {_FORMS[name][1]}.")
+            raise MiddlewareFailure(f"{hook} set `{name}` to a value of a wrong type; it must be {_FORMS[name][1]}.")
 
-
-def _assignable(hook: str) -> str:
-    names = MAY_ASSIGN[hook]
-    return f"This hook may assign: {', '.join(names)}." if names else "This hook may assign nothing."
 
 
 _CHANGED_BY: Mapping[str, str] = MappingProxyType(
     {
-        "arguments": "FunctionRequest.override(arguments=…) in wrap_function_call changes them",
-        "history": "before_message_turn may change it",
-        "message": "before_message_turn changes the text if it assigns user_message",
-        "messages": "before_iteration may change them",
-        "options": "before_iteration may change them, and ModelRequest.override(options=…)",
-        "response": "its parts are streamed already, and skip_tool_execution drops its calls",
-        "run_options": "before_iteration may change the options of a model call",
-        "tool_results": "wrap_function_call may return another result",
-        "turn_history": "after_message_turn may change it, if the run has a response",
+        "arguments": "use FunctionRequest.override(arguments=…) in wrap_function_call",
+        "history": "change it in before_message_turn",
+        "message": "assign user_message in before_message_turn to change its text",
+        "messages": "change them in before_iteration",
+        "options": "change them in before_iteration or with ModelRequest.override(options=…)",
+        "response": "its updates are already streamed; skip_tool_execution removes its calls",
+        "run_options": "change the options of a model call in before_iteration",
+        "tool_results": "return another result from wrap_function_call",
+        "turn_history": "change it in after_message_turn if the run has a response",
     }
 )
-"""By property that a hook can change in place, what does change it."""
+"""By field that hooks could change in place: what to do instead."""
 
 
 def refusal(name: str) -> MiddlewareFailure:
-    """Return the error for a property that a hook changed in place without an effect."""
-    return MiddlewareFailure(f"`{name}` cannot be changed here, because that would have no effect: {_CHANGED_BY[name]}.")
+    """Return the error for a field that a hook changed in place without effect."""
+    return MiddlewareFailure(f"`{name}` cannot be changed here, because the change would have no effect: {_CHANGED_BY[name]}.")
 
 
 class FixedList(list[ValueT]):
-    """A list for hooks to read. Each change raises `MiddlewareFailure`; copies are ordinary lists."""
+    """A read-only list for hooks: each change raises `MiddlewareFailure`; copies are ordinary lists."""
 
     __slots__ = ("_name",)
 
     def __init__(self, values: Iterable[ValueT], name: str) -> None:
-        """Hold `values`; `name` is the property that the error names."""
+        """Contain `values`; `name` is the field that errors name."""
         super().__init__(values)
         self._name = name
 
@@ -141,7 +136,7 @@ class FixedList(list[ValueT]):
         raise refusal(self._name)
 
     append = extend = insert = remove = pop = clear = reverse = __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
-    sort = _refuse  # pyright: ignore[reportAssignmentType]  # it takes whatever the overloads of `list` take
+    sort = _refuse  # pyright: ignore[reportAssignmentType]  # accepts the arguments of all overloads of `list.sort`
 
     def __reduce_ex__(self, _: object) -> tuple[Any, ...]:
         """Copy and pickle as an ordinary list."""
@@ -149,12 +144,12 @@ class FixedList(list[ValueT]):
 
 
 class FixedDict(dict[KeyT, ValueT]):
-    """A dict for hooks to read. Each change raises `MiddlewareFailure`; copies are ordinary dicts."""
+    """A read-only dict for hooks: each change raises `MiddlewareFailure`; copies are ordinary dicts."""
 
     __slots__ = ("_name",)
 
     def __init__(self, values: Mapping[KeyT, ValueT], name: str) -> None:
-        """Hold `values`; `name` is the property that the error names."""
+        """Contain `values`; `name` is the field that errors name."""
         super().__init__(values)
         self._name = name
 
@@ -162,8 +157,8 @@ class FixedDict(dict[KeyT, ValueT]):
         raise refusal(self._name)
 
     __setitem__ = __delitem__ = pop = popitem = clear = __ior__ = _refuse
-    update = _refuse  # pyright: ignore[reportAssignmentType]  # it takes whatever the overloads of `dict` take
-    setdefault = _refuse  # pyright: ignore[reportAssignmentType]  # likewise
+    update = _refuse  # pyright: ignore[reportAssignmentType]  # accepts the arguments of all overloads of `dict.update`
+    setdefault = _refuse  # pyright: ignore[reportAssignmentType]  # accepts the arguments of all overloads of `dict.setdefault`
 
     def __reduce_ex__(self, _: object) -> tuple[Any, ...]:
         """Copy and pickle as an ordinary dict."""
@@ -171,7 +166,7 @@ class FixedDict(dict[KeyT, ValueT]):
 
 
 def fixed(value: Any, name: str) -> Any:
-    """Return a JSON value whose lists and dicts, nested ones included, cannot be changed."""
+    """Return a JSON value with read-only lists and dicts, nested ones included."""
     if type(value) is dict:
         return FixedDict({key: fixed(part, name) for key, part in cast("dict[str, JsonValue]", value).items()}, name)
     if type(value) is list:
@@ -180,7 +175,7 @@ def fixed(value: Any, name: str) -> Any:
 
 
 def free(value: Any) -> Any:
-    """Return a JSON value with ordinary lists and dicts in place of fixed ones."""
+    """Return a JSON value with ordinary lists and dicts instead of read-only ones."""
     if type(value) in (dict, FixedDict):
         return {key: free(part) for key, part in cast("dict[str, JsonValue]", value).items()}
     if type(value) in (list, FixedList):

@@ -1,10 +1,10 @@
-"""One turn of the hooks: what its three layers share, and the order in which hooks run."""
+"""`Turn`: the state that the three middleware layers of a run share, and the order in which hooks are called."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.agents.context import AgentRunContext, current_run_context
+from gateway.agents.lifecycle.hook_state import HookEvents, StateCell
 from gateway.agents.lifecycle.hooks import (
     ErrorContext,
     ErrorSource,
@@ -18,8 +18,8 @@ from gateway.agents.lifecycle.hooks import (
     TurnFacts,
     overrides,
 )
-from gateway.agents.lifecycle.sealed import FixedDict, FixedList, check_forms, refusal, seal, settle
-from gateway.agents.lifecycle.state import HookEvents, StateCell
+from gateway.agents.lifecycle.sealed import FixedDict, FixedList, check_forms, refusal, seal, set_fields
+from gateway.agents.run_context import AgentRunContext, current_run_context
 from gateway.errors import MiddlewareFailure
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -28,7 +28,7 @@ from gateway.types.responses import ChatResponse
 
 
 class Turn:
-    """The hooks of one run. Before hooks run in order, after and error hooks in reverse (requirements HK1)."""
+    """Calls the hooks of one run: `before` hooks in registration order, all others in reverse order."""
 
     def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents, facts: TurnFacts) -> None:
         self.hooks = tuple(hooks)
@@ -36,21 +36,21 @@ class Turn:
         self.facts = facts
         self.state = StateCell()
         self.blocked: dict[str, str] = {}
-        """By call id, what a batch hook put in place of a call."""
+        """Call id to the text that replaces the call's result, set by `before_parallel_batch`."""
         self._iteration: IterationContext | None = None
         self._results: list[Content] = []
         self._order: dict[str, int] = {}
-        """Places of the calls in the model's last answer, by call id."""
+        """Call id to the position of the call in the model's last answer."""
         self._reported: Exception | None = None
 
     @property
     def iteration(self) -> int:
-        """The model call the turn is at."""
+        """Number of the current model call."""
         return self.state.value.iteration
 
     @property
     def sees_history(self) -> bool:
-        """Whether a hook may look at the conversation before the turn."""
+        """Whether a hook may read the earlier conversation."""
         return self._overrides("before_message_turn", "after_message_turn")
 
     @property
@@ -60,14 +60,14 @@ class Turn:
 
     @property
     def holds_calls(self) -> bool:
-        """Whether calls must not be handed on before hooks have seen them all."""
+        """Whether streamed tool calls must be held until hooks have seen the whole answer."""
         return self._overrides("before_tool_execution", "before_parallel_batch")
 
     def _overrides(self, *names: str) -> bool:
         return any(overrides(hook, name) for hook in self.hooks for name in names)
 
     async def begin(self, context: MessageTurnContext) -> None:
-        """The turn begins."""
+        """Call `before_message_turn`."""
         newest = context.message
         given = None if newest is None else (newest.role, newest.text)
         await self._call("before_message_turn", context)
@@ -75,15 +75,15 @@ class Turn:
             raise refusal("message")
 
     async def end(self, context: MessageTurnContext) -> None:
-        """The turn has ended, well or not."""
+        """End the current iteration and call `after_message_turn`."""
         await self.end_iteration()
-        settle(context, history=FixedList(context.history, "history"))
+        set_fields(context, history=FixedList(context.history, "history"))
         await self._call("after_message_turn", context)
         if context.response is None and not isinstance(context.turn_history, FixedList):
             raise MiddlewareFailure("after_message_turn assigned turn_history, but the run failed and has no response to change.")
 
     async def begin_iteration(self, messages: list[Message], options: ChatOptions) -> IterationContext:
-        """A model call is about to be made; the iteration before it ends first."""
+        """End the previous iteration and call `before_iteration`."""
         await self.end_iteration()
         context = IterationContext(
             state=self.state,
@@ -100,12 +100,12 @@ class Turn:
         return context
 
     async def end_iteration(self) -> None:
-        """The iteration's tools have run, or there were none. Does nothing twice."""
+        """Call `after_iteration` for the current iteration, if it has not been called."""
         context, self._iteration = self._iteration, None
         if context is None:
             return
         results, self._results = self._results, []
-        settle(
+        set_fields(
             context,
             tool_results=tuple(sorted(results, key=lambda result: self._order.get(result.call_id or "", len(self._order)))),
             messages=FixedList(context.messages, "messages"),
@@ -117,7 +117,7 @@ class Turn:
             raise refusal("tool_results")
 
     async def lets_tools_run(self, response: ChatResponse, *, is_streamed: bool = False) -> bool:
-        """Before any tool of an answer; false where a hook drops them all. The parts of a streamed answer cannot change any more."""
+        """Call the hooks before tool execution. Return false if a hook removed all calls. A streamed answer must stay unchanged."""
         calls = tuple(content for message in response.messages for content in message.contents if content.type == "function_call")
         self._order = {call.call_id or "": place for place, call in enumerate(calls)}
         if not calls:
@@ -141,18 +141,18 @@ class Turn:
         return True
 
     async def begin_function(self, context: FunctionContext) -> None:
-        """A tool is about to be called."""
+        """Call `before_function`."""
         await self._call("before_function", context)
         if context.override_result is not None and not context.block_execution:
             raise _without("before_function", "override_result", "block_execution")
 
     async def end_function(self, context: FunctionContext, result: Content) -> None:
-        """A tool call has ended, well or not."""
+        """Record the result of a tool call and call `after_function`."""
         self._results.append(result)
         await self._call("after_function", context)
 
     async def report(self, source: ErrorSource, error: Exception) -> str | None:
-        """Tell the hooks of an error, once and where it happened first; the reason, where one of them ends the run."""
+        """Call `on_error` once per error. Return the reason if a hook ends the run, or `None`."""
         if error is self._reported:
             return None
         self._reported = error
@@ -168,12 +168,12 @@ class Turn:
 
     @property
     def ended_because(self) -> str | None:
-        """Why a hook ended the turn by its state; `None` while the turn goes on."""
+        """The reason if a hook ended the turn through its state; `None` while the turn continues."""
         state = self.state.value
         return (state.termination_reason or _ENDED) if state.is_terminated else None
 
     async def _call(self, name: str, context: HookContext) -> None:
-        """Call one hook of all, before hooks in order and the others in reverse; only while they run, they may assign."""
+        """Call one hook of all objects. Fields can be assigned only during the calls."""
         hooks = self.hooks if name.startswith("before_") else self.hooks[::-1]
         seal(context, name)
         try:
@@ -189,7 +189,7 @@ def _forms_of(results: Sequence[Content]) -> list[object]:
 
 
 def _parts_of(response: ChatResponse) -> list[object]:
-    """Return the parts of a streamed answer that its reader has, and the ids of its calls, whose arguments hooks may change."""
+    """Return comparable forms of an answer's contents; of calls only the identity, because hooks may change their arguments."""
     return [
         (message.role, [id(content) if content.type == "function_call" else content.to_dict() for content in message.contents])
         for message in response.messages
@@ -203,8 +203,8 @@ def _without(hook: str, name: str, needed: str) -> MiddlewareFailure:
     return MiddlewareFailure(f"{hook} assigned {name}, which has an effect only together with {needed} = True.")
 
 
-class Turns:
-    """The turns that are going on, by their run. One per set of hooks."""
+class OpenTurns:
+    """The running turns of one set of hooks, by run."""
 
     def __init__(self, hooks: Sequence[LifecycleHooks], events: HookEvents) -> None:
         self._hooks = tuple(hooks)
@@ -212,18 +212,18 @@ class Turns:
         self._open: dict[int, tuple[AgentRunContext | None, Turn]] = {}
 
     def open(self, facts: TurnFacts) -> tuple[int, Turn]:
-        """A turn for the current run; `close` it with the key. The run is held, so its identity is not used again."""
+        """Start a turn for the current run. `close` it with the returned key."""
         run = current_run_context()
         turn = Turn(self._hooks, self._events, facts)
         self._open[id(run)] = (run, turn)
         return id(run), turn
 
     def close(self, key: int) -> None:
-        """The turn is over."""
+        """Remove a turn that has ended, by the key that `open` returned."""
         self._open.pop(key, None)
 
     @property
     def current(self) -> Turn | None:
-        """The turn of the current run; `None` where these hooks are not around it."""
+        """The turn of the current run; `None` if these hooks do not wrap that run."""
         found = self._open.get(id(current_run_context()))
         return None if found is None else found[1]

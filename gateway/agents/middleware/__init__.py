@@ -1,1 +1,1 @@
-"""Middleware that comes with the runtime: approvals, the agent loop, guards around model and tool calls, lifecycle hooks."""
+"""Middleware that is included: approvals, agent loops, limits, caches, retries, redaction and information flow."""

@@ -1,20 +1,21 @@
-"""`ToolApprovalMiddleware`: approvals with standing rules, and one question at a time. Names are agent-framework's.
+"""`ToolApprovalMiddleware`: standing approval rules, and one approval request at a time. Its names are agent-framework's.
 
-Opt-in and for runs with a session, which keeps rules, open questions and answers (`approval_state`). Whether a tool needs
-an approval at all is the tool's affair (`approval_mode`); this only decides which of the questions a person has to see.
+It needs runs with a session, which stores rules, open requests and answers (`approval_state`). A tool's `approval_mode` decides whether
+its calls need approval; this middleware decides which of the requests a person sees.
 """
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
-from gateway.agents.approvals import note
-from gateway.agents.context import AgentContext, AgentMiddleware, AgentStream
 from gateway.agents.middleware.approval_state import REQUEST, RESPONSE, ToolApprovalState, call_of
+from gateway.agents.run_approvals import log_approval
+from gateway.agents.run_context import AgentContext, AgentMiddleware
 from gateway.errors import AgentError
-from gateway.middleware import CallNext
+from gateway.middleware import CallNext, replay
 from gateway.sessions.session import AgentSession
 from gateway.types.content import Content
 from gateway.types.messages import Message
@@ -24,14 +25,14 @@ from gateway.types.streams import ResponseStream
 DEFAULT_TOOL_APPROVAL_SOURCE_ID = "tool_approval"
 
 MAX_CONTINUED_RUNS = 40
-"""Runs that go on by themselves after rules approved everything; then a person is asked, so that no loop is endless."""
+"""Maximum number of runs that continue because rules approved all requests; after that, a person is asked."""
 
 ToolApprovalRuleCallback = Callable[[Content], bool | Awaitable[bool]]
-"""Gets a `function_call`; true approves it."""
+"""Receives a `function_call`; true approves it."""
 
 
 class ToolApprovalMiddleware(AgentMiddleware):
-    """Lets calls through by rules, and shows a person the others one by one."""
+    """Approves tool calls by rules, and shows a person the other requests one at a time."""
 
     def __init__(
         self,
@@ -39,12 +40,12 @@ class ToolApprovalMiddleware(AgentMiddleware):
         source_id: str = DEFAULT_TOOL_APPROVAL_SOURCE_ID,
         auto_approval_rules: Sequence[ToolApprovalRuleCallback] | None = None,
     ) -> None:
-        """`auto_approval_rules` are asked after the session's own rules; the first that says yes approves."""
+        """`auto_approval_rules` are called after the session's own rules; the first that returns true approves the call."""
         self.source_id = source_id
         self.auto_approval_rules = tuple(auto_approval_rules or ())
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        """Take answers in, show the next open question or run the agent, and go on by itself while rules approve everything.
+        """Collect answers, then show the next open request, or run the agent again while rules approve all requests.
 
         Raises:
             RuntimeError: The run has no session.
@@ -60,7 +61,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
             state.held_messages += context.messages
             state.save(context.session, self.source_id)
             response = AgentResponse(messages=[Message("assistant", [shown])])
-            context.result = _stream_of(response) if context.stream else response
+            context.result = ResponseStream(replay(response), AgentResponse.from_updates) if context.stream else response
         elif context.stream:
             context.result = ResponseStream(self._streamed(context, context.session, call_next, state), AgentResponse.from_updates)
         else:
@@ -88,12 +89,12 @@ class ToolApprovalMiddleware(AgentMiddleware):
     async def _streamed(
         self, context: AgentContext, session: AgentSession, call_next: CallNext, state: ToolApprovalState
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """What the runs give, as it comes; questions are held back until it is clear which one a person has to see."""
+        """Yield the updates of the runs. Approval requests are held until it is clear which one a person must see."""
         for number in range(1, MAX_CONTINUED_RUNS + 1):
             self._hand_over(context, session, state)
             await call_next()
             if not isinstance(context.result, ResponseStream):
-                raise AgentError("ToolApprovalMiddleware: what it wraps gave no stream for a streaming run.")
+                raise AgentError("ToolApprovalMiddleware: the inner middleware or agent returned no stream for a streaming run.")
             requests: list[Content] = []
             try:
                 async for update in context.result:
@@ -114,7 +115,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
             context.messages, context.result = [], None
 
     def _hand_over(self, context: AgentContext, session: AgentSession, state: ToolApprovalState) -> None:
-        """Put the collected answers before the run's messages, as one message of the user, and what was held after them."""
+        """Put the collected answers, as one user message, and the held messages before the run's messages."""
         if not state.collected_approval_responses and not state.held_messages:
             return
         answers = [Message("user", list(state.collected_approval_responses))] if state.collected_approval_responses else []
@@ -124,7 +125,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
         state.save(session, self.source_id)
 
     async def _release(self, state: ToolApprovalState) -> None:
-        """Look at the queue again: rules may have come that approve some of it."""
+        """Check the queued requests again, because new rules may approve them."""
         waiting: list[Content] = []
         for request in state.queued_approval_requests:
             if await self._is_approved(request, state):
@@ -134,7 +135,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
         state.queued_approval_requests = waiting
 
     async def _sort(self, requests: Sequence[Content], state: ToolApprovalState, *, may_approve: bool) -> list[Content]:
-        """Approve by rules what they approve, show the first of the rest, queue the others. Returns what is shown."""
+        """Approve requests by rules, show the first of the others and queue the rest. Return the shown request, if any."""
         open_requests: list[Content] = []
         for request in requests:
             if may_approve and await self._is_approved(request, state):
@@ -150,18 +151,18 @@ class ToolApprovalMiddleware(AgentMiddleware):
         if call is None:
             return False
         if any(rule.fits(call) for rule in state.rules):
-            note("approved by a standing rule", request.id, call.call_id, call.name, None)
+            log_approval("approved by a standing rule", request.id, call.call_id, call.name, None)
             return True
         for rule in self.auto_approval_rules:
             verdict = rule(call)
             if await verdict if inspect.isawaitable(verdict) else verdict:
-                note("approved by a rule in code", request.id, call.call_id, call.name, None)
+                log_approval("approved by a rule in code", request.id, call.call_id, call.name, None)
                 return True
         return False
 
 
 def _take_answers(messages: Sequence[Message], state: ToolApprovalState) -> list[Message]:
-    """The messages without approval responses, which go into the state; messages that had nothing else are left out."""
+    """Move the approval responses into the state and return the other messages; messages with nothing else are dropped."""
     kept: list[Message] = []
     for message in messages:
         answers = [content for content in message.contents if content.type == RESPONSE]
@@ -170,20 +171,13 @@ def _take_answers(messages: Sequence[Message], state: ToolApprovalState) -> list
         if not answers:
             kept.append(message)
         elif rest := [content for content in message.contents if content.type != RESPONSE]:
-            kept.append(
-                Message(
-                    message.role,
-                    rest,
-                    author_name=message.author_name,
-                    message_id=message.message_id,
-                    additional_properties=message.additional_properties,
-                )
-            )
+            kept.append(copy.copy(message))
+            kept[-1].contents = rest
     return kept
 
 
 def _keep_only(messages: list[Message], shown: Sequence[Content]) -> None:
-    """Take the requests that are not shown out of a response's messages, and messages that had nothing else."""
+    """Remove requests that are not shown from a response's messages, and messages that become empty."""
     for index in range(len(messages) - 1, -1, -1):
         message = messages[index]
         rest = [content for content in message.contents if content.type != REQUEST or any(content is one for one in shown)]
@@ -192,10 +186,3 @@ def _keep_only(messages: list[Message], shown: Sequence[Content]) -> None:
             if not rest:
                 del messages[index]
 
-
-def _stream_of(response: AgentResponse) -> AgentStream:
-    async def updates() -> AsyncGenerator[AgentResponseUpdate, None]:
-        for update in response.to_updates():
-            yield update
-
-    return ResponseStream(updates(), AgentResponse.from_updates)

@@ -1,6 +1,6 @@
-"""What `ToolApprovalMiddleware` keeps in a session: standing rules, and the questions and answers on their way.
+"""State of `ToolApprovalMiddleware` in a session: standing rules, open requests and collected answers.
 
-Everything is JSON in the session's state, so a conversation can be taken up in another process between question and answer.
+The state is JSON, so that a conversation can continue in another process between a request and its answer.
 """
 
 from __future__ import annotations
@@ -8,93 +8,86 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.session import AgentSession
-from gateway.types.arguments import read_arguments
+from gateway.types.call_arguments import read_arguments
 from gateway.types.content import Content
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
 
 ALWAYS_APPROVE_PROPERTY = "tool_approval"
-"""Of an approval response: it also makes a standing rule. Taken off before the run loop sees the response."""
+"""Property of an approval response that also creates a standing rule; removed before the run loop receives the response."""
 
 ALWAYS_APPROVE_SCOPE_PROPERTY = "always_approve"
 ALWAYS_APPROVE_TOOL = "tool"
 ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS = "tool_with_arguments"
 
 MAX_PENDING = 100
-"""Questions of one session that may wait for an answer."""
+"""Maximum number of shown requests per session that wait for an answer."""
 
 REQUEST = "function_approval_request"
 RESPONSE = "function_approval_response"
 
 
+@dataclass(slots=True)
 class ToolApprovalRule:
-    """Calls that need no question any more."""
+    """A standing rule that approves calls of one tool.
 
-    __slots__ = ("arguments", "server_label", "tool_name")
+    Raises:
+        ValueError: The name is empty.
+    """
 
-    def __init__(self, tool_name: str, arguments: Mapping[str, str] | None = None, *, server_label: str | None = None) -> None:
-        """`arguments` are values as canonical JSON text: `None` fits every call of the tool, `{}` only one without arguments.
+    tool_name: str
+    arguments: Mapping[str, str] | None = None
+    """Canonical JSON texts by name: `None` matches every call of the tool, `{}` only calls without arguments."""
+    server_label: str | None = field(default=None, kw_only=True)
+    """The hosted server of the tool; a rule never matches a tool of another server."""
 
-        `server_label` is the hosted server that the tool is of; a rule never reaches over to another one.
-
-        Raises:
-            ValueError: The name is empty.
-        """
-        if not tool_name.strip():
-            raise ValueError("A tool approval rule needs the name of a tool.")
-        self.tool_name = tool_name.strip()
-        self.arguments = None if arguments is None else dict(arguments)
-        self.server_label = server_label
+    def __post_init__(self) -> None:
+        self.tool_name = self.tool_name.strip()
+        if not self.tool_name:
+            raise ValueError("A tool approval rule needs a tool name.")
 
     @classmethod
     def for_call(cls, call: Content, *, with_arguments: bool) -> ToolApprovalRule:
-        """The rule that lets this call, or with any arguments, through from now on."""
+        """Return the rule that approves this call's tool, or with `with_arguments` only calls with the same arguments."""
         return cls(call.name or "", canonical_arguments(call) if with_arguments else None, server_label=server_label(call))
 
     def fits(self, call: Content) -> bool:
-        """Whether a `function_call` is covered."""
+        """Return whether the rule approves a `function_call`."""
         if call.name != self.tool_name or server_label(call) != self.server_label:
             return False
         return self.arguments is None or canonical_arguments(call) == self.arguments
 
     def to_dict(self) -> JsonObject:
-        """JSON form."""
+        """Return the JSON form."""
         data: JsonObject = {"type": "tool_approval_rule", "tool_name": self.tool_name}
         if self.arguments is not None:
-            data["arguments"] = self.arguments
+            data["arguments"] = dict(self.arguments)
         if self.server_label is not None:
             data["server_label"] = self.server_label
         return data
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> ToolApprovalRule:
-        """The inverse of `to_dict`.
+        """Create the rule from its JSON form.
 
         Raises:
-            ValueError: A value is missing or of another type.
+            ValueError: A value is missing or has a wrong type.
         """
         name, arguments, label = data.get("tool_name"), data.get("arguments"), data.get("server_label")
         if not isinstance(name, str) or not isinstance(label, str | None) or not isinstance(arguments, Mapping | None):
-            raise ValueError("A tool approval rule needs a tool_name; arguments must be an object and server_label text, where given.")
+            raise ValueError("A tool approval rule needs a tool_name; arguments must be an object and server_label text, if given.")
         texts = None if arguments is None else {str(k): str(v) for k, v in cast("JsonMapping", arguments).items()}
         return cls(name, texts, server_label=label)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ToolApprovalRule) and self.to_dict() == other.to_dict()
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
-
-    def __repr__(self) -> str:
-        return f"ToolApprovalRule({self.tool_name!r}, {self.arguments!r}, server_label={self.server_label!r})"
-
 
 class ToolApprovalState:
-    """One session's rules, questions and answers."""
+    """Rules, requests and answers of one session."""
 
     __slots__ = ("collected_approval_responses", "held_messages", "pending_approval_requests", "queued_approval_requests", "rules")
 
@@ -109,16 +102,16 @@ class ToolApprovalState:
     ) -> None:
         self.rules = [rule if isinstance(rule, ToolApprovalRule) else ToolApprovalRule.from_dict(rule) for rule in rules or ()]
         self.queued_approval_requests = _contents(queued_approval_requests)
-        """Not shown yet; one is, per run."""
+        """Requests that have not been shown; one is shown per run."""
         self.collected_approval_responses = _contents(collected_approval_responses)
-        """Answers that the run loop has not seen yet."""
+        """Answers that the run loop has not received."""
         self.pending_approval_requests = _contents(pending_approval_requests)
-        """Shown, and not answered yet: only these can be answered (requirements AP13)."""
+        """Requests that were shown and not answered; only these accept an answer."""
         self.held_messages = [item if isinstance(item, Message) else Message.from_dict(item) for item in held_messages or ()]
-        """What was said beside an answer while more questions were open; it reaches the model with the last answer."""
+        """Messages that arrived with an answer while more requests were open; the model receives them with the last answer."""
 
     def to_dict(self) -> JsonObject:
-        """JSON form."""
+        """Return the JSON form."""
         return {
             "rules": [rule.to_dict() for rule in self.rules],
             "queued_approval_requests": [content.to_dict() for content in self.queued_approval_requests],
@@ -129,7 +122,7 @@ class ToolApprovalState:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> ToolApprovalState:
-        """The inverse of `to_dict`.
+        """Create the state from its JSON form.
 
         Raises:
             ValueError: A rule is damaged.
@@ -143,23 +136,23 @@ class ToolApprovalState:
         )
 
     def add_rule(self, rule: ToolApprovalRule) -> None:
-        """Add a rule, unless the very same one is there."""
+        """Add a rule unless an equal rule exists."""
         if rule not in self.rules:
             self.rules.append(rule)
 
     def show(self, requests: Sequence[Content]) -> None:
-        """Note what a person is shown; of questions that nobody ever answers the oldest are forgotten."""
+        """Record shown requests; the oldest are dropped beyond `MAX_PENDING`."""
         self.pending_approval_requests = [*self.pending_approval_requests, *requests][-MAX_PENDING:]
 
     def take_answer(self, response: Content) -> bool:
-        """Collect a person's answer to a question that was shown; false, and nothing done, for any other.
+        """Collect the answer to a shown request. Return false for any other answer, which is dropped.
 
-        What was asked is what is approved: the call comes from our record, not from the answer.
+        The approved call is the recorded one, not the call in the answer.
         """
         asked = next((request for request in self.pending_approval_requests if _answers(response, request)), None)
         call = None if asked is None else call_of(asked)
         if asked is None or call is None:
-            logger.warning("an approval response for %r answers no question of this session and is dropped", response.id)
+            logger.warning("approval response dropped request=%s reason=no_such_open_request", response.id)
             return False
         self.pending_approval_requests.remove(asked)
         scope = always_approve_scope(response)
@@ -173,10 +166,10 @@ class ToolApprovalState:
 
     @classmethod
     def load(cls, session: AgentSession, source_id: str) -> ToolApprovalState:
-        """The session's state.
+        """Return the session's state.
 
         Raises:
-            TypeError: Something else is stored under this key.
+            TypeError: Another value is stored under this key.
         """
         stored: object = session.state.get(source_id)
         if isinstance(stored, ToolApprovalState):
@@ -186,45 +179,45 @@ class ToolApprovalState:
         return cls.from_dict(cast("JsonMapping", stored or {}))
 
     def save(self, session: AgentSession, source_id: str) -> None:
-        """Put the state into the session; what others stored beside it stays."""
+        """Store the state in the session, without removing other values under the same key."""
         stored: object = session.state.get(source_id)
         others: JsonMapping = cast("JsonMapping", stored) if isinstance(stored, Mapping) else {}
         session.state[source_id] = {**others, **self.to_dict()}
 
 
 def create_always_approve_tool_response(request: Content, *, reason: str | None = None) -> Content:
-    """Approve a request, and every later call of its tool in this session."""
+    """Return a response that approves the request and every later call of its tool in this session."""
     return _always(request, ALWAYS_APPROVE_TOOL, reason)
 
 
 def create_always_approve_tool_with_arguments_response(request: Content, *, reason: str | None = None) -> Content:
-    """Approve a request, and every later call of its tool with exactly these arguments in this session."""
+    """Return a response that approves the request and every later call of its tool with exactly these arguments in this session."""
     return _always(request, ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS, reason)
 
 
 def canonical_arguments(call: Content) -> dict[str, str] | None:
-    """A call's arguments as texts that are equal when the values are; `None`, which fits no rule, where they are no object."""
+    """Return a call's arguments as canonical texts by name; `None`, which matches no rule, if they are not an object."""
     try:
         arguments: JsonMapping = read_arguments(call.arguments)
     except ValueError:
         return None
-    return {key: _canonical(value) for key, value in arguments.items()}
+    return {key: json.dumps(value, sort_keys=True, separators=(",", ":"), default=str) for key, value in arguments.items()}
 
 
 def call_of(request: Content) -> Content | None:
-    """The `function_call` that a request is about."""
+    """Return the `function_call` of a request."""
     call = request.function_call
     return call if isinstance(call, Content) and call.type == "function_call" and call.name else None
 
 
 def server_label(call: Content) -> str | None:
-    """The hosted server that a call goes to, where it goes to one."""
+    """Return the hosted server that executes a call, if any."""
     label = call.additional_properties.get("server_label")
     return label if isinstance(label, str) else None
 
 
 def always_approve_scope(response: Content) -> str | None:
-    """The standing rule that a response makes, if any."""
+    """Return the scope of the standing rule that a response creates, if any."""
     note: JsonValue = response.additional_properties.get(ALWAYS_APPROVE_PROPERTY)
     scope: object = cast("JsonMapping", note).get(ALWAYS_APPROVE_SCOPE_PROPERTY) if isinstance(note, Mapping) else None
     return scope if scope in (ALWAYS_APPROVE_TOOL, ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS) else None
@@ -240,7 +233,7 @@ def _always(request: Content, scope: str, reason: str | None) -> Content:
 
 
 def _answers(response: Content, request: Content) -> bool:
-    """Whether a response is to this request, about the same call."""
+    """Return whether a response has the id of this request and is about the same tool and arguments."""
     asked, answered = call_of(request), call_of(response)
     if response.id != request.id or asked is None or answered is None:
         return False
@@ -251,6 +244,3 @@ def _answers(response: Content, request: Content) -> bool:
 def _contents(given: Sequence[Content | JsonMapping] | None) -> list[Content]:
     return [item if isinstance(item, Content) else Content.from_dict(item) for item in given or ()]
 
-
-def _canonical(value: JsonValue) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)

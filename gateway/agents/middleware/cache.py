@@ -1,4 +1,4 @@
-"""Middleware that remembers: `ToolCacheMiddleware` for results of tools that only read, `ModelCacheMiddleware` for answers."""
+"""Caching middleware: `ToolCacheMiddleware` for results of read-only tools, `ModelCacheMiddleware` for model responses."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import copy
 import hashlib
 import json
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import Sequence
 from typing import Generic, TypeVar, cast
 
 import anyio
 
-from gateway.agents.middleware.retry import covers
-from gateway.chat.middleware import ChatContext, ChatMiddleware, ChatStream
+from gateway.agents.middleware.call_retry import covers
+from gateway.chat.chat_context import ChatContext
+from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.json_types import JsonObject, JsonValue
-from gateway.middleware import CallNext
+from gateway.middleware import CallNext, replay
 from gateway.tools.base import Tool
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
-from gateway.types.responses import ChatResponse, ChatResponseUpdate
+from gateway.types.responses import ChatResponse
 from gateway.types.streams import ResponseStream
 
 T = TypeVar("T")
 
 
 class _Cache(Generic[T]):
-    """Values for a time; of too many the one unused longest goes."""
+    """Least-recently-used cache with a time to live."""
 
     def __init__(self, ttl_seconds: float, max_entries: int) -> None:
         if ttl_seconds <= 0 or max_entries < 1:
@@ -34,7 +35,7 @@ class _Cache(Generic[T]):
         self._entries: OrderedDict[str, tuple[float, T]] = OrderedDict()
 
     def get(self, key: str) -> T | None:
-        """A copy of the value, so that nobody changes what others get."""
+        """Return a copy of the value, so that callers cannot change the cached one."""
         found = self._entries.get(key)
         if found is None or found[0] < anyio.current_time():
             self._entries.pop(key, None)
@@ -43,7 +44,7 @@ class _Cache(Generic[T]):
         return copy.deepcopy(found[1])
 
     def put(self, key: str, value: T) -> None:
-        """Keep a copy of a value."""
+        """Store a copy of the value."""
         self._entries[key] = (anyio.current_time() + self._ttl, copy.deepcopy(value))
         self._entries.move_to_end(key)
         while len(self._entries) > self._max:
@@ -51,21 +52,21 @@ class _Cache(Generic[T]):
 
 
 class ToolCacheMiddleware(FunctionMiddleware):
-    """Answers a call that was made before with the same arguments, by the same caller, from memory.
+    """Returns the cached result of an earlier call with the same tool, arguments and caller.
 
-    Only for tools that are named here, or that say `readOnlyHint` where `trust_annotations` is set. Errors are not kept.
+    It covers the tools that are named, and with `trust_annotations` tools with a `readOnlyHint`. Errors are not cached.
     """
 
     def __init__(
         self, tools: Sequence[str] = (), *, trust_annotations: bool = False, ttl_seconds: float = 300.0, max_entries: int = 256
     ) -> None:
-        """`tools` are globs over tool names. Raises `ValueError` for numbers that make no sense."""
+        """`tools` are globs over tool names. Raises `ValueError` for a time or size that is not positive."""
         self._tools = tuple(tools)
         self._trust_annotations = trust_annotations
         self._cache: _Cache[JsonValue] = _Cache(ttl_seconds, max_entries)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Take the result from memory, or call and keep it."""
+        """Return the cached result, or execute the call and cache its result."""
         if not covers(self._tools, context.function, trust_annotations=self._trust_annotations):
             await call_next()
             return
@@ -80,18 +81,18 @@ class ToolCacheMiddleware(FunctionMiddleware):
 
 
 class ModelCacheMiddleware(ChatMiddleware):
-    """Answers a model call that was made before with the same messages and options from memory; for tests and fixed prompts."""
+    """Returns the cached response of an earlier model call with the same messages and options; for tests and fixed prompts."""
 
     def __init__(self, *, ttl_seconds: float = 3600.0, max_entries: int = 256) -> None:
-        """Raises `ValueError` for numbers that make no sense."""
+        """Raises `ValueError` for a time or size that is not positive."""
         self._cache: _Cache[ChatResponse] = _Cache(ttl_seconds, max_entries)
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Take the answer from memory, or call and keep it; a stream is kept when it was read to its end."""
+        """Return the cached response, or call the model and cache its response; a stream is cached once it was read completely."""
         key = _request_key(context)
         found = self._cache.get(key)
         if found is not None:
-            context.result = _stream_of(found) if context.stream else found
+            context.result = ResponseStream(replay(found), ChatResponse.from_updates) if context.stream else found
             return
         await call_next()
         if isinstance(context.result, ResponseStream):
@@ -113,10 +114,3 @@ def _key(value: JsonValue) -> str:
     text = json.dumps(value, sort_keys=True, default=repr)
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
-
-def _stream_of(response: ChatResponse) -> ChatStream:
-    async def updates() -> AsyncGenerator[ChatResponseUpdate, None]:
-        for update in response.to_updates():
-            yield update
-
-    return ResponseStream(updates(), ChatResponse.from_updates)

@@ -1,7 +1,7 @@
-"""Middleware that labels what tools give and judges what is called after it; `SecureAgentConfig` puts both into an agent.
+"""Middleware that labels tool results and judges later calls by the labels; `SecureAgentConfig` adds both to an agent.
 
-The label of a conversation is kept in its session, so it outlives the run. Decisions are `policy.labels`'s. Names are
-agent-framework's; hiding content from the model behind variables is not part of this.
+The label of a conversation is stored in its session, so it outlives the run. `policy.labels` decides. Names are agent-framework's;
+Moongate does not implement its variables that hide content from the model.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from gateway.agents.middleware.per_run import PerRun
 from gateway.errors import AskUnavailable, MiddlewareTermination, PolicyDenied, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import CallNext
-from gateway.policy.approvals import approval_form, describe_call, is_approved
+from gateway.policy.approval_policy import approval_form, describe_call, is_approved
 from gateway.policy.decision import Reject
 from gateway.policy.labels import (
     ConfidentialityLabel,
@@ -28,8 +28,8 @@ from gateway.policy.labels import (
     label_result,
 )
 from gateway.policy.own_sources import is_own_source
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.staging import ExperimentalFeature, experimental
 from gateway.tools.base import Tool
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
@@ -38,17 +38,17 @@ from gateway.types.content import Content
 logger = logging.getLogger(__name__)
 
 STATE_KEY = "security"
-"""In a session's state: the conversation's label."""
+"""Key in a session's state: the conversation's label."""
 
 CONTEXT_LABEL_KEY = "context_label"
-"""In a call's metadata: the conversation's label before the call."""
+"""Key in a call's metadata: the conversation's label before the call."""
 
 MAX_AUDIT_ENTRIES = 1000
-"""Violations that are remembered; the log has them all."""
+"""Maximum number of violations in `get_audit_log`; the log file has all of them."""
 
 
 class LabelTrackingFunctionMiddleware(FunctionMiddleware):
-    """Labels every tool's result, and keeps the label of all that the conversation has taken in. Goes outside the enforcing one."""
+    """Labels each tool result and maintains the label of the conversation. Must be outside the enforcing middleware."""
 
     def __init__(
         self,
@@ -57,12 +57,12 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
         *,
         rules: FlowRules | None = None,
     ) -> None:
-        """`rules` say what tools give; without them tools say it of themselves in `additional_properties`."""
+        """`rules` label the results of tools; without rules, tools label their results in `additional_properties`."""
         self.rules = rules or FlowRules(default_integrity=default_integrity, default_confidentiality=default_confidentiality)
         self._without_session: PerRun[ContentLabel] = PerRun(ContentLabel)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Call, and take the result's label into the conversation's, also where the call failed: its error is content too."""
+        """Execute the call and combine its label with the conversation's, also after an error, because its text is content too."""
         before = self.label_of(context)
         context.metadata[CONTEXT_LABEL_KEY] = before
         called = False
@@ -70,7 +70,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
             await call_next()
             called = True
         except (PolicyDenied, MiddlewareTermination):
-            raise  # refused by us: nothing came from outside
+            raise  # refused by policy: the tool returned no content
         except Exception:
             called = True
             raise
@@ -81,7 +81,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
                 self._keep(context, combine_labels(self.label_of(context), label))
 
     def label_of(self, context: FunctionInvocationContext) -> ContentLabel:
-        """The conversation's label now."""
+        """Return the current label of the conversation."""
         if context.session is not None:
             stored = context.session.state.get(STATE_KEY)
             return ContentLabel.from_dict(cast("JsonMapping", stored)) if isinstance(stored, Mapping) else ContentLabel()
@@ -95,7 +95,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
 
 
 class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
-    """Judges each call by the conversation's label: a violation is refused, or a person decides."""
+    """Judges each call by the conversation's label; a violation is refused or needs a person's approval."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         rules: FlowRules | None = None,
         may_end_run: bool = True,
     ) -> None:
-        """`approval_on_violation` asks a person in place of refusing. With neither of the two, violations are only logged.
+        """`approval_on_violation` asks a person instead of refusing. If it and `block_on_violation` are off, violations are only logged.
 
-        Where the person cannot be asked meanwhile, the run ends with the question, or without `may_end_run` the call is refused.
+        If no person can be asked during the run, the run ends with the request, or without `may_end_run` the call is refused.
         """
         given = rules or FlowRules()
         allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
@@ -121,16 +121,16 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         self._audit_log: list[JsonObject] = []
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Judge, then call or not.
+        """Judge the call, then execute or refuse it.
 
         Raises:
-            PolicyDenied: The call is refused; the model reads why.
-            MiddlewareTermination: A person must decide; the run ends with the question.
+            PolicyDenied: The call is refused; the model receives the reason.
+            MiddlewareTermination: A person must decide; the run ends with the request.
         """
         label = context.metadata.get(CONTEXT_LABEL_KEY)
         if not isinstance(label, ContentLabel):
             raise PolicyDenied(
-                "No label is known for this conversation: put LabelTrackingFunctionMiddleware before the enforcing one.",
+                "This conversation has no label: add LabelTrackingFunctionMiddleware before the enforcing middleware.",
                 rule="security.unlabelled",
                 subject=context.function.definition.name,
             )
@@ -140,17 +140,17 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         await call_next()
 
     def get_audit_log(self) -> list[JsonObject]:
-        """The violations of this process, oldest first."""
+        """Return the violations in this process, oldest first."""
         return list(self._audit_log)
 
     async def _violated(self, context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> None:
-        """Returns where the call may go on all the same."""
+        """Refuse a violation, or return if the call may proceed."""
         name = context.function.definition.name
         approved = getattr(context.metadata.get("approval_response"), "approved", False) is True
         if not approved and self.approval_on_violation:
             approved = await _ask(context, verdict, label, may_end_run=self._may_end_run)
         outcome = "approved" if approved else "refused" if self.block_on_violation or self.approval_on_violation else "logged"
-        logger.warning("security: call of %s %s by %s", name, outcome, verdict.rule)
+        logger.warning("security violation tool=%s outcome=%s rule=%s", name, outcome, verdict.rule)
         if self.enable_audit_log:
             self._audit_log.append({"function": name, "rule": verdict.rule, "outcome": outcome, "context_label": label.to_dict()})
             del self._audit_log[:-MAX_AUDIT_ENTRIES]
@@ -162,7 +162,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
 
 @experimental(feature_id=ExperimentalFeature.SECURITY)
 class SecureAgentConfig(ContextProvider):
-    """A context provider that puts label tracking and enforcement around the tools of an agent's runs."""
+    """A context provider that adds label tracking and enforcement to the tools of an agent's runs."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "secure_agent"
 
@@ -176,7 +176,7 @@ class SecureAgentConfig(ContextProvider):
         may_end_run: bool = True,
         source_id: str | None = None,
     ) -> None:
-        """`rules` say what tools give and do; the rest is `PolicyEnforcementFunctionMiddleware`'s."""
+        """`rules` describe the tools; the other arguments are those of `PolicyEnforcementFunctionMiddleware`."""
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)
         self.policy_enforcer = PolicyEnforcementFunctionMiddleware(
@@ -184,11 +184,11 @@ class SecureAgentConfig(ContextProvider):
         )
 
     def get_middleware(self) -> list[FunctionMiddleware]:
-        """Both, in the order they must have; for agents without context providers."""
+        """Return both middleware in the required order, for agents without context providers."""
         return [self.label_tracker, self.policy_enforcer]
 
     def get_audit_log(self) -> list[JsonObject]:
-        """The violations of this process."""
+        """Return the violations in this process, oldest first."""
         return self.policy_enforcer.get_audit_log()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
@@ -197,10 +197,10 @@ class SecureAgentConfig(ContextProvider):
 
 
 async def _ask(context: FunctionInvocationContext, verdict: Reject, label: ContentLabel, *, may_end_run: bool) -> bool:
-    """Ask the person of the call that the run is part of; where there is none, end the run with the question.
+    """Ask the person behind the run's call for approval. If the run serves no such call, end the run with the request.
 
     Raises:
-        MiddlewareTermination: The run ends; `context.result` is the request, and a later run may bring the answer.
+        MiddlewareTermination: The run ends; `context.result` is the request, and a later run may contain the answer.
     """
     name = context.function.definition.name
     guard = context.ctx.tool_guard
@@ -209,7 +209,7 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
         shown = f"{verdict.reason}\n{described}"
         key = context.ctx.question(verdict.rule)
         try:
-            if guard is not None:  # the gateway's rules say who may decide
+            if guard is not None:  # the gateway's policy selects the approver
                 return await guard.approve(name, shown, context.ctx, key) is None
             return is_approved(await context.ctx.ask(approval_form(shown), key))
         except (AskUnavailable, ToolFailed, PolicyDenied):
@@ -229,7 +229,7 @@ async def _ask(context: FunctionInvocationContext, verdict: Reject, label: Conte
 
 
 def flow_tool(tool: Tool) -> FlowTool:
-    """What is known of a tool: its name, its source in the gateway, and what it says of itself where it is a function of ours."""
+    """Return the facts about a tool that flow rules use: its names, its source, and properties that a plain function declares."""
     properties = getattr(tool, "additional_properties", None)
     source = getattr(tool, "source", None)
     return FlowTool(
@@ -241,7 +241,7 @@ def flow_tool(tool: Tool) -> FlowTool:
 
 
 def _as_json(arguments: JsonObject) -> JsonObject:
-    """Return converted arguments, such as dates, in the form in which the request is stored."""
+    """Convert arguments, such as dates, to JSON values, in which the request is stored."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(arguments, fallback=repr)

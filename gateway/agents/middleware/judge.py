@@ -1,24 +1,24 @@
-"""The judge of an agent loop: a second model says whether the request was answered, and why not."""
+"""The judge of an agent loop: a second model that decides whether the request was answered, with its reasons."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 from pydantic import BaseModel, Field, ValidationError
 
+from gateway.chat.chat_context import SupportsChatGetResponse
 from gateway.json_types import JsonObject
 from gateway.types.messages import Message
-from gateway.types.options import ChatOptions
-from gateway.types.responses import AgentResponse, ChatResponse
+from gateway.types.responses import AgentResponse
 
 CRITERIA_PLACEHOLDER = "{{criteria}}"
-"""In a judge's instructions: where the criteria go."""
+"""Placeholder for the criteria in a judge's instructions."""
 
 VERDICT_DONE = "VERDICT: DONE"
 VERDICT_MORE = "VERDICT: MORE"
-"""What a model without structured output ends its answer with; neither is part of the other."""
+"""Last lines of a judge without structured output; neither text contains the other."""
 
 DEFAULT_JUDGE_INSTRUCTIONS = (
     "You judge the work of an agent. You see what a user asked for and what the agent answered last. "
@@ -29,26 +29,19 @@ DEFAULT_JUDGE_INSTRUCTIONS = (
 
 
 class JudgeVerdict(BaseModel):
-    """What the judge says."""
+    """The judge's verdict."""
 
     answered: bool = Field(description="True if the whole request has been answered and every criterion is met, else false.")
     reasoning: str = Field(default="", description="Why, briefly; what is missing.")
 
 
-class Judge(Protocol):
-    """A chat client, as far as judging needs one."""
-
-    def get_response(self, messages: Sequence[Message], *, options: ChatOptions | None = None) -> Awaitable[ChatResponse]:
-        """One model call."""
-        ...
-
 
 def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitable[tuple[bool, str | None]]]:
-    """A predicate for a loop: go on while the judge finds the request not answered, with the judge's reasons as feedback.
+    """Return a loop predicate that continues while the judge finds the request unanswered, with the judge's reasons as feedback.
 
-    The judge gets the original messages as they are, so images and files reach it too. It has no tools and no session.
+    The judge receives the original messages unchanged, so images and files reach it. It has no tools and no session.
     """
-    judge = cast("Judge", client)
+    judge = cast("SupportsChatGetResponse", client)
 
     async def ask(*, last_result: AgentResponse, original_messages: Sequence[Message]) -> tuple[bool, str | None]:
         messages = [
@@ -67,7 +60,7 @@ def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitabl
 
 
 def read_verdict(text: str) -> JudgeVerdict:
-    """The judge's answer, by its JSON or by its last line; what is neither counts as not answered."""
+    """Parse the judge's answer as JSON, or by its last line; any other answer counts as not answered."""
     try:
         found: JsonObject = json.loads(text)
         return JudgeVerdict.model_validate(found)
@@ -77,17 +70,17 @@ def read_verdict(text: str) -> JudgeVerdict:
 
 
 def criteria_for_judge(criteria: Sequence[str] | None) -> str:
-    """The criteria as they stand in the judge's instructions; nothing where there are none."""
+    """Return the criteria as text for the judge's instructions; empty without criteria."""
     return "" if not criteria else "\n\nThe answer must meet all of these criteria:\n" + "\n".join(f"- {item}" for item in criteria)
 
 
 def criteria_for_agent(criteria: Sequence[str]) -> str:
-    """The criteria as the agent is told them."""
+    """Return the criteria as text for the agent."""
     return "Your answer must meet all of these criteria:\n" + "\n".join(f"- {item}" for item in criteria)
 
 
 def next_message_after_verdict(*, feedback: str | None = None) -> str | None:
-    """What the agent is told after a verdict; `None` where there are no reasons to tell."""
+    """Return the agent's next input after a verdict; `None` if the judge gave no reasons."""
     if not feedback:
         return None
     return (

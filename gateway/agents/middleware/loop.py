@@ -1,7 +1,7 @@
-"""`AgentLoopMiddleware`: runs an agent again and again until it is done. Names are agent-framework's.
+"""`AgentLoopMiddleware`: runs an agent repeatedly until it is done. Names are agent-framework's.
 
-What counts as done is a predicate: a function, a judge (`with_judge`), a todo list or background work. Each round's
-result leaves an entry in a progress log, which the next round is told.
+A predicate decides when it is done: a function, a judge (`with_judge`), a todo list or background tasks. Each round adds an entry to a
+progress log, which the next round receives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
 
-from gateway.agents.context import AgentContext, AgentMiddleware
 from gateway.agents.middleware.judge import (
     CRITERIA_PLACEHOLDER,
     DEFAULT_JUDGE_INSTRUCTIONS,
@@ -21,6 +20,7 @@ from gateway.agents.middleware.judge import (
     next_message_after_verdict,
 )
 from gateway.agents.providers.background_state import BackgroundTaskInfo
+from gateway.agents.run_context import AgentContext, AgentMiddleware
 from gateway.errors import AgentError, MiddlewareTermination
 from gateway.json_types import JsonObject
 from gateway.middleware import CallNext
@@ -30,35 +30,35 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate, add_usag
 from gateway.types.streams import ResponseStream
 
 DEFAULT_MAX_ITERATIONS = 10
-"""Runs of a loop, where nothing else is said."""
+"""Default maximum number of runs."""
 
 DEFAULT_JUDGE_MAX_ITERATIONS = 5
-"""Runs of a loop with a judge: each costs two models."""
+"""Default maximum number of runs with a judge; each run costs calls of two models."""
 
 DEFAULT_NEXT_MESSAGE = "Go on with the task. If it is complete, say so."
 
 LoopCallable = Callable[..., Any]
-"""A function that gets those of the loop's keyword arguments that it names (requirements LP2); sync or async.
+"""A function, sync or async, that receives those of the loop's keyword arguments that it declares.
 
-`iteration` (runs so far), `last_result`, `messages` (of the last run), `original_messages`, `session`, `agent`,
-`progress` (a copy of the log) and `feedback` (what the predicate said this time).
+`iteration` (runs so far), `last_result`, `messages` (of the last run), `original_messages`, `session`, `agent`, `progress` (a copy of
+the log) and `feedback` (of the predicate, after this run).
 """
 
 
 @dataclass(slots=True)
-class _Round:
-    """Where a loop stands."""
+class _LoopState:
+    """State of one loop."""
 
     original: list[Message]
     snapshot: JsonObject | None
-    """The session before the loop, where each run starts from it."""
+    """The session before the loop; each run starts from it if `fresh_context` is set."""
     iteration: int = 0
     progress: list[str] = field(default_factory=lambda: list[str]())
     feedback: str | None = None
 
 
 class AgentLoopMiddleware(AgentMiddleware):
-    """Repeats the run that it wraps while `should_continue` says so. A question to a person ends the loop at once."""
+    """Repeats the run that it wraps while `should_continue` returns true. A request for input from a person ends the loop."""
 
     def __init__(
         self,
@@ -72,15 +72,15 @@ class AgentLoopMiddleware(AgentMiddleware):
         return_final_only: bool = False,
         additional_instructions: str | None = None,
     ) -> None:
-        """After each run: stop at `max_iterations` (`None`: no cap), else ask `should_continue`, then record the progress.
+        """Configure the loop. After each run it checks `max_iterations` (`None`: no limit), then `should_continue`, then logs progress.
 
-        `should_continue` gives a bool, or a bool and a text that the other two get as `feedback`. `next_message` gives the
-        next run's input; `None` from it means the same messages again. `record_feedback` gives the round's entry of the
-        progress log, in place of the response's text. The log goes into the next input as a message of the user: all of it,
-        or with a session, which has the rest already, the last entry. With `fresh_context` each run starts from the original
-        messages and the session as it was before the loop, so only the log goes on. `return_final_only` leaves the earlier
-        rounds out of a whole response; a stream has them all, and its final response is the last round's.
-        `additional_instructions` go before the original messages as a system message.
+        `should_continue` returns a bool, or a bool and a text that the other callables receive as `feedback`. `next_message` returns the
+        input of the next run, or `None` for the same messages. `record_feedback` returns the entry for the progress log; by default the
+        entry is the response's text. The log is added to the next input as a user message: the whole log, or with a session, which has
+        the earlier entries, the last entry. With `fresh_context` each run starts from the original messages and the session as it was
+        before the loop, so that only the log is carried over. `return_final_only` omits earlier rounds from the response; a stream
+        contains all rounds, and its final response is that of the last round. `additional_instructions` are put before the original
+        messages as a system message.
 
         Raises:
             ValueError: `max_iterations` is less than 1.
@@ -107,10 +107,10 @@ class AgentLoopMiddleware(AgentMiddleware):
         next_message: LoopCallable | None = None,
         fresh_context: bool = False,
     ) -> Self:
-        """A loop that ends when a second chat client says that the request has been answered.
+        """Return a loop that ends when a second chat client finds that the request was answered.
 
-        `criteria` are told to the agent, and to the judge where its `instructions` have `{{criteria}}`. The judge's reasons
-        are the next run's input unless `next_message` makes it.
+        The agent receives `criteria`, and so does the judge if its `instructions` contain `{{criteria}}`. The judge's reasons are the
+        next run's input unless `next_message` supplies it.
         """
         told = (instructions or DEFAULT_JUDGE_INSTRUCTIONS).replace(CRITERIA_PLACEHOLDER, criteria_for_judge(criteria))
 
@@ -126,12 +126,12 @@ class AgentLoopMiddleware(AgentMiddleware):
         )
 
     async def process(self, context: AgentContext, call_next: CallNext) -> None:
-        """Run, and run again."""
+        """Run the agent until the loop ends."""
         if self.additional_instructions is not None:
             context.messages = [Message("system", [self.additional_instructions]), *context.messages]
         session = context.session
         snapshot = session.to_dict() if self.fresh_context and session is not None else None
-        at = _Round(list(context.messages), snapshot)
+        at = _LoopState(list(context.messages), snapshot)
         if context.stream:
             last: list[AgentResponse] = []
             stream = self._streamed(context, call_next, at, last)
@@ -139,14 +139,14 @@ class AgentLoopMiddleware(AgentMiddleware):
         else:
             await self._whole(context, call_next, at)
 
-    async def _whole(self, context: AgentContext, call_next: CallNext, at: _Round) -> None:
+    async def _whole(self, context: AgentContext, call_next: CallNext, at: _LoopState) -> None:
         messages: list[Message] = []
         usage = None
         while True:
             await call_next()
             result = context.result
             if not isinstance(result, AgentResponse):
-                raise AgentError(f"AgentLoopMiddleware: what it wraps gave {type(result).__name__} in place of a response.")
+                raise AgentError(f"AgentLoopMiddleware: the inner middleware or agent returned {type(result).__name__}, not AgentResponse.")
             messages += result.messages
             usage = add_usage(usage, result.usage_details)
             if not await self._goes_on(context, at, result):
@@ -158,15 +158,15 @@ class AgentLoopMiddleware(AgentMiddleware):
             result.usage_details = usage
 
     async def _streamed(
-        self, context: AgentContext, call_next: CallNext, at: _Round, last: list[AgentResponse]
+        self, context: AgentContext, call_next: CallNext, at: _LoopState, last: list[AgentResponse]
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Every round's updates, with what it was told between them; `last` gets each round's response."""
+        """Yield the updates of all rounds with their inputs in between; `last` receives each round's response."""
         while True:
             try:
                 await call_next()
                 inner = context.result
                 if not isinstance(inner, ResponseStream):
-                    raise AgentError("AgentLoopMiddleware: what it wraps gave no stream for a streaming run.")
+                    raise AgentError("AgentLoopMiddleware: the inner middleware or agent returned no stream for a streaming run.")
                 try:
                     async for update in inner:
                         yield update
@@ -174,18 +174,18 @@ class AgentLoopMiddleware(AgentMiddleware):
                 finally:
                     await inner.aclose()
             except MiddlewareTermination:
-                return  # the chain that would have taken it has returned already; what was said so far stands
+                return  # the chain has returned already, so nothing can handle the termination; the emitted updates stand
             if not await self._goes_on(context, at, last[-1]):
                 return
             context.messages = await self._next_messages(context, at, last[-1])
             for number, message in enumerate(context.messages):
-                message_id = message.message_id or f"loop-{at.iteration}-{number}"  # or neighbours would fold into one message
+                message_id = message.message_id or f"loop-{at.iteration}-{number}"  # without ids, adjacent messages would be merged
                 yield AgentResponseUpdate(
                     contents=message.contents, role=message.role, author_name=message.author_name, message_id=message_id
                 )
 
-    async def _goes_on(self, context: AgentContext, at: _Round, result: AgentResponse) -> bool:
-        """The stop test: a question to a person, the cap, the predicate; then the progress is recorded (requirements LP1)."""
+    async def _goes_on(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> bool:
+        """Decide whether to run again (request for input, limit, predicate), then record the progress."""
         at.iteration += 1
         at.feedback = None
         goes_on = False
@@ -204,8 +204,8 @@ class AgentLoopMiddleware(AgentMiddleware):
             at.progress.append(entry)
         return goes_on
 
-    async def _next_messages(self, context: AgentContext, at: _Round, result: AgentResponse) -> list[Message]:
-        """The next run's input; resets the session where each run starts from the same one."""
+    async def _next_messages(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> list[Message]:
+        """Return the next run's input. With `fresh_context`, restore the session first."""
         if at.snapshot is not None and context.session is not None:
             restored = AgentSession.from_dict(at.snapshot)
             context.session.service_session_id = restored.service_session_id
@@ -224,7 +224,7 @@ class AgentLoopMiddleware(AgentMiddleware):
 
 
 def todos_remaining(provider: Any) -> LoopCallable:
-    """A predicate: go on while the session's list of this `TodoProvider` has open items."""
+    """Return a predicate that continues while the session's todo list of this `TodoProvider` has open items."""
 
     async def goes_on(*, session: AgentSession | None = None) -> bool:
         if session is None:
@@ -236,7 +236,7 @@ def todos_remaining(provider: Any) -> LoopCallable:
 
 
 def background_tasks_running(provider: Any) -> LoopCallable:
-    """A predicate: go on while the session has running tasks of this `BackgroundAgentsProvider`. Have a cap beside it."""
+    """Return a predicate that continues while the session has running tasks of this `BackgroundAgentsProvider`; set a limit too."""
 
     def goes_on(*, session: AgentSession | None = None) -> bool:
         state: JsonObject = {} if session is None else session.state.get(provider.source_id) or {}
@@ -245,7 +245,7 @@ def background_tasks_running(provider: Any) -> LoopCallable:
     return goes_on
 
 
-def _arguments(context: AgentContext, at: _Round, result: AgentResponse) -> dict[str, Any]:
+def _arguments(context: AgentContext, at: _LoopState, result: AgentResponse) -> dict[str, Any]:
     return {
         "iteration": at.iteration,
         "last_result": result,
@@ -259,7 +259,7 @@ def _arguments(context: AgentContext, at: _Round, result: AgentResponse) -> dict
 
 
 async def _call(function: LoopCallable, arguments: dict[str, Any]) -> Any:
-    """Call with those arguments that the function takes."""
+    """Call the function with those arguments that it declares."""
     parameters = inspect.signature(function).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         arguments = {name: value for name, value in arguments.items() if name in parameters}

@@ -1,4 +1,4 @@
-"""`PerRun`: state that function middleware keeps for each run of an agent."""
+"""`PerRun`: state of function middleware for each run of an agent."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from gateway.tools.base import Tool
 T = TypeVar("T")
 
 MAX_RUNS = 256
-"""Runs whose state is kept at once; of more the oldest are forgotten."""
+"""Maximum number of runs with state; the oldest state is dropped."""
 
 
 class PerRun(Generic[T]):
-    """A value for each run, told apart by the run's live list of tools, which is held so that its identity is not used again."""
+    """One value per run. The run's live list of tools identifies the run; it is kept, so that its `id` is not reused."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
         self._runs: OrderedDict[int, tuple[list[Tool], T]] = OrderedDict()
 
     def of(self, tools: list[Tool]) -> T:
-        """The run's value, made on first use."""
+        """Return the run's value, created on first use."""
         found = self._runs.get(id(tools))
         if found is None:
             found = self._runs[id(tools)] = (tools, self._make())

@@ -1,4 +1,4 @@
-"""Middleware that spaces calls out: so many per minute, in bursts; later ones wait, and fail where they would wait too long."""
+"""Rate-limiting middleware: calls per minute with bursts. A call waits for its turn, or fails if it would wait too long."""
 
 from __future__ import annotations
 
@@ -7,17 +7,18 @@ from fnmatch import fnmatchcase
 
 import anyio
 
-from gateway.chat.middleware import ChatContext, ChatMiddleware
+from gateway.chat.chat_context import ChatContext
+from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.errors import ModelError, ToolFailed
 from gateway.middleware import CallNext
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
 
 
 class TokenBucket:
-    """`per_minute` tokens flow in, at most `burst` are kept; each call takes one. For one event loop."""
+    """A token bucket: `per_minute` tokens are added, at most `burst` are kept, and each call takes one. For one event loop."""
 
     def __init__(self, per_minute: float, burst: int) -> None:
-        """Full at first. Raises `ValueError` for numbers that make no sense."""
+        """The bucket is full at first. Raises `ValueError` for a rate or burst that is not positive."""
         if per_minute <= 0 or burst < 1:
             raise ValueError("per_minute must be more than 0, and burst at least 1")
         self._per_second = per_minute / 60
@@ -26,9 +27,9 @@ class TokenBucket:
         self._at: float | None = None
 
     async def take(self, max_wait_seconds: float) -> float | None:
-        """Take a token, waiting for it where none is left; the seconds to wait, untaken, where they would be too many.
+        """Take a token, waiting for it if necessary. If the wait would exceed the limit, return its seconds and take no token.
 
-        Callers are served in the order they came; one that is cancelled while it waits gives its token back.
+        Callers are served in order. A caller that is cancelled while it waits returns its token.
         """
         now = anyio.current_time()
         if self._at is not None:
@@ -51,7 +52,7 @@ class ModelRateLimitMiddleware(ChatMiddleware):
     """Limits model calls over all runs that share this object."""
 
     def __init__(self, per_minute: float, *, burst: int = 1, max_wait_seconds: float = 60.0) -> None:
-        """Raises `ValueError` for numbers that make no sense."""
+        """Raises `ValueError` for a rate or burst that is not positive."""
         self._bucket = TokenBucket(per_minute, burst)
         self._max_wait_seconds = max_wait_seconds
 
@@ -59,11 +60,11 @@ class ModelRateLimitMiddleware(ChatMiddleware):
         """Wait for this call's turn.
 
         Raises:
-            ModelError: It would wait too long.
+            ModelError: The call would wait too long.
         """
         late = await self._bucket.take(self._max_wait_seconds)
         if late is not None:
-            raise ModelError(f"Too many model calls: the next may be made in {late:.1f} s.", status=429, retryable=True)
+            raise ModelError(f"Too many model calls: the next call can be made in {late:.1f} s.", status=429, retryable=True)
         await call_next()
 
 
@@ -71,7 +72,7 @@ class ToolRateLimitMiddleware(FunctionMiddleware):
     """Limits calls of some tools over all runs that share this object."""
 
     def __init__(self, per_minute: float, *, tools: Sequence[str] = ("*",), burst: int = 1, max_wait_seconds: float = 60.0) -> None:
-        """`tools` are globs over tool names, counted together. Raises `ValueError` for numbers that make no sense."""
+        """`tools` are globs over tool names, which share one limit. Raises `ValueError` for a rate or burst that is not positive."""
         self._bucket = TokenBucket(per_minute, burst)
         self._tools = tuple(tools)
         self._max_wait_seconds = max_wait_seconds
@@ -80,7 +81,7 @@ class ToolRateLimitMiddleware(FunctionMiddleware):
         """Wait for this call's turn.
 
         Raises:
-            ToolFailed: It would wait too long; the model reads when to come back.
+            ToolFailed: The call would wait too long; the model receives the wait in seconds.
         """
         name = context.function.definition.name
         if any(fnmatchcase(name, glob) for glob in self._tools):

@@ -1,8 +1,7 @@
-"""`RedactionMiddleware`: takes personal data out of what a model is sent, and puts it back into what it answers.
+"""`RedactionMiddleware`: removes personal data from model requests and restores it in the answers.
 
-What counts as personal data is a detector's affair: by default the `datafog-core` package (extra `pii`: patterns and check
-digits, compiled, in linear time, nothing leaves the process). Names and addresses need a detector with a language model;
-any function that gives spans will do.
+A detector finds personal data. The default is the package `datafog-core` (extra `pii`): compiled patterns and check digits, linear time,
+no network access. Names and addresses need a detector with a language model; any function that returns findings can be used.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
-from gateway.chat.middleware import ChatContext, ChatMiddleware, ChatStream
+from gateway.chat.chat_context import ChatContext, ChatStream
+from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.errors import ConfigError
 from gateway.json_types import JsonMapping, JsonValue
 from gateway.middleware import CallNext
@@ -23,26 +23,26 @@ from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
 DEFAULT_ENTITIES = ("EMAIL", "PHONE", "SSN", "CREDIT_CARD", "IP_ADDRESS", "JWT", "PRIVATE_KEY")
-"""What `datafog-core` looks for here: not dates and postal codes, which most texts need."""
+"""Entity types that the default detector finds; dates and postal codes are excluded, because most texts need them."""
 
 MAX_PLACEHOLDER = 40
-"""Longest text that is held back at the end of a streamed part because a placeholder may go on in the next."""
+"""Maximum length of text that is held back at the end of a streamed part, because a placeholder may continue in the next part."""
 
 
 class Finding(NamedTuple):
-    """Personal data in a text."""
+    """A span of personal data in a text."""
 
     start: int
     end: int
     kind: str
-    """Such as `EMAIL`; shown in the placeholder."""
+    """Entity type, such as `EMAIL`; part of the placeholder."""
 
 
 Detector = Callable[[str], Sequence[Finding]]
 
 
 def datafog_detector(entities: Sequence[str] = DEFAULT_ENTITIES, *, locale: str | None = None) -> Detector:
-    """A detector of the `datafog-core` package.
+    """Return a detector of the `datafog-core` package.
 
     Raises:
         ConfigError: The package is not installed.
@@ -50,7 +50,7 @@ def datafog_detector(entities: Sequence[str] = DEFAULT_ENTITIES, *, locale: str 
     try:
         import datafog_core
     except ImportError:
-        raise ConfigError("Redaction needs the package `datafog-core`: pip install 'moongate[pii]', or give a detector.") from None
+        raise ConfigError("Redaction needs the package `datafog-core`: pip install 'moongate[pii]', or pass a detector.") from None
     wanted = list(entities)
 
     def detect(text: str) -> list[Finding]:
@@ -63,22 +63,22 @@ def datafog_detector(entities: Sequence[str] = DEFAULT_ENTITIES, *, locale: str 
 class RedactionMiddleware(ChatMiddleware):
     """Replaces personal data in messages, tool results and instructions by placeholders such as `[EMAIL_1]`.
 
-    The same value has the same placeholder throughout a request. Placeholders in the answer, and in the arguments of tools
-    it calls, become the values again, so the user and the tools see nothing of it; `restore=False` leaves them. History is
-    kept as it was said. Images, audio and files are not looked into.
+    A value has the same placeholder throughout a request. Placeholders in the answer and in tool arguments are replaced by the values,
+    so users and tools see the original data; `restore=False` leaves the placeholders. The stored history is not redacted. Images, audio
+    and files are not searched.
     """
 
     def __init__(self, detector: Detector | None = None, *, restore: bool = True) -> None:
-        """Without a `detector`, `datafog_detector()`.
+        """Use `detector`, or `datafog_detector()` by default.
 
         Raises:
-            ConfigError: The default detector's package is not installed.
+            ConfigError: The package of the default detector is not installed.
         """
         self._detect = detector if detector is not None else datafog_detector()
         self._restore = restore
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Redact what goes out, restore what comes in."""
+        """Redact the request and restore the response."""
         values = _Values(self._detect)
         context.messages = [values.hide_in_message(message) for message in context.messages]
         if instructions := context.options.get("instructions"):
@@ -95,14 +95,14 @@ class RedactionMiddleware(ChatMiddleware):
 
 @dataclass(slots=True)
 class _Values:
-    """The personal data of one request."""
+    """Placeholders and values of one request."""
 
     detect: Detector
     by_placeholder: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
     placeholders: dict[tuple[str, str], str] = field(default_factory=lambda: cast("dict[tuple[str, str], str]", {}))
 
     def hide(self, text: str) -> str:
-        """The text with placeholders."""
+        """Return the text with placeholders."""
         parts: list[str] = []
         at = 0
         for finding in sorted(self.detect(text)):
@@ -113,7 +113,7 @@ class _Values:
         return "".join([*parts, text[at:]])
 
     def hide_in_message(self, message: Message) -> Message:
-        """A copy with placeholders; the message itself, where it has nothing personal."""
+        """Return a copy of the message with placeholders, or the message itself if it has no personal data."""
         contents = [self._hide_in_content(content) for content in message.contents]
         if all(mine is given for mine, given in zip(contents, message.contents, strict=True)):
             return message
@@ -122,20 +122,20 @@ class _Values:
         return hidden
 
     def show(self, text: str) -> str:
-        """The text with the values again."""
+        """Return the text with the original values."""
         for placeholder, value in self.by_placeholder.items():
             text = text.replace(placeholder, value)
         return text
 
     def show_in_content(self, content: Content) -> Content:
-        """The content with the values again."""
+        """Return the content with the original values."""
         return self._changed(content, self.show, ("text", "function_call"))
 
     def _hide_in_content(self, content: Content) -> Content:
         return self._changed(content, self.hide, ("text", "text_reasoning", "function_call", "function_result"))
 
     def _changed(self, content: Content, change: Callable[[str], str], kinds: Sequence[str]) -> Content:
-        """A copy with its strings changed, of the kinds that count; JSON texts are changed value by value."""
+        """Return a copy of the content with its strings changed, if it has one of the kinds; JSON texts are changed value by value."""
         if content.type not in kinds:
             return content
         key = {"function_call": "arguments", "function_result": "result"}.get(content.type, "text")
@@ -157,7 +157,7 @@ class _Values:
 
 
 def _in_values(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
-    """A JSON value with every string in it changed; names stay."""
+    """Return a JSON value with every string in it changed, except keys."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, Mapping):
@@ -168,7 +168,7 @@ def _in_values(value: JsonValue, change: Callable[[str], str]) -> JsonValue:
 
 
 def _in_json_text(text: str, change: Callable[[str], str]) -> str:
-    """Arguments as a model wrote them; where they are no JSON they are changed as text."""
+    """Change the strings in JSON arguments that a model wrote; text that is not JSON is changed as a whole."""
     try:
         decoded: JsonValue = json.loads(text)
     except ValueError:
@@ -178,8 +178,11 @@ def _in_json_text(text: str, change: Callable[[str], str]) -> str:
 
 
 async def _restored(inner: ChatStream, values: _Values) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """A stream with the values again. A text's end that may begin a placeholder waits for the next part; calls, whose
-    arguments come in pieces, come whole at the end."""
+    """Yield the stream with the original values.
+
+    The end of a text that may begin a placeholder is held until the next part. Tool calls, whose arguments are streamed in pieces, are
+    yielded complete at the end.
+    """
     held = ""
     calls: list[ChatResponseUpdate] = []
     last: ChatResponseUpdate | None = None
@@ -208,6 +211,6 @@ async def _restored(inner: ChatStream, values: _Values) -> AsyncGenerator[ChatRe
 
 
 def _safe_length(text: str) -> int:
-    """How much of a text cannot be the beginning of a placeholder any more."""
+    """Return the length of the text's beginning that cannot end in an incomplete placeholder."""
     start = text.rfind("[")
     return start if start >= 0 and "]" not in text[start:] and len(text) - start < MAX_PLACEHOLDER else len(text)

@@ -1,4 +1,4 @@
-"""Middleware that bounds time: `ModelTimeoutMiddleware` for model calls, `ToolTimeoutMiddleware` for tool calls."""
+"""Middleware with time limits: `ModelTimeoutMiddleware` for model calls, `ToolTimeoutMiddleware` for tool calls."""
 
 from __future__ import annotations
 
@@ -8,26 +8,27 @@ from fnmatch import fnmatchcase
 
 import anyio
 
-from gateway.chat.middleware import ChatContext, ChatMiddleware, ChatStream
+from gateway.chat.chat_context import ChatContext, ChatStream
+from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.errors import AskExpired, ModelError, ToolFailed
 from gateway.middleware import CallNext
-from gateway.tools.context import CallClock
+from gateway.tools.clocks import CallClock
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
 
 class ModelTimeoutMiddleware(ChatMiddleware):
-    """Fails a model call that takes too long, as a `ModelError` that may be retried."""
+    """Fails a model call that takes too long, with a retryable `ModelError`."""
 
     def __init__(self, seconds: float) -> None:
-        """For the whole call; of a stream for all of its parts, without the time that its reader takes."""
+        """`seconds` limit the whole call; for a stream all of its parts, without the time that the reader takes."""
         if seconds <= 0:
             raise ValueError("seconds must be more than 0")
         self._seconds = seconds
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Call within the time."""
+        """Call the model within the time limit."""
         with anyio.move_on_after(self._seconds):
             started = anyio.current_time()
             await call_next()
@@ -43,7 +44,7 @@ class ModelTimeoutMiddleware(ChatMiddleware):
             while True:
                 started = anyio.current_time()
                 update: ChatResponseUpdate | None = None
-                with anyio.move_on_after(left) as scope:  # around one pull only: a scope must not stay open across a yield
+                with anyio.move_on_after(left) as scope:  # for one update only, because a scope must not stay open across a yield
                     update = await anext(parts, None)
                 if scope.cancelled_caught:
                     raise self._error()
@@ -59,16 +60,16 @@ class ModelTimeoutMiddleware(ChatMiddleware):
 
 
 class ToolTimeoutMiddleware(FunctionMiddleware):
-    """Fails a tool call that works too long; the model reads that it did. Waiting for a person does not count."""
+    """Fails a tool call that takes too long; the model receives the error. Time that the call waits for a person does not count."""
 
     def __init__(self, seconds: float, *, tools: Mapping[str, float] | None = None) -> None:
-        """`tools` has other limits for some, by globs over tool names; the first that fits counts."""
+        """`tools` has other limits by globs over tool names; the first match applies."""
         self._tools = {**(tools or {}), "*": seconds}
         if any(limit <= 0 for limit in self._tools.values()):
             raise ValueError("seconds must be more than 0")
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Call within the time."""
+        """Execute the call within the time limit."""
         name = context.function.definition.name
         seconds = next(limit for glob, limit in self._tools.items() if fnmatchcase(name, glob))
         clock = CallClock(seconds)
@@ -82,4 +83,4 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
             context.ctx = outer
         if clock.ended:
             raise AskExpired(clock.ended)
-        raise ToolFailed(f"{name!r} timed out after {seconds:g} s and was stopped; it may have taken effect.")
+        raise ToolFailed(f"Tool {name!r} did not finish within {seconds:g} s and was stopped; the call may have taken effect.")

@@ -1,1 +1,1 @@
-"""Context providers that come with the runtime: todo list, operating mode, background agents, memory in topic files."""
+"""Context providers that are included: todo list, modes, background agents, memory, search and Redis history."""

@@ -1,6 +1,6 @@
-"""`AzureAISearchContextProvider`: documents of an Azure AI Search index before a run, over its REST interface.
+"""`AzureAISearchContextProvider`: adds documents of an Azure AI Search index to a run, over the REST API.
 
-Needs no package of Azure's but for a `credential`, which `azure-identity` (the extra `foundry`) makes.
+It needs no Azure package, except for a `credential` of `azure-identity` (extra `foundry`).
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ from gateway.chat.openai_endpoint import Credential, token_source
 from gateway.config.settings import SecretString, load_settings
 from gateway.errors import IntegrationException, SettingNotFoundError
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.sessions.context import SessionContext
+from gateway.sessions.session_context import SessionContext
 
 if TYPE_CHECKING:
     import httpx2
 
 API_VERSION = "2024-07-01"
 SCOPE = "https://search.azure.com/.default"
-"""The scope of the tokens that a credential gives."""
+"""Token scope for a credential."""
 
 SEARCH_SECONDS = 30.0
-"""Time for one search."""
+"""Time limit for one search."""
 
 TEXT_FIELDS = ("content", "chunk", "text", "body")
-"""Fields of an index that are taken for a document's text, the first one that it has."""
+"""Index fields that are used as a document's text; the first one that exists."""
 
 Embed = Callable[[str], Awaitable[Sequence[float]] | Sequence[float]]
-"""The vector of a text."""
+"""Returns the vector of a text, synchronously or asynchronously."""
 
 
 class SearchOptions(TypedDict, total=False):
-    """How documents are found, and what of them is shown."""
+    """Options for the search and its results."""
 
     mode: str
-    """`semantic`, which is the only one here; it also serves indexes without a semantic configuration."""
+    """Search mode; only `semantic`, which also serves indexes without a semantic configuration."""
     top_k: int
-    """Documents for one run; 5."""
+    """Maximum number of documents per run. Default: 5."""
     semantic_configuration_name: str | None
-    """The index's configuration by which results are ranked; without one they are found by words."""
+    """Semantic configuration of the index that ranks the results; without it, the search matches words."""
     vector_field_name: str | None
-    """Field to search by meaning as well. The index makes the vector itself unless `embedding_function` does."""
+    """Field for an additional vector search. The index creates the query vector unless `embedding_function` does."""
     embedding_function: Embed | None
-    """Makes the vector of a question, sync or async."""
+    """Creates the query vector, synchronously or asynchronously."""
     content_field_name: str | None
-    """Field that is shown; found out unless given."""
+    """Field with the document's text. Default: the first of `TEXT_FIELDS` that exists."""
     context_prompt: str | None
-    """Put before the documents."""
+    """Text before the documents."""
     http_client: httpx2.AsyncClient | None
-    """Used instead of one made here, and never closed."""
+    """HTTP client to use; it is never closed by the provider."""
     env_file_path: str | None
     """A `.env` file that is read before the environment."""
 
@@ -64,10 +64,10 @@ class _Settings(TypedDict, total=False):
 
 
 class AzureAISearchContextProvider(RecallingProvider):
-    """Finds documents for the input of a run. Nothing is stored."""
+    """Adds documents that match the input of a run; stores nothing."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "azure_ai_search"
-    DEFAULT_CONTEXT_PROMPT: ClassVar[str] = "What was found for this in the documents:"
+    DEFAULT_CONTEXT_PROMPT: ClassVar[str] = "Documents that match this request:"
 
     def __init__(
         self,
@@ -78,10 +78,10 @@ class AzureAISearchContextProvider(RecallingProvider):
         credential: Credential | None = None,
         **options: Unpack[SearchOptions],
     ) -> None:
-        """`AZURE_SEARCH_ENDPOINT`, `AZURE_SEARCH_INDEX_NAME` and `AZURE_SEARCH_API_KEY` stand in for what is not given.
+        """Missing arguments are read from `AZURE_SEARCH_ENDPOINT`, `AZURE_SEARCH_INDEX_NAME` and `AZURE_SEARCH_API_KEY`.
 
         Raises:
-            SettingNotFoundError: Endpoint, index or a way in are missing; the text says what to set.
+            SettingNotFoundError: The endpoint, the index or the credentials are missing; the text names the setting.
             ValueError: The mode is not `semantic`, or `top_k` is below 1.
             TypeError: An option is unknown.
         """
@@ -89,7 +89,7 @@ class AzureAISearchContextProvider(RecallingProvider):
             raise TypeError(f"AzureAISearchContextProvider has no option {', '.join(sorted(unknown))}.")
         super().__init__(source_id, context_prompt=options.get("context_prompt"))
         if options.get("mode", "semantic") != "semantic":
-            raise ValueError("AzureAISearchContextProvider has only mode='semantic': knowledge bases ('agentic') are not supported here.")
+            raise ValueError("AzureAISearchContextProvider supports only mode='semantic', not knowledge bases ('agentic').")
         if options.get("top_k", 5) < 1:
             raise ValueError("top_k must be at least 1.")
         settings = load_settings(_Settings, env_prefix="AZURE_SEARCH_", env_file_path=options.get("env_file_path"))
@@ -111,21 +111,21 @@ class AzureAISearchContextProvider(RecallingProvider):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections made here; the provider may be used again."""
+        """Close the connections that the provider opened; it can be used again."""
         made, self._made = self._made, None
         if made is not None:
             await made.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Find documents.
+        """Return the texts of matching documents.
 
         Raises:
-            IntegrationException: The service refused.
+            IntegrationException: The service returned an error status.
         """
         headers = {"api-key": self._key} if self._key is not None else {"Authorization": f"Bearer {await self._bearer()}"}
         response = await self._client().post(self._url, json=await self._query("\n".join(asked)), headers=headers)
         if response.status_code != 200:
-            raise IntegrationException(f"Azure AI Search answered with status {response.status_code}.", server=self.source_id)
+            raise IntegrationException(f"Azure AI Search returned status {response.status_code}.", server=self.source_id)
         documents = cast("list[JsonObject]", response.json().get("value") or [])
         return [self._text(document) for document in documents]
 

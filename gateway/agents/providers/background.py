@@ -1,7 +1,7 @@
-"""`BackgroundAgentsProvider`: lets an agent start others, go on meanwhile, and fetch what they found. Names are agent-framework's.
+"""`BackgroundAgentsProvider`: an agent starts runs of other agents, continues, and collects their results. Names are agent-framework's.
 
-Each background task is a run of its own with a session of its own. What they are and how they ended is in the session's
-state; the runs themselves live in this process, and tasks of a process that is gone are `lost`.
+Each background task is a run with a session of its own. The session's state stores the tasks and their results. The runs themselves exist
+in this process only; tasks of a process that has ended are `lost`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import Any, Self, cast
 from gateway.agents.providers.background_state import BackgroundTaskInfo, BackgroundTaskStatus
 from gateway.agents.providers.background_work import BackgroundWork
 from gateway.json_types import JsonObject
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.function import FunctionTool
 from gateway.types.messages import Message
 
@@ -30,17 +30,17 @@ Other agents can work for you while you go on.
 {background_agents}"""
 
 MAX_RUNNING = 16
-"""Background runs of one session at the same time."""
+"""Maximum number of running background tasks per session."""
 
 MAX_TASKS = 64
-"""Tasks that one session keeps, done ones too."""
+"""Maximum number of stored tasks per session, including completed ones."""
 
 MAX_SESSIONS = 1000
-"""Sessions whose runs a provider remembers; of those without a running task the oldest are forgotten."""
+"""Maximum number of sessions whose runs are kept; the oldest without a running task are dropped."""
 
 
 class BackgroundAgentsProvider(ContextProvider):
-    """Gives an agent the tools to start and follow runs of other agents. Close it (`async with`) to end what still runs."""
+    """Gives an agent tools to start and follow runs of other agents. Closing it (`async with`) cancels the running ones."""
 
     def __init__(
         self,
@@ -49,41 +49,41 @@ class BackgroundAgentsProvider(ContextProvider):
         source_id: str = DEFAULT_BACKGROUND_AGENTS_SOURCE_ID,
         instructions: str | None = None,
     ) -> None:
-        """`instructions` may have `{background_agents}`, where the agents are listed.
+        """`instructions` may contain `{background_agents}`, which is replaced by a list of the agents.
 
         Raises:
-            ValueError: There are no agents, or their names are missing or not different.
+            ValueError: `agents` is empty, or the names are missing or not unique.
         """
         super().__init__(source_id)
         if not agents:
-            raise ValueError("There must be at least one background agent.")
+            raise ValueError("BackgroundAgentsProvider needs at least one agent.")
         self._agents: dict[str, SupportsAgentRun] = {}
         for agent in agents:
             name = (agent.name or "").strip()
             if not name:
                 raise ValueError("Every background agent needs a name.")
             if self._agents.setdefault(name.lower(), agent) is not agent:
-                raise ValueError(f"Two background agents are called {name!r}.")
+                raise ValueError(f"Two background agents have the name {name!r}.")
         listed = [f"- {agent.name}{f': {agent.description}' if agent.description else ''}" for agent in agents]
         text = DEFAULT_BACKGROUND_AGENTS_INSTRUCTIONS if instructions is None else instructions
         self._instructions = text.replace("{background_agents}", "\n".join(["Available background agents:", *listed]))
         self._runs: dict[str, _SessionRuns] = {}
 
     async def __aenter__(self) -> Self:
-        """Nothing to do."""
+        """Return the provider; nothing is started."""
         return self
 
     async def __aexit__(self, *exc: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End every run that has not ended."""
+        """Cancel all running tasks."""
         for runs in self._runs.values():
             await runs.work.aclose()
         self._runs.clear()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add instructions, tools and how the session's tasks stand."""
+        """Add instructions, tools and a list of the session's tasks."""
         tools = _BackgroundTools(self._agents, self._runs_of(session), session, self.source_id)
         context.extend_instructions(self.source_id, [self._instructions])
         context.extend_tools(self.source_id, tools.as_tools())
@@ -101,7 +101,7 @@ class BackgroundAgentsProvider(ContextProvider):
 
 
 class _SessionRuns:
-    """What of a session's tasks is in this process only."""
+    """Runs and sessions of one session's tasks, which exist in this process only."""
 
     def __init__(self) -> None:
         self.work = BackgroundWork()
@@ -109,7 +109,7 @@ class _SessionRuns:
 
 
 class _BackgroundTools:
-    """The tools for one session."""
+    """The background tools of one session."""
 
     def __init__(self, agents: Mapping[str, SupportsAgentRun], runs: _SessionRuns, session: AgentSession, source_id: str) -> None:
         self._agents = agents
@@ -130,7 +130,7 @@ class _BackgroundTools:
         return [FunctionTool[..., Any](function, annotations=annotations) for function, annotations in functions]
 
     def refresh(self) -> list[BackgroundTaskInfo]:
-        """The session's tasks, with what has ended meanwhile noted."""
+        """Return the session's tasks, after storing the results of tasks that have ended."""
         tasks = [BackgroundTaskInfo.from_dict(task) for task in cast("list[JsonObject]", self._state.get("tasks") or [])]
         for task in tasks:
             if not task.is_running:
@@ -151,7 +151,7 @@ class _BackgroundTools:
 
         Args:
             agent_name: Name of the agent.
-            input: What it is to do, with everything it needs to know.
+            input: The task, with all information that the agent needs.
             description: The task in a few words, for the list.
         """
         agent = self._agents.get(agent_name.strip().lower())
@@ -160,7 +160,7 @@ class _BackgroundTools:
             return f"Error: No background agent found with name '{agent_name}'. Available agents: {names}"
         tasks = self.refresh()
         if self._runs.work.running >= MAX_RUNNING or len(tasks) >= MAX_TASKS:
-            return f"Error: {MAX_RUNNING} tasks may run and {MAX_TASKS} be kept at once; wait for some, and clear those that are done."
+            return f"Error: {MAX_RUNNING} tasks may run and {MAX_TASKS} may be kept at once; wait for a task, and clear completed ones."
         number = int(self._state.get("next_task_id", 1))
         self._state["next_task_id"] = number + 1
         session = self._runs.sessions[number] = agent.create_session()
@@ -188,7 +188,7 @@ class _BackgroundTools:
         return "Error: the tasks were cleared." if ended is None else f"Task {ended.id} finished with status: {ended.status.value}."
 
     async def background_agents_get_task_results(self, task_id: int) -> str:
-        """What a task gave.
+        """Get the result of a task.
 
         Args:
             task_id: Number of the task.
@@ -207,12 +207,12 @@ class _BackgroundTools:
                 return f"Task {task_id} is still running."
 
     async def background_agents_get_all_tasks(self) -> str:
-        """All tasks with number, status, agent and description."""
+        """List all tasks with number, status, agent and description."""
         tasks = self.refresh()
         return "\n".join(["Tasks:", *(task.line for task in tasks)]) if tasks else "No tasks."
 
     async def background_agents_continue_task(self, task_id: int, text: str) -> str:
-        """Go on with a task that has ended, in the same conversation.
+        """Continue a task that has ended, in the same conversation.
 
         Args:
             task_id: Number of the task.
@@ -238,7 +238,7 @@ class _BackgroundTools:
         return f"Task {task_id} continued with new input."
 
     async def background_agents_clear_completed_task(self, task_id: int) -> str:
-        """Forget a task that has ended, with its conversation.
+        """Delete a task that has ended, with its conversation.
 
         Args:
             task_id: Number of the task.

@@ -1,4 +1,4 @@
-"""What a session keeps of its background tasks."""
+"""Background tasks as they are stored in a session's state."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gateway.json_types import JsonMapping, JsonObject
 
 
 class BackgroundTaskStatus(StrEnum):
-    """How a background task stands."""
+    """Status of a background task."""
 
     RUNNING = "running"
     COMPLETED = "completed"
     FAILED = "failed"
     LOST = "lost"
-    """It ran in a process that is gone."""
+    """The task's process has ended."""
 
 
 @dataclass(slots=True)
@@ -31,26 +31,26 @@ class BackgroundTaskInfo:
 
     @property
     def is_running(self) -> bool:
-        """Whether it has not ended."""
+        """Whether the task is running."""
         return self.status is BackgroundTaskStatus.RUNNING
 
     @property
     def line(self) -> str:
-        """The task in one line of a list."""
+        """The task as a line of a list."""
         return f"- Task {self.id} [{self.status.value}] ({self.agent_name}): {self.description}"
 
     def to_dict(self, *, exclude_none: bool = True) -> JsonObject:
-        """JSON form."""
+        """Return the JSON form."""
         data: JsonObject = {"id": self.id, "agent_name": self.agent_name, "description": self.description, "status": self.status.value}
         texts = {"result_text": self.result_text, "error_text": self.error_text}
         return data | {key: value for key, value in texts.items() if value is not None or not exclude_none}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> BackgroundTaskInfo:
-        """The inverse of `to_dict`.
+        """Create the task from its JSON form.
 
         Raises:
-            ValueError: The status is none.
+            ValueError: The status is unknown.
         """
         status = BackgroundTaskStatus(data["status"])
         return cls(data["id"], data["agent_name"], data["description"], status, data.get("result_text"), data.get("error_text"))

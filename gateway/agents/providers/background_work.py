@@ -1,7 +1,7 @@
-"""`BackgroundWork`: runs of agents that outlive the tool call that started them.
+"""`BackgroundWork`: agent runs that outlive the tool call that started them.
 
-Plain asyncio, because such a run must outlive whoever started it, which a task group forbids (as `upstream.library.owner`).
-Its owner is the provider: closing that ends what still runs. Nothing here knows sessions or tools.
+It uses asyncio tasks, because a task group would not let a run outlive its starter (see `upstream.library.owner`). The provider owns the
+runs; closing it cancels those that are still running.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from gateway.types.responses import AgentResponse
 logger = logging.getLogger(__name__)
 
 CLOSE_SECONDS = 5.0
-"""How long cancelled runs may take to end."""
+"""Time limit for cancelled runs to end."""
 
 
 class BackgroundWork:
-    """Runs by number; one per session of a provider."""
+    """Runs by number; one object per session of a provider."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, asyncio.Task[AgentResponse]] = {}
 
     @property
     def running(self) -> int:
-        """How many have not ended."""
+        """The number of running tasks."""
         return sum(not task.done() for task in self._tasks.values())
 
     def start(self, number: int, run: Callable[[], Awaitable[AgentResponse]]) -> None:
-        """Begin a run; it goes on until it ends, is dropped or everything is closed."""
+        """Start a run; it continues until it ends, is dropped, or everything is closed."""
         self._tasks[number] = asyncio.create_task(_made_and_awaited(run))
 
     def knows(self, number: int) -> bool:
-        """Whether this is a run of this process."""
+        """Return whether the run was started in this process."""
         return number in self._tasks
 
     def outcome(self, number: int) -> AgentResponse | str | None:
-        """What a run gave, or what went wrong as text; `None` while it runs."""
+        """Return the response of a run, or the error as text; `None` while it is running."""
         task = self._tasks[number]
         if not task.done():
             return None
@@ -50,23 +50,23 @@ class BackgroundWork:
             return task.result()
         if isinstance(error, GatewayError):
             return str(error)
-        logger.warning("a background agent failed", exc_info=error)
+        logger.warning("background agent failed error=%s", type(error).__name__, exc_info=error)
         return type(error).__name__
 
     async def first_of(self, numbers: Collection[int]) -> None:
-        """Wait until one of these runs has ended. Cancelling this leaves them running."""
+        """Wait until one of these runs has ended. Cancelling the wait does not cancel the runs."""
         waited = [self._tasks[number] for number in numbers if number in self._tasks]
         if waited:
             await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
 
     def drop(self, number: int) -> None:
-        """Forget a run, and end it where it has not ended."""
+        """Remove a run, and cancel it if it is running."""
         task = self._tasks.pop(number, None)
         if task is not None:
             task.cancel()
 
     async def aclose(self) -> None:
-        """End everything that runs."""
+        """Cancel all running tasks."""
         tasks = [task for task in self._tasks.values() if not task.done()]
         for task in tasks:
             task.cancel()

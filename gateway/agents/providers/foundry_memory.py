@@ -1,4 +1,4 @@
-"""`FoundryMemoryProvider`: a memory store of a Foundry project. The extra `foundry-memory` brings the project's client."""
+"""`FoundryMemoryProvider`: a memory store of a Foundry project. The extra `foundry-memory` installs the project client."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from gateway.config.settings import load_settings
 from gateway.errors import SettingNotFoundError
 from gateway.json_types import JsonObject
 from gateway.lazy import import_extra
-from gateway.sessions.context import SessionContext
+from gateway.sessions.session_context import SessionContext
 
 DEFAULT_UPDATE_DELAY = 300
-"""Seconds of silence after which the service takes new memories from a conversation."""
+"""Seconds without messages after which the service extracts memories from a conversation."""
 
 
 class _Settings(TypedDict, total=False):
@@ -21,7 +21,7 @@ class _Settings(TypedDict, total=False):
 
 
 class FoundryMemoryProvider(RecallingProvider):
-    """Looks memories up before a run, and has the service take new ones from what was said."""
+    """Adds matching memories to a run, and sends the messages to the service, which extracts new memories."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "foundry_memory"
 
@@ -37,13 +37,13 @@ class FoundryMemoryProvider(RecallingProvider):
         context_prompt: str | None = None,
         update_delay: int = DEFAULT_UPDATE_DELAY,
     ) -> None:
-        """`scope` says whose memories they are, a user's id for example; without one, the session's id.
+        """`scope` is the owner of the memories, such as a user id. Default: the session's id.
 
-        `project_client` is an `AIProjectClient` of `azure.ai.projects.aio`, which its owner closes. Without one it is made of
+        `project_client` is an `AIProjectClient` of `azure.ai.projects.aio`, which the caller closes. By default it is created from
         `project_endpoint` (or `FOUNDRY_PROJECT_ENDPOINT`) and `credential`.
 
         Raises:
-            SettingNotFoundError: The project client is missing, and so is the endpoint or the credential to make one.
+            SettingNotFoundError: The project client is missing, and so is the endpoint or the credential to create one.
             ModuleNotFoundError: No client is given and the extra is not installed.
         """
         super().__init__(source_id, context_prompt=context_prompt)
@@ -68,7 +68,7 @@ class FoundryMemoryProvider(RecallingProvider):
             await self._made.close()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Find memories: at the first run of a session those about the user in general, and at each run those for its input."""
+        """Return the general memories of the user, searched once per session, and those that match the input."""
         stores, whose = self.project_client.beta.memory_stores, {"name": self.memory_store_name, "scope": self._scope_of(context)}
         if "general" not in state:
             state["general"] = _texts(await stores.search_memories(**whose))
@@ -78,7 +78,7 @@ class FoundryMemoryProvider(RecallingProvider):
         return list(dict.fromkeys([*state["general"], *_texts(found)]))
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
-        """Have the service take memories from what was said, without waiting for it."""
+        """Start an update of the memories from these messages, without waiting for it to finish."""
         update = await self.project_client.beta.memory_stores.begin_update_memories(
             name=self.memory_store_name,
             scope=self._scope_of(context),

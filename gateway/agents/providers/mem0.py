@@ -1,4 +1,4 @@
-"""`Mem0ContextProvider`: memories of mem0, its hosted service or its own library. The extra `mem0` brings the client."""
+"""`Mem0ContextProvider`: memories in mem0, hosted or as its library. The extra `mem0` installs the client."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from gateway.agents.providers.recalling import RecallingProvider
 from gateway.errors import SettingNotFoundError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.lazy import import_extra
-from gateway.sessions.context import SessionContext
+from gateway.sessions.session_context import SessionContext
 
 
 class Mem0Client(Protocol):
-    """What `AsyncMemoryClient` (hosted) and `AsyncMemory` (own) of the package `mem0ai` have in common."""
+    """The common interface of `AsyncMemoryClient` (hosted) and `AsyncMemory` (library) of the package `mem0ai`."""
 
     async def search(self, query: str, **settings: Any) -> Any:
-        """The memories nearest to a text."""
+        """Return the memories most similar to a text."""
         ...
 
     async def add(self, messages: Any, **settings: Any) -> Any:
-        """Take memories from messages."""
+        """Extract memories from messages."""
         ...
 
 
 class Mem0ContextProvider(RecallingProvider):
-    """Looks memories up before a run, and has mem0 take new ones from what was said."""
+    """Adds matching memories to a run, and has mem0 extract new memories from the messages."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "mem0"
 
@@ -47,21 +47,21 @@ class Mem0ContextProvider(RecallingProvider):
         search_agent_id: str | None = None,
         context_prompt: str | None = None,
     ) -> None:
-        """New memories belong to the user, the agent and the application that are given; at least one must be.
+        """New memories belong to the given user, agent and application; at least one is needed.
 
-        Memories of `search_user_id` are looked up, which is `user_id` unless given. Those of a whole agent, which its users share,
-        are looked up only for a `search_agent_id`. Without `mem0_client` the hosted service is used with `api_key`, or with
-        `MEM0_API_KEY` of the environment.
+        The search covers memories of `search_user_id` (default: `user_id`) and, if `search_agent_id` is given, the memories of that agent,
+        which all its users share. Without `mem0_client` the hosted service is used with `api_key`, or `MEM0_API_KEY` of the environment.
 
-        The hosted service is first reached in a run, so a program starts without it.
+        The hosted service is first contacted in a run, so that a program starts without it.
 
         Raises:
             ValueError: No owner for new memories is given.
-            SettingNotFoundError: No client and no key is given.
+            SettingNotFoundError: Neither a client nor a key is given.
             ModuleNotFoundError: No client is given and the extra is not installed.
         """
         super().__init__(source_id, context_prompt=context_prompt)
-        self._owner = {key: value for key, value in _ids(user_id, agent_id, application_id).items() if value}
+        owners = {"user_id": user_id, "agent_id": agent_id, "app_id": application_id}
+        self._owner = {key: value for key, value in owners.items() if value}
         if not self._owner:
             raise ValueError("Mem0ContextProvider needs at least one of user_id, agent_id and application_id.")
         self._scopes = [{"user_id": search_user_id or user_id}, {"agent_id": search_agent_id}]
@@ -83,7 +83,7 @@ class Mem0ContextProvider(RecallingProvider):
             await self._made.__aexit__(*exc)
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Find memories, each once."""
+        """Return matching memories without duplicates."""
         found: dict[str, None] = {}
         for scope in self._scopes:
             if all(scope.values()):
@@ -92,23 +92,20 @@ class Mem0ContextProvider(RecallingProvider):
         return list(found)
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
-        """Have mem0 take memories from what was said."""
+        """Have mem0 extract memories from these messages."""
         await (await self._client()).add([{"role": role, "content": text} for role, text in said], **self._owner)
 
     async def _client(self) -> Mem0Client:
-        """Return the client. That of the hosted service asks it about the key when it is made, and blocks meanwhile."""
+        """Return the client, created in a worker thread: the constructor of the hosted client sends a request and blocks."""
         async with self._making:
             if self.mem0_client is None:
                 self.mem0_client = self._made = await anyio.to_thread.run_sync(self._make)
         return self.mem0_client
 
 
-def _ids(user_id: str | None, agent_id: str | None, application_id: str | None) -> dict[str, str | None]:
-    return {"user_id": user_id, "agent_id": agent_id, "app_id": application_id}
-
 
 def _texts(answer: object) -> list[str]:
-    """The texts of an answer, which is a list of memories or an object with `results`."""
+    """Return the texts of a response, which is a list of memories or an object with `results`."""
     results = cast("JsonMapping", answer).get("results") if isinstance(answer, Mapping) else answer
     items = cast("list[object]", results) if isinstance(results, list) else []
     return [str(cast("JsonMapping", item).get("memory") or "") for item in items if isinstance(item, Mapping)]

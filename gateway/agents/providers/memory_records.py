@@ -1,10 +1,11 @@
-"""What an agent remembers about one topic, as a record and as the Markdown file it is kept in. The file format is agent-framework's."""
+"""`MemoryTopicRecord` and `MemoryIndexEntry`: one memory topic and its index line, with their Markdown formats (agent-framework's)."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from typing import cast
 
@@ -14,49 +15,41 @@ MAX_SLUG_CHARS = 100
 INDEX_LINE_CHARS = 150
 
 NONE_YET = "- none yet"
-"""What an empty list says, in topics and in the index."""
+"""Text of an empty list in topic files and the index."""
 
 
+@dataclass(slots=True, kw_only=True)
 class MemoryTopicRecord:
-    """One topic: what is remembered about it, and the sessions that it comes from."""
+    """One topic with its facts and the sessions that they come from. Each fact is one line; duplicates are removed, ignoring case.
 
-    __slots__ = ("memories", "session_ids", "slug", "summary", "topic", "updated_at")
+    Raises:
+        ValueError: The topic is empty.
+    """
 
-    def __init__(
-        self,
-        *,
-        topic: str,
-        slug: str | None = None,
-        summary: str,
-        memories: Sequence[str],
-        updated_at: str,
-        session_ids: Sequence[str] | None = None,
-    ) -> None:
-        """Raises `ValueError` for an empty topic. A memory is one line; the same one, in whatever case, is kept once."""
-        self.topic = one_line(topic, "topic")
-        self.slug = slug_of(slug or self.topic)
-        self.memories = _unique(memories)
-        self.summary = _summary(summary, self.memories)
-        self.updated_at = updated_at
-        self.session_ids = _unique(session_ids or [])
+    topic: str
+    slug: str = ""
+    summary: str
+    memories: list[str]
+    updated_at: str
+    session_ids: list[str] = field(default_factory=list[str])
+
+    def __post_init__(self) -> None:
+        self.topic = one_line(self.topic, "topic")
+        self.slug = slug_of(self.slug or self.topic)
+        self.memories = _unique(self.memories)
+        self.summary = _summary(self.summary, self.memories)
+        self.session_ids = _unique(self.session_ids or [])
 
     def to_dict(self) -> JsonObject:
-        """JSON form."""
-        return {
-            "topic": self.topic,
-            "slug": self.slug,
-            "summary": self.summary,
-            "memories": list(self.memories),
-            "updated_at": self.updated_at,
-            "session_ids": list(self.session_ids),
-        }
+        """Return the JSON form."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, raw_record: JsonMapping) -> MemoryTopicRecord:
-        """The inverse of `to_dict`.
+        """Create the record from its JSON form.
 
         Raises:
-            ValueError: A value is missing or of another type.
+            ValueError: A value is missing or has a wrong type.
         """
         texts = _texts(raw_record, "topic", "slug", "summary", "updated_at")
         lists: list[list[str]] = []
@@ -69,17 +62,17 @@ class MemoryTopicRecord:
         return cls(topic=topic, slug=slug, summary=summary, memories=lists[0], updated_at=updated_at, session_ids=lists[1])
 
     def to_markdown(self) -> str:
-        """The text of its file, without the last line break."""
+        """Return the text of the topic's file, without the last line break."""
         head = [f"# {self.topic}", "", f"Updated: {self.updated_at}", f"Sessions: {', '.join(self.session_ids) or '-'}", ""]
         summary = ["## Summary", *(_escaped(line) for line in self.summary.splitlines()), ""]
         return "\n".join([*head, *summary, "## Memories", *([f"- {_escaped(memory)}" for memory in self.memories] or [NONE_YET])])
 
     @classmethod
     def from_markdown(cls, markdown: str, *, fallback_topic: str | None = None) -> MemoryTopicRecord:
-        """Read a file's text; a person may have edited it.
+        """Parse the text of a topic's file, which a person may have edited.
 
         Raises:
-            ValueError: It has no heading, and there is no `fallback_topic`.
+            ValueError: The text has no heading, and `fallback_topic` is not set.
         """
         topic, updated_at, sessions, section = fallback_topic, timestamp(), "-", ""
         summary: list[str] = []
@@ -102,66 +95,56 @@ class MemoryTopicRecord:
         ids = [] if sessions == "-" else sessions.split(",")
         return cls(topic=topic, summary="\n".join(summary), memories=memories, updated_at=updated_at, session_ids=ids)
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MemoryTopicRecord) and self.to_dict() == other.to_dict()
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
-
-    def __repr__(self) -> str:
-        return f"MemoryTopicRecord({self.to_dict()})"
-
-
+@dataclass(slots=True)
 class MemoryIndexEntry:
-    """One line of the index."""
+    """One line of the index.
 
-    __slots__ = ("slug", "summary", "topic", "updated_at")
+    Raises:
+        ValueError: The topic is empty.
+    """
 
-    def __init__(self, topic: str, slug: str, summary: str, updated_at: str) -> None:
-        """Raises `ValueError` for an empty topic."""
-        self.topic = one_line(topic, "topic")
-        self.slug = slug_of(slug)
-        self.summary = _summary(" ".join(summary.split()), [])
-        self.updated_at = updated_at
+    topic: str
+    slug: str
+    summary: str
+    updated_at: str
+
+    def __post_init__(self) -> None:
+        self.topic = one_line(self.topic, "topic")
+        self.slug = slug_of(self.slug)
+        self.summary = _summary(" ".join(self.summary.split()), [])
 
     def to_dict(self) -> dict[str, str]:
-        """JSON form."""
-        return {"topic": self.topic, "slug": self.slug, "summary": self.summary, "updated_at": self.updated_at}
+        """Return the JSON form."""
+        return asdict(self)
 
     @classmethod
     def from_dict(cls, raw_entry: JsonMapping) -> MemoryIndexEntry:
-        """The inverse of `to_dict`.
+        """Create the entry from its JSON form.
 
         Raises:
-            ValueError: A value is missing or of another type.
+            ValueError: A value is missing or has a wrong type.
         """
         return cls(*_texts(raw_entry, "topic", "slug", "summary", "updated_at"))
 
     @classmethod
     def from_topic_record(cls, record: MemoryTopicRecord) -> MemoryIndexEntry:
-        """The line for a topic."""
+        """Return the index entry of a topic."""
         return cls(record.topic, record.slug, record.summary, record.updated_at)
 
     def to_pointer_line(self, *, max_length: int = INDEX_LINE_CHARS) -> str:
-        """The line, cut where it is longer."""
+        """Return the entry as a line, shortened to `max_length` characters."""
         line = f"- [{self.topic}](topics/{self.slug}.md): {self.summary}"
         if len(line) <= max_length:
             return line
         return line[:max_length] if max_length <= 3 else f"{line[: max_length - 3].rstrip()}..."
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, MemoryIndexEntry) and self.to_dict() == other.to_dict()
-
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
-
-    def __repr__(self) -> str:
-        return f"MemoryIndexEntry({self.to_dict()})"
-
 
 def one_line(text: str, name: str) -> str:
-    """The text with single spaces.
+    """Return the text with single spaces.
 
     Raises:
-        ValueError: Nothing is left.
+        ValueError: The text is empty.
     """
     if not (line := " ".join(text.split())):
         raise ValueError(f"{name} must not be empty.")
@@ -169,7 +152,7 @@ def one_line(text: str, name: str) -> str:
 
 
 def slug_of(topic: str) -> str:
-    """The name of a topic's file. Topics in other scripts than Latin get a digest, so that two of them are not one file."""
+    """Return the file name of a topic, without extension. Names in non-Latin scripts get a digest, so that they differ."""
     topic = one_line(topic, "topic")
     slug = re.sub(r"[^a-z0-9]+", "-", topic.lower()).strip("-")
     digest = hashlib.sha256(topic.casefold().encode("utf-8", "surrogatepass")).hexdigest()[:8]
@@ -181,7 +164,7 @@ def slug_of(topic: str) -> str:
 
 
 def timestamp(moment: datetime | None = None) -> str:
-    """A moment, or now, as it is written down."""
+    """Return a time, or the current time, in ISO 8601 format without fractions."""
     return (moment or datetime.now(UTC)).replace(microsecond=0).isoformat()
 
 
@@ -204,7 +187,7 @@ def _texts(data: JsonMapping, *keys: str) -> list[str]:
 
 
 def _escaped(line: str) -> str:
-    """So that what was said is never read as a heading."""
+    """Escape a line that would be read as a heading."""
     return f"\\{line}" if line.lstrip().lstrip("\\").startswith("#") else line
 
 

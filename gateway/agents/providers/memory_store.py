@@ -1,7 +1,7 @@
-"""`MemoryStore` and `MemoryFileStore`: where an agent's memories by topic are kept. Names, calls and folders are agent-framework's.
+"""`MemoryStore` and `MemoryFileStore`: storage of memory topics. Names, methods and folders are agent-framework's.
 
-Methods block, as agent-framework's do; the provider calls them in worker threads. The file store does its reading and writing through
-`ContainedFolder`, so no link in its folder is followed and a file is written whole or not at all.
+Methods block, as in agent-framework; the provider calls them in worker threads. The file store accesses files through `ContainedFolder`,
+so it follows no link, and replaces files atomically.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from gateway.agents.files.store import MAX_FILE_BYTES
 from gateway.agents.providers.memory_records import NONE_YET, MemoryIndexEntry, MemoryTopicRecord, slug_of
 from gateway.errors import StorageError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.sessions.context import PRINCIPAL_KEY
-from gateway.sessions.files import FileHistoryProvider
+from gateway.sessions.file_history import FileHistoryProvider
 from gateway.sessions.session import AgentSession
-from gateway.storage import lines
-from gateway.storage.contained import ContainedFolder
+from gateway.sessions.session_context import PRINCIPAL_KEY
+from gateway.storage import line_file
+from gateway.storage.contained_folder import ContainedFolder
+from gateway.storage.file_names import file_stem, folder_name
 from gateway.storage.locks import locked_soon
-from gateway.storage.names import file_stem, folder_name
 from gateway.types.messages import Message
 
 LOCK_SECONDS = 10.0
-"""How long another process that changes the same memories is waited for; a change takes milliseconds."""
+"""Time limit for waiting until another process has changed the same memories; a change takes milliseconds."""
 
 
 class MemoryStore(ABC):
-    """Where memories are kept. Methods may block; each raises `StorageError` where what is kept cannot be read or written."""
+    """Storage of memories. Methods may block, and raise `StorageError` if the memories cannot be read or written."""
 
     @property
     def folder(self) -> Path | None:
@@ -41,42 +41,42 @@ class MemoryStore(ABC):
         return None
 
     def get_owner_id(self, session: AgentSession) -> str | None:
-        """Whose memories a session uses; `None` where the store does not tell owners apart."""
+        """Return the owner of a session's memories; `None` if the store has no owners."""
         return None
 
     def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # most stores need neither
-        """Told before a run whom the agent runs for, for stores that keep callers apart by it."""
+        """Set the caller that the agent serves before a run, for stores that separate callers."""
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
-        """What finds the owner's memories again without the session."""
+        """Return the values that identify the owner without the session."""
         return {}
 
     def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:  # noqa: B027
-        """Put what `export_provider_state` gave onto another session."""
+        """Set the values of `export_provider_state` on another session."""
 
     def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
-        """Held while an owner's memories are read and changed. A store that several processes use keeps them out here."""
+        """Return a lock to hold while an owner's memories are read and changed; shared stores lock across processes."""
         return nullcontext()
 
     @abstractmethod
     def list_topics(self, session: AgentSession, *, source_id: str) -> list[MemoryTopicRecord]:
-        """All topics of the owner."""
+        """Return all topics of the owner."""
 
     @abstractmethod
     def get_topic(self, session: AgentSession, *, source_id: str, topic: str) -> MemoryTopicRecord:
-        """One topic by its name or slug. Raises `FileNotFoundError`."""
+        """Return a topic by its name or slug. Raises `FileNotFoundError`."""
 
     @abstractmethod
     def write_topic(self, session: AgentSession, record: MemoryTopicRecord, *, source_id: str) -> None:
-        """Keep a topic."""
+        """Store a topic."""
 
     @abstractmethod
     def delete_topic(self, session: AgentSession, *, source_id: str, topic: str) -> None:
-        """Forget a topic. Raises `FileNotFoundError`."""
+        """Delete a topic. Raises `FileNotFoundError`."""
 
     @abstractmethod
     def rebuild_index(self, session: AgentSession, *, source_id: str, line_limit: int, line_length: int) -> list[MemoryIndexEntry]:
-        """Write the index anew from the topics; its entries."""
+        """Rebuild the index from the topics, and return its entries."""
 
     @abstractmethod
     def get_index_text(
@@ -88,29 +88,29 @@ class MemoryStore(ABC):
         line_length: int,
         index_entries: Sequence[MemoryIndexEntry] | None = None,
     ) -> str:
-        """The index as a model is shown it, written anew where no entries are given."""
+        """Return the index as text for the model; it is rebuilt if no entries are given."""
 
     @abstractmethod
     def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
-        """`last_consolidated_at` and `sessions_since_consolidation`."""
+        """Return `last_consolidated_at` and `sessions_since_consolidation`."""
 
     @abstractmethod
     def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
-        """Keep that."""
+        """Store the state."""
 
     @abstractmethod
     def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
-        """The folder of the owner's conversations, one JSON Lines file per session."""
+        """Return the folder of the owner's conversations, which has one JSON Lines file per session."""
 
     @abstractmethod
     def search_transcripts(
         self, session: AgentSession, *, source_id: str, query: str, session_id: str | None = None, limit: int = 20
     ) -> list[JsonObject]:
-        """Messages of those conversations whose text has `query` in it, whatever its case. Raises `ValueError` for an empty one."""
+        """Return messages whose text contains `query`, ignoring case. Raises `ValueError` for an empty query."""
 
 
 class MemoryFileStore(MemoryStore):
-    """In a folder per owner: `MEMORY.md`, `topics/<slug>.md`, `transcripts/<session>.jsonl`, `state.json`. Processes may share it."""
+    """Files in a folder per owner: `MEMORY.md`, `topics/<slug>.md`, `transcripts/<session>.jsonl`, `state.json`; processes may share it."""
 
     def __init__(
         self,
@@ -126,10 +126,10 @@ class MemoryFileStore(MemoryStore):
         dumps: Callable[[JsonValue], str | bytes] | None = None,
         loads: Callable[[str | bytes], JsonValue] | None = None,
     ) -> None:
-        """`session.state[owner_state_key]` says whose memories a session uses: by default whoever the agent runs for.
+        """`session.state[owner_state_key]` is the owner of a session's memories; by default the caller that the agent serves.
 
         Raises:
-            StorageError: The folder cannot be made.
+            StorageError: The folder cannot be created.
         """
         self._folder = ContainedFolder(base_path)
         self.base_path = Path(base_path)
@@ -145,35 +145,35 @@ class MemoryFileStore(MemoryStore):
 
     @property
     def folder(self) -> Path:
-        """`base_path`."""
+        """The folder `base_path`."""
         return self.base_path
 
     # -- owners ------------------------------------------------------------------------------------------------
 
     def get_owner_id(self, session: AgentSession) -> str:
-        """The owner. Raises `RuntimeError` where the session does not name one."""
+        """Return the owner. Raises `RuntimeError` if the session has none."""
         owner = session.state.get(self.owner_state_key)
         if owner is None:
             raise RuntimeError(f"The memories have no owner: set session.state[{self.owner_state_key!r}].")
         return str(owner)
 
     def bind(self, session: AgentSession, principal: str) -> None:
-        """Whom the agent runs for owns the memories, unless another key says who does."""
+        """Set the caller as the owner, unless `owner_state_key` is another key."""
         if self.owner_state_key == PRINCIPAL_KEY:
             session.state[PRINCIPAL_KEY] = principal
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
-        """The owner."""
+        """Return the owner."""
         return {self.owner_state_key: self.get_owner_id(session)}
 
     def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:
-        """The owner."""
+        """Set the owner. Raises `RuntimeError` if the state has none."""
         if state.get(self.owner_state_key) is None:
             raise RuntimeError(f"The memories have no owner: state[{self.owner_state_key!r}] is missing.")
         session.state[self.owner_state_key] = state[self.owner_state_key]
 
     def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
-        """The lock file `.changing.lock` of the owner's folder."""
+        """Return a lock on the file `.changing.lock` of the owner's folder."""
         return self._locked(self._root(session, source_id))
 
     @asynccontextmanager
@@ -186,7 +186,7 @@ class MemoryFileStore(MemoryStore):
     # -- topics and index --------------------------------------------------------------------------------------
 
     def list_topics(self, session: AgentSession, *, source_id: str) -> list[MemoryTopicRecord]:
-        """All topics, by name."""
+        """Return all topics, sorted by name."""
         folder = f"{self._root(session, source_id)}/{self.topics_directory_name}"
         with _named(folder):
             names = self._folder.children(folder)[0]
@@ -194,7 +194,7 @@ class MemoryFileStore(MemoryStore):
         return sorted((record for record in found if record is not None), key=lambda record: (record.topic.lower(), record.updated_at))
 
     def get_topic(self, session: AgentSession, *, source_id: str, topic: str) -> MemoryTopicRecord:
-        """One topic, by its slug, the name of its file, or the name in it."""
+        """Return a topic by its slug, its file name, or its heading."""
         record = self._topic(f"{self._root(session, source_id)}/{self.topics_directory_name}", slug_of(topic))
         if record is None:
             wanted = " ".join(topic.split()).casefold()
@@ -217,7 +217,7 @@ class MemoryFileStore(MemoryStore):
             self._folder.delete(path)
 
     def rebuild_index(self, session: AgentSession, *, source_id: str, line_limit: int, line_length: int) -> list[MemoryIndexEntry]:
-        """Write the index, where it changed."""
+        """Write the index if it changed, and return its entries."""
         topics = self.list_topics(session, source_id=source_id)
         entries = [MemoryIndexEntry.from_topic_record(topic) for topic in topics[:line_limit]]
         self._write_index(session, source_id, entries, line_length)
@@ -232,7 +232,7 @@ class MemoryFileStore(MemoryStore):
         line_length: int,
         index_entries: Sequence[MemoryIndexEntry] | None = None,
     ) -> str:
-        """The index's text."""
+        """Return the text of the index."""
         if index_entries is None:
             index_entries = self.rebuild_index(session, source_id=source_id, line_limit=line_limit, line_length=line_length)
         return self._write_index(session, source_id, index_entries[:line_limit], line_length).strip()
@@ -250,13 +250,13 @@ class MemoryFileStore(MemoryStore):
         if text is None:
             return None
         record = MemoryTopicRecord.from_markdown(text, fallback_topic=slug.replace("-", " ").strip() or "memory topic")
-        record.slug = slug  # a file that somebody named otherwise stays that file
+        record.slug = slug  # the file keeps its name, even if its heading has another slug
         return record
 
     # -- state and conversations -------------------------------------------------------------------------------
 
     def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
-        """What is known of past consolidations."""
+        """Return the state of consolidation."""
         path = f"{self._root(session, source_id)}/{self.state_file_name}"
         text = self._read(path)
         try:
@@ -264,7 +264,7 @@ class MemoryFileStore(MemoryStore):
         except ValueError:
             found = None
         if not isinstance(found, dict):
-            raise StorageError(f"{path!r} below {str(self._folder.root)!r} is damaged: no JSON object. Mend it, or move it away.")
+            raise StorageError(f"{path!r} below {str(self._folder.root)!r} is damaged: it is not a JSON object. Repair or move it.")
         state: JsonObject = {"last_consolidated_at": None, "sessions_since_consolidation": [], **cast("JsonObject", found)}
         if not isinstance(state["sessions_since_consolidation"], list):
             state["sessions_since_consolidation"] = []
@@ -273,18 +273,18 @@ class MemoryFileStore(MemoryStore):
         return state
 
     def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
-        """Write that."""
+        """Write the state file."""
         text = self.dumps(dict(state))
         self._write(f"{self._root(session, source_id)}/{self.state_file_name}", f"{text if isinstance(text, str) else text.decode()}\n")
 
     def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
-        """The folder of the owner's conversations."""
+        """Return the folder of the owner's conversations."""
         return self._folder.root / self._root(session, source_id) / self.transcripts_directory_name
 
     def search_transcripts(
         self, session: AgentSession, *, source_id: str, query: str, session_id: str | None = None, limit: int = 20
     ) -> list[JsonObject]:
-        """Messages with that text; lines that are no messages are left out."""
+        """Return messages with the text; lines that are not messages are skipped."""
         wanted = query.strip().casefold()
         if not wanted:
             raise ValueError("query must not be empty.")
@@ -294,7 +294,7 @@ class MemoryFileStore(MemoryStore):
             names = [name for name in self._folder.children(folder)[0] if name.endswith(".jsonl") and only in (None, name)]
         found: list[JsonObject] = []
         for name in names:
-            for number, line in enumerate((self._bytes(f"{folder}/{name}", lines.MAX_FILE_BYTES) or b"").split(b"\n"), 1):
+            for number, line in enumerate((self._bytes(f"{folder}/{name}", line_file.MAX_FILE_BYTES) or b"").split(b"\n"), 1):
                 message = self._message(line)
                 if message is not None and wanted in message.text.casefold():
                     whose = FileHistoryProvider.session_of(name)
@@ -336,11 +336,11 @@ class MemoryFileStore(MemoryStore):
 
 @contextmanager
 def _named(path: str) -> Generator[None, Any, None]:
-    """Errors of files as `StorageError`."""
+    """Convert file errors to `StorageError`."""
     try:
         yield
     except UnicodeDecodeError:
-        raise StorageError(f"The memory file {path!r} is not UTF-8 text. Mend it, or move it away.") from None
+        raise StorageError(f"The memory file {path!r} is not UTF-8 text. Repair or move it.") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else None
         raise StorageError(f"The memory file {path!r} cannot be used: {reason or error}.") from None

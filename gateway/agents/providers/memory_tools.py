@@ -1,4 +1,4 @@
-"""The tools of `MemoryContextProvider`; their names and docstrings are what a model sees."""
+"""The tools of `MemoryContextProvider`; models see their names and docstrings."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.function import FunctionTool
 
 MAX_FOUND = 100
-"""Results of a search at most."""
+"""Maximum number of search results."""
 
 
-class Remembers(Protocol):
-    """What the tools need of the provider."""
+class TopicMemory(Protocol):
+    """The part of the provider that the tools use."""
 
     source_id: str
     store: MemoryStore
 
     async def index(self, session: AgentSession) -> list[MemoryIndexEntry]:
-        """The topics."""
+        """Return the index of topics."""
         ...
 
     async def topic(self, session: AgentSession, topic: str) -> MemoryTopicRecord | None:
-        """One topic."""
+        """Return a topic by name or slug."""
         ...
 
     async def remember(self, session: AgentSession, topic: str, memory: str) -> MemoryTopicRecord:
-        """Add a fact."""
+        """Add a fact to a topic."""
         ...
 
     async def forget(self, session: AgentSession, topic: str) -> bool:
@@ -41,12 +41,12 @@ class Remembers(Protocol):
         ...
 
     async def consolidate(self, agent: SupportsAgentRun, session: AgentSession, *, force: bool) -> int:
-        """Tidy up."""
+        """Shorten the topics."""
         ...
 
 
-def memory_tools(provider: Remembers, agent: SupportsAgentRun, session: AgentSession) -> list[FunctionTool[..., Any]]:
-    """The tools for one run."""
+def memory_tools(provider: TopicMemory, agent: SupportsAgentRun, session: AgentSession) -> list[FunctionTool[..., Any]]:
+    """Return the memory tools for one run."""
     tools = _MemoryTools(provider, agent, session)
     functions: Mapping[str, tuple[Callable[..., Any], dict[str, bool]]] = {
         "list_memory_topics": (tools.topics, {"readOnlyHint": True}),
@@ -60,32 +60,32 @@ def memory_tools(provider: Remembers, agent: SupportsAgentRun, session: AgentSes
 
 
 class _MemoryTools:
-    def __init__(self, provider: Remembers, agent: SupportsAgentRun, session: AgentSession) -> None:
+    def __init__(self, provider: TopicMemory, agent: SupportsAgentRun, session: AgentSession) -> None:
         self._provider = provider
         self._agent = agent
         self._session = session
 
     async def topics(self) -> str:
-        """List the topics you remember something about, each with a summary."""
+        """List the topics in your memory, each with a summary."""
         return _dump([entry.to_dict() for entry in await self._provider.index(self._session)])
 
     async def read(self, topic: str) -> str:
-        """Read all that you remember about a topic, by its name or slug."""
+        """Read everything that you remember about a topic, by its name or slug."""
         record = await self._provider.topic(self._session, topic)
-        return record.to_markdown() if record is not None else f"There is no memory topic {topic!r}; list_memory_topics lists them."
+        return record.to_markdown() if record is not None else f"Memory topic {topic!r} does not exist; list_memory_topics lists all."
 
     async def write(self, topic: str, memory: str) -> str:
-        """Remember one lasting fact, in one sentence, under a topic with a short name; a new topic is made."""
+        """Remember one lasting fact, in one sentence, under a topic with a short name; a new topic is created."""
         return _dump((await self._provider.remember(self._session, topic, memory)).to_dict())
 
     async def delete(self, topic: str) -> str:
-        """Forget a topic with everything in it, by its name or slug."""
+        """Delete a topic with all its facts, by its name or slug."""
         if await self._provider.forget(self._session, topic):
             return f"Memory topic {topic!r} is deleted."
-        return f"There is no memory topic {topic!r}; list_memory_topics lists them."
+        return f"Memory topic {topic!r} does not exist; list_memory_topics lists all."
 
     async def search(self, query: str, session_id: str | None = None, limit: int = 20) -> str:
-        """Find a text in earlier conversations, whatever its case; in all of them, or in the one of session_id."""
+        """Search the text of earlier conversations, ignoring case; in all of them, or in the one of session_id."""
         store, source_id = self._provider.store, self._provider.source_id
         work = partial(
             store.search_transcripts,
@@ -98,7 +98,7 @@ class _MemoryTools:
         return _dump(await anyio.to_thread.run_sync(work))
 
     async def consolidate(self) -> str:
-        """Put all that you remember shorter, without what is there twice or outdated."""
+        """Shorten all memories by merging duplicates and removing outdated facts."""
         return json.dumps({"consolidated_topics": await self._provider.consolidate(self._agent, self._session, force=True)})
 
 

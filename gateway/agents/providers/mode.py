@@ -1,4 +1,4 @@
-"""`AgentModeProvider`: ways of working that an agent switches between, such as `plan` and `execute`. Names are agent-framework's."""
+"""`AgentModeProvider`: modes that an agent switches between, such as `plan` and `execute`. Names are agent-framework's."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import cast
 
 from gateway.json_types import JsonObject
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.function import FunctionTool
 from gateway.types.messages import Message
 
@@ -18,30 +18,30 @@ DEFAULT_MODE_DESCRIPTIONS: Mapping[str, str] = {
     "plan": (
         "Work out with the user what is to be done.\n"
         "1. Read what you need to understand the request; change nothing.\n"
-        "2. Ask what is unclear, one question at a time, with the choices you see.\n"
-        "3. Write the plan down, as todo items where you have a list, and show it.\n"
+        "2. Ask about what is unclear, one question at a time, with the options you see.\n"
+        "3. Write the plan down, as todo items if you have a todo list, and show it.\n"
         "4. When the user agrees, switch to execute mode with `mode_set` and carry it out."
     ),
     "execute": (
         "Carry out what was agreed, on your own.\n"
         "1. Without a plan, make one first from the request.\n"
-        "2. Do not stop to ask: where something is open, choose what is most sensible, note the choice and go on.\n"
-        "3. Tick off what is done, and go on until the whole result is there."
+        "2. Do not stop to ask: if something is open, choose the most sensible option, note the choice and continue.\n"
+        "3. Tick off what is done, and continue until the whole result is there."
     ),
 }
-"""The modes an agent has where none are given."""
+"""The default modes."""
 
 DEFAULT_MODE_INSTRUCTIONS = """\
 ## Mode
 
 You work in one of several modes, and each has its own rules. You are now in the {current_mode} mode.
-The user may switch it between two messages, so go by the current one. Switch with `mode_set` only where the user asked for it
-or the mode's own rules say so; `mode_get` tells which one it is.
+The user may switch it between two messages, so follow the current one. Switch with `mode_set` only if the user asked for it or the
+mode's own rules say so; `mode_get` returns the current mode.
 
 {available_modes}"""
 
 DEFAULT_MODE_CHANGE_NOTIFICATION = (
-    "[The mode was switched from {previous_mode} to {current_mode}. Work by the rules of {current_mode} from now on.]"
+    "[The mode was switched from {previous_mode} to {current_mode}. Follow the rules of {current_mode} from now on.]"
 )
 
 _CURRENT = "current_mode"
@@ -55,10 +55,10 @@ def get_agent_mode(
     default_mode: str | None = None,
     available_modes: Sequence[str] | None = None,
 ) -> str:
-    """The session's mode; where it has none, or one that is gone, it is set to the default, else to the first.
+    """Return the session's mode. If it is missing or unknown, it is set to the default mode, or to the first mode.
 
     Raises:
-        ValueError: `default_mode` is none of the modes, or two modes have one name.
+        ValueError: `default_mode` is not one of the modes, or two modes have the same name.
     """
     modes = _by_name(available_modes or tuple(DEFAULT_MODE_DESCRIPTIONS))
     default = next(iter(modes)) if default_mode is None else _known(default_mode, modes)
@@ -73,10 +73,10 @@ def get_agent_mode(
 def set_agent_mode(
     session: AgentSession, mode: str, *, source_id: str = DEFAULT_MODE_SOURCE_ID, available_modes: Sequence[str] | None = None
 ) -> str:
-    """Switch the session's mode from outside; the agent is told in its next run. Returns the mode's name.
+    """Switch the session's mode from a program; the agent is informed in its next run. Return the mode's name.
 
     Raises:
-        ValueError: There is no such mode.
+        ValueError: The mode does not exist.
     """
     chosen = _known(mode, _by_name(available_modes or tuple(DEFAULT_MODE_DESCRIPTIONS)))
     state = _state(session, source_id)
@@ -88,7 +88,7 @@ def set_agent_mode(
 
 
 class AgentModeProvider(ContextProvider):
-    """Tells an agent its mode, and gives it tools to see and switch it."""
+    """Tells an agent its mode, and gives it tools to read and switch the mode."""
 
     def __init__(
         self,
@@ -98,10 +98,10 @@ class AgentModeProvider(ContextProvider):
         mode_descriptions: Mapping[str, str] | None = None,
         instructions: str | None = None,
     ) -> None:
-        """`instructions` may have `{available_modes}` and `{current_mode}`.
+        """`instructions` may contain `{available_modes}` and `{current_mode}`.
 
         Raises:
-            ValueError: There are no modes, two have one name, or the default is none of them.
+            ValueError: `mode_descriptions` is empty, two modes have the same name, or the default is not one of them.
         """
         super().__init__(source_id)
         given = DEFAULT_MODE_DESCRIPTIONS if mode_descriptions is None else mode_descriptions
@@ -114,7 +114,7 @@ class AgentModeProvider(ContextProvider):
         self.instructions = instructions
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add instructions and tools, and word of a switch from outside."""
+        """Add instructions and tools, and a message if a program switched the mode."""
         current = self._current(session)
         previous = _state(session, self.source_id).pop(_PREVIOUS, None)
 
@@ -125,7 +125,7 @@ class AgentModeProvider(ContextProvider):
             return json.dumps({"mode": chosen, "message": f"Mode changed to '{chosen}'."})
 
         async def mode_get() -> str:
-            """The mode you are in."""
+            """Get your current mode."""
             return json.dumps({"mode": self._current(session)})
 
         rules = "".join(f"### {self._shown[name]}\n\n{text}\n\n" for name, text in self.mode_descriptions.items())
@@ -148,11 +148,11 @@ def _state(session: AgentSession, source_id: str) -> JsonObject:
 
 
 def _by_name(modes: Iterable[str]) -> dict[str, str]:
-    """Names in lower case, with how they are shown."""
+    """Return the modes by lower-case name."""
     found: dict[str, str] = {}
     for mode in modes:
         if mode.strip().lower() in found:
-            raise ValueError(f"Two modes are called {mode!r}.")
+            raise ValueError(f"Two modes have the name {mode!r}.")
         found[mode.strip().lower()] = mode.strip()
     return found
 
@@ -160,5 +160,5 @@ def _by_name(modes: Iterable[str]) -> dict[str, str]:
 def _known(mode: str, modes: Mapping[str, str]) -> str:
     name = mode.strip().lower()
     if name not in modes:
-        raise ValueError(f"Unknown mode {mode!r}; there are {', '.join(repr(shown) for shown in modes.values())}.")
+        raise ValueError(f"Unknown mode {mode!r}; the modes are {', '.join(repr(shown) for shown in modes.values())}.")
     return name

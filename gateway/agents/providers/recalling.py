@@ -1,6 +1,6 @@
-"""`RecallingProvider`: the base of context providers that look texts up in a service before a run.
+"""`RecallingProvider`: base class of context providers that search a service before a run.
 
-A service that fails costs the run what would have been found, not its answer.
+If the service fails, the run continues without the results.
 """
 
 from __future__ import annotations
@@ -11,18 +11,18 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from gateway.json_types import JsonObject
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)
 
 REMEMBERED_ROLES = frozenset({"user", "assistant", "system"})
-"""Roles of the messages that memory services store: what tools returned is not a memory."""
+"""Roles of messages that memory services store; tool results are not memories."""
 
 
 class RecallingProvider(ContextProvider):
-    """Before a run, texts that have to do with its input; a subclass may store what was said after it."""
+    """Adds texts that match the input before a run; a subclass may store the messages after the run."""
 
     DEFAULT_CONTEXT_PROMPT: ClassVar[str] = "Memories that may have to do with this. They may be out of date:"
 
@@ -33,20 +33,20 @@ class RecallingProvider(ContextProvider):
 
     @abstractmethod
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Find texts for what was asked, the best first."""
+        """Return texts for the input, best match first."""
         raise NotImplementedError
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:
-        """Store what was said, as pairs of role and text. Nothing is stored unless a subclass does it."""
+        """Store messages, as pairs of role and text. The base class stores nothing."""
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Put what is found before the input, as one message."""
+        """Add the results of a search as one message before the input."""
         asked = [message.text for message in context.input_messages if message.text and message.text.strip()]
         if not asked:
             return
         try:
             found = [text for text in await self.search(asked, context=context, state=state) if text.strip()]
-        except Exception as error:  # the boundary to the service
+        except Exception as error:  # the service may raise anything
             logger.warning("context search failed source=%s error=%s: %s", self.source_id, type(error).__name__, error)
             return
         if found:
@@ -61,5 +61,5 @@ class RecallingProvider(ContextProvider):
             return
         try:
             await self.store(said, context=context, state=state)
-        except Exception as error:  # the boundary to the service
+        except Exception as error:  # the service may raise anything
             logger.warning("context not stored source=%s error=%s: %s", self.source_id, type(error).__name__, error)

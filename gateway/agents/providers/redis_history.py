@@ -1,4 +1,4 @@
-"""`RedisHistoryProvider`: conversations in Redis. The extra `redis` brings the client."""
+"""`RedisHistoryProvider`: history in Redis. The extra `redis` installs the client."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gateway.types.messages import Message
 
 
 class RedisHistoryProvider(HistoryProvider):
-    """Keeps each conversation as a Redis list, one message an item."""
+    """Stores each conversation as a Redis list with one message per item."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "redis_memory"
 
@@ -34,10 +34,10 @@ class RedisHistoryProvider(HistoryProvider):
         store_context_from: Collection[str] | None = None,
         store_outputs: bool = True,
     ) -> None:
-        """Give `redis_url` (`redis://…`, `rediss://…`, `unix://…`) or a `redis.asyncio.Redis`, which its owner closes.
+        """Pass `redis_url` (`redis://…`, `rediss://…`, `unix://…`), or a `redis.asyncio.Redis`, which the caller closes.
 
-        Keys are `<key_prefix>:<application_id>:<source_id>:<session id>`, each part quoted, without the application where none is given.
-        With `max_messages` only the newest are kept.
+        Keys are `<key_prefix>:<application_id>:<source_id>:<session id>`, each part URL-quoted; `application_id` is left out if not given.
+        With `max_messages` only the newest messages are kept.
 
         Raises:
             ValueError: Neither or both of URL and client are given, or `max_messages` is below 1.
@@ -64,7 +64,7 @@ class RedisHistoryProvider(HistoryProvider):
         self._redis = redis_client
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """The conversation, oldest message first. Raises `StorageError` for entries that are not messages."""
+        """Return the conversation, oldest message first. Raises `StorageError` for entries that are not messages."""
         stored: list[bytes | str] = await self._redis.lrange(self._key(session_id), 0, -1)
         try:
             return [Message.from_dict(json.loads(item)) for item in stored]
@@ -74,7 +74,7 @@ class RedisHistoryProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages, all or none."""
+        """Append messages in one transaction."""
         if not messages:
             return
         key = self._key(session_id)
@@ -85,11 +85,11 @@ class RedisHistoryProvider(HistoryProvider):
             await steps.execute()
 
     async def clear(self, session_id: str | None) -> None:
-        """Forget a conversation."""
+        """Delete a conversation."""
         await self._redis.delete(self._key(session_id))
 
     async def aclose(self) -> None:
-        """Close the connections, if they were made here."""
+        """Close the connections, if the provider opened them."""
         if self._is_own:
             await self._redis.aclose()
 

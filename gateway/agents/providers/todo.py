@@ -1,4 +1,4 @@
-"""`TodoProvider`: a todo list that an agent keeps for a session. Names and tools are agent-framework's."""
+"""`TodoProvider`: a todo list that an agent keeps in a session. Names and tools are agent-framework's."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from typing_extensions import TypedDict
 
 from gateway.agents.providers.todo_store import TodoCompleteInput, TodoInput, TodoItem, TodoSessionStore, TodoStore
 from gateway.json_types import JsonObject
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.function import FunctionTool
 from gateway.types.messages import Message
 
@@ -23,32 +23,32 @@ DEFAULT_TODO_SOURCE_ID = "todo"
 DEFAULT_TODO_INSTRUCTIONS = """\
 ## Todo list
 
-You keep a todo list for this conversation. It survives from turn to turn.
-- Before work of more than one step, write the steps down with `todos_add`; one call takes several.
+You keep a todo list for this conversation. It is kept from turn to turn.
+- Before work with more than one step, write the steps down with `todos_add`; one call takes several.
 - When a step is done, tick it off with `todos_complete` and say how it was done.
-- When the user changes course, add what is new and take out what no longer applies with `todos_remove`.
-- `todos_get_remaining` shows what is open, `todos_get_all` the whole list."""
+- When the user changes course, add new items and remove those that no longer apply with `todos_remove`.
+- `todos_get_remaining` lists the open items, `todos_get_all` the whole list."""
 
 
 class TodoEntry(TypedDict):
-    """One item to add."""
+    """An item to add."""
 
     title: str
     description: NotRequired[str]
 
 
 class CompletedEntry(TypedDict):
-    """One item that is done."""
+    """An item that is done."""
 
     id: int
     reason: str
 
 
 class TodoProvider(ContextProvider):
-    """Gives an agent the tools of a todo list, and shows it the list before each run."""
+    """Gives an agent the tools of a todo list, and adds the list to each run."""
 
     def __init__(self, source_id: str = DEFAULT_TODO_SOURCE_ID, *, instructions: str | None = None, store: TodoStore | None = None) -> None:
-        """The list is kept in the session's state unless a `store` keeps it elsewhere."""
+        """The session's state contains the list, unless a `store` is given."""
         super().__init__(source_id)
         self.instructions = instructions or DEFAULT_TODO_INSTRUCTIONS
         self.store = store or TodoSessionStore()
@@ -70,7 +70,7 @@ class TodoProvider(ContextProvider):
 
 
 class _TodoTools:
-    """The tools for one session; changes are made one at a time."""
+    """The todo tools of one session; a lock serializes changes."""
 
     def __init__(self, store: TodoStore, session: AgentSession, source_id: str, lock: anyio.Lock) -> None:
         self._store = store
@@ -99,7 +99,7 @@ class _TodoTools:
         return _dump(added)
 
     async def complete(self, items: list[CompletedEntry]) -> str:
-        """Tick off one or more items; each entry has the item's id and the reason, how it was done."""
+        """Tick off one or more items; each entry has the item's id and the reason, which says how it was done."""
         done = {TodoCompleteInput.from_dict(entry).id for entry in _some(items, "items")}
         async with self._lock:
             known, next_id = await self._store.load_state(self._session, source_id=self._source_id)
@@ -111,7 +111,7 @@ class _TodoTools:
         return json.dumps({"completed": len(ticked)})
 
     async def remove(self, ids: list[int]) -> str:
-        """Take one or more items off the list."""
+        """Remove one or more items from the list."""
         gone = set(_some(ids, "ids"))
         async with self._lock:
             known, next_id = await self._store.load_state(self._session, source_id=self._source_id)
@@ -121,12 +121,12 @@ class _TodoTools:
         return json.dumps({"removed": len(known) - len(kept)})
 
     async def remaining(self) -> str:
-        """The items that are still open."""
+        """List the open items."""
         items = await self._store.load_items(self._session, source_id=self._source_id)
         return _dump([item for item in items if not item.is_complete])
 
     async def everything(self) -> str:
-        """All items, done ones too."""
+        """List all items, including completed ones."""
         return _dump(await self._store.load_items(self._session, source_id=self._source_id))
 
     async def _save(self, items: list[TodoItem], next_id: int) -> None:

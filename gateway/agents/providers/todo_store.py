@@ -1,4 +1,4 @@
-"""Todo items and where they are kept: in the session's state, or in one JSON file per session."""
+"""Todo items and their stores: in the session's state, or in one JSON file per session."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import anyio.to_thread
 from gateway.errors import StorageError
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.sessions.session import AgentSession
-from gateway.storage.files import read_json, write_atomic
-from gateway.storage.names import file_stem
+from gateway.storage.atomic_files import read_json, write_atomic
+from gateway.storage.file_names import file_stem
 
 _PREFIX = "~todo-"
 
@@ -26,22 +26,22 @@ class TodoItem:
     """One item of a list."""
 
     id: int
-    """From 1, never used again in the same list."""
+    """Number from 1; not reused within a list."""
     title: str
     description: str | None = None
     is_complete: bool = False
 
     def to_dict(self, *, exclude_none: bool = True) -> JsonObject:
-        """JSON form."""
+        """Return the JSON form."""
         data: JsonObject = {"id": self.id, "title": self.title, "description": self.description, "is_complete": self.is_complete}
         return {key: value for key, value in data.items() if value is not None or not exclude_none}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoItem:
-        """The inverse of `to_dict`.
+        """Create the item from its JSON form.
 
         Raises:
-            ValueError: A value is missing or of another type.
+            ValueError: A value is missing or has a wrong type.
         """
         number, title, description, done = data.get("id"), data.get("title"), data.get("description"), data.get("is_complete", False)
         if not isinstance(number, int) or isinstance(number, bool):
@@ -53,28 +53,32 @@ class TodoItem:
         return cls(number, title, description, done)
 
 
+@dataclass(slots=True)
 class TodoInput:
-    """An item to add."""
+    """An item to add.
 
-    __slots__ = ("description", "title")
+    Raises:
+        ValueError: The title is empty.
+    """
 
-    def __init__(self, title: str, description: str | None = None) -> None:
-        """Raises `ValueError` for an empty title."""
-        if not title.strip():
+    title: str
+    description: str | None = None
+
+    def __post_init__(self) -> None:
+        self.title = self.title.strip()
+        if not self.title:
             raise ValueError("A todo item's title must not be empty.")
-        self.title = title.strip()
-        self.description = description
 
     def to_dict(self) -> JsonObject:
-        """JSON form."""
+        """Return the JSON form."""
         return {"title": self.title} if self.description is None else {"title": self.title, "description": self.description}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoInput:
-        """The inverse of `to_dict`.
+        """Create the item from its JSON form.
 
         Raises:
-            ValueError: A value is missing or of another type.
+            ValueError: A value is missing or has a wrong type.
         """
         title, description = data.get("title"), data.get("description")
         if not isinstance(title, str) or not isinstance(description, str | None):
@@ -82,26 +86,30 @@ class TodoInput:
         return cls(title, description)
 
 
+@dataclass(slots=True)
 class TodoCompleteInput:
-    """An item that is done, and why it counts as done."""
+    """An item that is done, and how.
 
-    __slots__ = ("id", "reason")
+    Raises:
+        ValueError: The id is not an integer, or the reason is empty.
+    """
 
-    def __init__(self, id: int, reason: str) -> None:
-        """Raises `ValueError` for an id that is no integer or an empty reason."""
-        if isinstance(id, bool) or not isinstance(cast("object", id), int):
+    id: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        if isinstance(self.id, bool) or not isinstance(cast("object", self.id), int):
             raise ValueError("The id of a completed todo item must be an integer.")
-        if not reason.strip():
+        self.reason = self.reason.strip()
+        if not self.reason:
             raise ValueError("Say in `reason` how the item was done.")
-        self.id = id
-        self.reason = reason.strip()
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoCompleteInput:
-        """Read a tool's argument.
+        """Parse the argument of a tool.
 
         Raises:
-            ValueError: A value is missing or of another type.
+            ValueError: A value is missing or has a wrong type.
         """
         reason = data.get("reason")
         if not isinstance(reason, str):
@@ -110,7 +118,7 @@ class TodoCompleteInput:
 
 
 class TodoStore(ABC):
-    """Where lists are kept, one per session and source."""
+    """Storage of todo lists, one per session and source."""
 
     @property
     def folder(self) -> Path | None:
@@ -119,36 +127,36 @@ class TodoStore(ABC):
 
     @abstractmethod
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """The items, and the next id to give.
+        """Return the items and the next id.
 
         Raises:
-            ValueError: What is stored is no list.
+            ValueError: The stored value is not a todo list.
         """
 
     @abstractmethod
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
-        """Keep the list."""
+        """Store the list."""
 
     async def load_items(self, session: AgentSession, *, source_id: str) -> list[TodoItem]:
-        """The items."""
+        """Return the items."""
         return (await self.load_state(session, source_id=source_id))[0]
 
 
 class TodoSessionStore(TodoStore):
-    """In the session's state, under the source id."""
+    """Stores the list in the session's state, under the source id."""
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """The items, and the next id to give."""
+        """Return the items and the next id."""
         return _parse(session.state.setdefault(source_id, {}), f"state {source_id!r} of the session")
 
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
-        """Keep the list."""
+        """Store the list."""
         state: JsonObject = session.state.setdefault(source_id, {})
         state.update(_dump(items, next_id))
 
 
 class TodoFileStore(TodoStore):
-    """In a JSON file per session and source, below a folder; file names are agent-framework's."""
+    """Stores the list in a JSON file per session and source; file names are agent-framework's."""
 
     def __init__(
         self,
@@ -159,7 +167,7 @@ class TodoFileStore(TodoStore):
         owner_state_key: str | None = None,
         state_filename: str = "todos.json",
     ) -> None:
-        """With `owner_state_key` each owner, named by `session.state[owner_state_key]`, has a folder of its own."""
+        """With `owner_state_key`, each owner has a folder of its own, named by `session.state[owner_state_key]`."""
         self.base_path = Path(base_path)
         self.kind = kind
         self.owner_prefix = owner_prefix
@@ -168,15 +176,15 @@ class TodoFileStore(TodoStore):
 
     @property
     def folder(self) -> Path:
-        """`base_path`."""
+        """The folder `base_path`."""
         return self.base_path
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """The items, and the next id to give.
+        """Return the items and the next id.
 
         Raises:
             StorageError: The file is damaged or cannot be read.
-            RuntimeError: The session does not say whose list it is.
+            RuntimeError: The session has no owner.
         """
         path = self._path(session, source_id)
         try:
@@ -186,10 +194,10 @@ class TodoFileStore(TodoStore):
         try:
             return _parse(data, f"the file {str(path)!r}")
         except ValueError as error:
-            raise StorageError(f"{error} Mend it, or move it away to start anew.") from None
+            raise StorageError(f"{error} Repair the file, or move it to start a new list.") from None
 
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         path = self._path(session, source_id)
         data = f"{json.dumps(_dump(items, next_id), ensure_ascii=False)}\n".encode()
         await anyio.to_thread.run_sync(partial(_write, path, data))
@@ -202,7 +210,7 @@ class TodoFileStore(TodoStore):
                 raise RuntimeError(f"The todo list has no owner: set session.state[{self.owner_state_key!r}].")
             folder = folder / f"{self.owner_prefix}{file_stem(str(owner), prefix=_PREFIX)}" / self.kind
         if "/" in session.session_id or "\\" in session.session_id:
-            raise ValueError(f"The session id {session.session_id!r} has a slash; a todo file cannot be named by it.")
+            raise ValueError(f"The session id {session.session_id!r} contains a slash and cannot be used as a file name.")
         name = Path(self.state_filename)
         file = f"{name.stem}.{file_stem(source_id, prefix=_PREFIX)}{name.suffix or '.json'}"
         return folder / file_stem(session.session_id, prefix=_PREFIX) / file
@@ -218,14 +226,14 @@ def _write(path: Path, data: bytes) -> None:
 
 def _parse(data: JsonValue, where: str) -> tuple[list[TodoItem], int]:
     if not isinstance(data, dict):
-        raise ValueError(f"The todo list in {where} is damaged: it is no object.")
+        raise ValueError(f"The todo list in {where} is damaged: it is not an object.")
     state = cast("dict[str, Any]", data)
     items, next_id = state.get("items", []), state.get("next_id", 1)
     if not isinstance(items, list) or not isinstance(next_id, int):
         raise ValueError(f"The todo list in {where} is damaged: `items` must be a list and `next_id` an integer.")
     entries = cast("list[Any]", items)
     if not all(isinstance(entry, dict) for entry in entries):
-        raise ValueError(f"The todo list in {where} is damaged: an item is no object.")
+        raise ValueError(f"The todo list in {where} is damaged: an item is not an object.")
     parsed = [TodoItem.from_dict(entry) for entry in entries]
     return parsed, max([next_id, *(item.id + 1 for item in parsed)])
 

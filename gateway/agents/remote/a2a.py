@@ -1,8 +1,8 @@
-"""`A2AAgent`: a remote agent that speaks A2A, run like any other agent.
+"""`A2AAgent`: a remote agent that speaks A2A, with the interface of other agents.
 
-The remote side owns the conversation: a session remembers its context id and, after a question, the task to answer. A
-message is sent once and never again; what comes of it is followed by its task id, over a new stream or by polling,
-when the connection breaks. Its task ids are the continuation tokens (requirements LR2).
+The remote agent keeps the conversation: the session stores its context id and, after a question, the id of the task to answer. A message
+is sent once and never resent. If the connection breaks, the task is followed by its id, over a new stream or by polling. Continuation
+tokens contain the task id.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from urllib.parse import urlsplit
 import anyio
 
 from gateway.agents.base import BaseAgent
-from gateway.agents.context import AgentStream
-from gateway.errors import AgentError, UpstreamUnavailable
+from gateway.agents.run_context import AgentStream
+from gateway.errors import AgentError, NotSent
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.addresses import is_same_origin
 from gateway.sessions.session import AgentSession
@@ -30,30 +30,30 @@ if TYPE_CHECKING:
     from a2a.client import Client
     from a2a.types import AgentCard, StreamResponse
 
-    from gateway.agents.remote.task import RemoteTask
+    from gateway.agents.remote.a2a_task import RemoteTask
 
 logger = logging.getLogger(__name__)
 
 STATE_KEY = "a2a"
-"""Where a session keeps the remote context and task."""
+"""Key in a session's state: the remote context id and task id."""
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""How long one answer, or the next event of a stream, may take to come."""
+"""Time limit for a response, and for the next event of a stream."""
 
 POLL_SECONDS = (0.5, 5.0)
-"""First and longest pause between two looks at a task."""
+"""First and longest interval of polling a task, in seconds."""
 
-LOOK_SECONDS = 0.2
-"""The least time between two looks at a task whose artifacts grow; its end is looked at at once."""
+FETCH_SECONDS = 0.2
+"""Minimum interval, in seconds, of fetching a task whose artifacts grow; the end of a task is fetched at once."""
 
 CANCEL_SECONDS = 5.0
 
 INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
-"""The error text if the package of the extra is missing."""
+"""Error text if the extra's package is missing."""
 
 
 class A2AAgent(BaseAgent):
-    """A remote agent by its URL, its card, or a client of `a2a-sdk`."""
+    """A remote agent, given by its URL, its agent card, or a client of `a2a-sdk`."""
 
     def __init__(
         self,
@@ -68,7 +68,9 @@ class A2AAgent(BaseAgent):
         timeout: float | None = None,
         headers: JsonMapping | None = None,
     ) -> None:
-        """`headers` go with every request (a key, say), to the origin of `url` only. A given client stays the caller's to close.
+        """`headers` (such as an API key) are sent with every request to the origin of `url`, and to no other origin.
+
+        The caller closes a `client` that it passes.
 
         Raises:
             ValueError: Neither `url`, `agent_card` nor `client` is given.
@@ -95,14 +97,14 @@ class A2AAgent(BaseAgent):
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Close the connections made here; the agent may be used again."""
+        """Close the connections that the agent opened; it can be used again."""
         owned, self._owned = self._owned, None
         if owned is not None:
             self._client = None
             await owned.aclose()
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """A conversation that the remote agent has: its context id."""
+        """Return a session for a conversation of the remote agent, by its context id."""
         session = AgentSession(session_id=session_id, service_session_id=service_session_id)
         session.state[STATE_KEY] = {"context_id": service_session_id}
         return session
@@ -142,14 +144,14 @@ class A2AAgent(BaseAgent):
         function_invocation_kwargs: JsonMapping | None = None,
         client_kwargs: JsonMapping | None = None,
     ) -> Awaitable[AgentResponse] | AgentStream:
-        """Hand the remote agent what is new since its last answer, or go on with the task of `continuation_token`.
+        """Send the messages since the last answer to the remote agent, or continue the task of `continuation_token`.
 
-        With `background` a task that is not done yet ends the run with a token. Cancelling the run cancels the task.
-        The two kwargs are taken for agent-framework's sake and not sent.
+        With `background`, a task that is still running ends the run with a token. Cancelling the run cancels the task.
+        `function_invocation_kwargs` and `client_kwargs` are accepted for compatibility with agent-framework and not sent.
 
         Raises:
             AgentError: The remote agent cannot be reached, or its task failed.
-            ValueError: There is nothing to say.
+            ValueError: No message is left to send.
         """
         given = to_messages(messages)
         if continuation_token is None and not given:
@@ -167,45 +169,45 @@ class A2AAgent(BaseAgent):
         *,
         continuation_token: ContinuationToken | None = None,
     ) -> AgentStream:
-        """`run`, for whoever must be able to go on with it after a crash: `note` is told the token once there is a task.
+        """Run for a caller that can continue the run after a crash: `note` receives the token once the remote agent opens a task.
 
-        When it is cancelled `goes_on` says whether somebody will go on with it; the task over there is left alone then.
+        If the run is cancelled, `goes_on` returns whether another process will continue it; the remote task is then not cancelled.
 
-        Raises as `run`.
+        Raises like `run`.
         """
         updates = self._updates(messages, session, continuation_token, background=False, note=note, goes_on=goes_on)
         return ResponseStream(updates, self._finish)
 
     async def poll_task(self, continuation_token: ContinuationToken) -> AgentResponse:
-        """One look at a task: its answer, or a response with the token again while it works.
+        """Fetch a task once: return its answer, or a response with the token while it is running.
 
         Raises:
-            AgentError: As `run`.
+            AgentError: Same as `run`.
         """
-        async with self._reached():
+        async with self._errors_converted():
             client = await self._connect()
             task = self._task(continuation_token)
-            updates = await self._look(client, task)
+            updates = await self._fetch(client, task)
         if not task.is_over:
             updates.append(AgentResponseUpdate([], "assistant", response_id=task.id, continuation_token=task.token))
         return self._finish(updates)
 
     async def cancel_task(self, continuation_token: ContinuationToken) -> None:
-        """Ask the remote agent to stop a task.
+        """Request the remote agent to cancel a task.
 
         Raises:
-            AgentError: As `run`.
+            AgentError: Same as `run`.
         """
-        async with self._reached():
+        async with self._errors_converted():
             await self._cancel(await self._connect(), self._task(continuation_token))
 
     async def reach(self) -> None:
-        """Fetch the remote agent's card, which runs nothing there.
+        """Fetch the remote agent's card, which starts no task.
 
         Raises:
-            AgentError: The agent cannot be reached, or cannot be used.
+            AgentError: The agent cannot be reached or used.
         """
-        async with self._reached():
+        async with self._errors_converted():
             await self._connect()
 
     @property
@@ -213,10 +215,10 @@ class A2AAgent(BaseAgent):
         return self.name or self._url or self.id
 
     @asynccontextmanager
-    async def _reached(self) -> AsyncGenerator[None]:
-        """Turn the protocol package's errors into `AgentError`."""
+    async def _errors_converted(self) -> AsyncGenerator[None]:
+        """Convert errors of the protocol's package to `AgentError`."""
         try:
-            import a2a.client  # noqa: F401  # pyright: ignore[reportUnusedImport]  # is it there?
+            import a2a.client  # noqa: F401  # pyright: ignore[reportUnusedImport]  # checks that the package is installed
         except ImportError:
             raise AgentError(INSTALL_HINT) from None
         try:
@@ -225,7 +227,7 @@ class A2AAgent(BaseAgent):
             raise AgentError(f"The remote agent {self._label!r} cannot be used: {error or type(error).__name__}") from error
 
     async def _connect(self) -> Client:
-        """The client, made on first use: the card is fetched once."""
+        """Return the client, created on first use; the card is fetched once."""
         if self._client is not None:
             return self._client
         from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
@@ -245,20 +247,20 @@ class A2AAgent(BaseAgent):
         url = self._url or (card.supported_interfaces[0].url if card is not None and card.supported_interfaces else "")
         try:
             self._owned = build_httpx_client(self._label, url, timeout_seconds=self._timeout, headers=self._headers)
-        except UpstreamUnavailable as error:
+        except NotSent as error:
             raise AgentError(str(error)) from None
         return self._owned
 
     def _keep_to_origin(self, card: AgentCard) -> None:
-        """Leave out what a fetched card says of other origins: our key would go there, and the card may name what is inside.
+        """Remove interfaces at other origins from a fetched card: requests to them would carry the headers, and could reach hosts inside.
 
         Raises:
-            AgentError: Nothing is left.
+            AgentError: No interface is left.
         """
         kept = [interface for interface in card.supported_interfaces if is_same_origin(self._url or "", interface.url)]
         if not kept:
             others = ", ".join(sorted({urlsplit(interface.url).netloc[:100] or "?" for interface in card.supported_interfaces}))
-            raise AgentError(f"The card of the remote agent at {self._url!r} names other addresses only ({others}); give its URL there.")
+            raise AgentError(f"The card of the remote agent at {self._url!r} has only interfaces at {others}; use a URL of that origin.")
         del card.supported_interfaces[:]
         card.supported_interfaces.extend(kept)
 
@@ -277,7 +279,7 @@ class A2AAgent(BaseAgent):
         goes_on: Callable[[], Awaitable[bool]] | None = None,
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
         known: JsonObject = session.state.setdefault(STATE_KEY, {})
-        async with self._reached():
+        async with self._errors_converted():
             client = await self._connect()
             task = self._task(token or known)
             task.note = note
@@ -300,24 +302,24 @@ class A2AAgent(BaseAgent):
     async def _send(
         self, client: Client, task: RemoteTask, messages: Sequence[Message], background: bool
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Send the message, once, and give what comes of it while the connection holds."""
+        """Send the message once, and yield the updates while the connection holds."""
         from a2a.types import SendMessageConfiguration, SendMessageRequest
 
-        from gateway.agents.remote.parts import to_wire_message
+        from gateway.agents.remote.a2a_messages import to_wire_message
 
-        message = to_wire_message(_news(messages), context_id=task.context_id, task_id=task.id)
+        message = to_wire_message(_new_messages(messages), context_id=task.context_id, task_id=task.id)
         if not message.parts:
-            raise ValueError("The messages have nothing that a remote agent can be sent.")
+            raise ValueError("The messages contain nothing that can be sent to a remote agent.")
         answered, task.id = task.id, ""
         request = SendMessageRequest(message=message, configuration=SendMessageConfiguration(return_immediately=background))
         try:
             async for update in self._take(client.send_message(request), task, background):
                 yield update
-        except _lost() as error:
+        except _connection_errors() as error:
             task.id = task.id or answered
             if not task.id:
                 raise
-            logger.info("the stream of task %s broke (%s); following the task", task.id, type(error).__name__)
+            logger.info("A2A stream lost agent=%s task=%s error=%s", self._label, task.id, type(error).__name__)
 
     async def _take(
         self, items: AsyncIterator[StreamResponse], task: RemoteTask, background: bool
@@ -332,7 +334,7 @@ class A2AAgent(BaseAgent):
                     return
 
     async def _follow(self, client: Client, task: RemoteTask, background: bool) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """What is still to come of a task: over its stream, else by looking."""
+        """Yield the remaining updates of a task, from its stream or by polling."""
         from a2a.types import SubscribeToTaskRequest
 
         if task.is_over or not task.id:
@@ -344,10 +346,10 @@ class A2AAgent(BaseAgent):
             async for update in self._watch(client, client.subscribe(SubscribeToTaskRequest(id=task.id)), task):
                 yield update
         except _errors() as error:
-            logger.info("task %s cannot be streamed (%s); looking at it instead", task.id, type(error).__name__)
+            logger.info("A2A task not streamed agent=%s task=%s error=%s", self._label, task.id, type(error).__name__)
         pause, longest = POLL_SECONDS
         while not task.is_over:
-            for update in await self._look(client, task):
+            for update in await self._fetch(client, task):
                 yield update
             if not task.is_over:
                 await anyio.sleep(pause)
@@ -356,10 +358,10 @@ class A2AAgent(BaseAgent):
     async def _watch(
         self, client: Client, items: AsyncIterator[StreamResponse], task: RemoteTask
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """What comes of a task whose stream is joined late, until it ends or the stream does.
+        """Yield the updates of a task whose stream is joined late, until the task or the stream ends.
 
-        Such a stream may tell again what the state that it opens with held already, so its events are but the sign to
-        look at the task, whose artifacts say what is new.
+        Such a stream can repeat events that the task's state already includes. An event is therefore only the signal to fetch the task,
+        whose artifacts show what is new.
         """
         due = 0.0
         async with aclosing(cast("AsyncGenerator[StreamResponse, None]", items)):
@@ -367,15 +369,15 @@ class A2AAgent(BaseAgent):
                 kind = item.WhichOneof("payload")
                 if kind == "artifact_update" and anyio.current_time() < due:
                     continue
-                updates = await self._look(client, task) if kind in {"artifact_update", "status_update"} else task.take(item)
-                due = anyio.current_time() + LOOK_SECONDS
+                updates = await self._fetch(client, task) if kind in {"artifact_update", "status_update"} else task.take(item)
+                due = anyio.current_time() + FETCH_SECONDS
                 await task.noted()
                 for update in updates:
                     yield update
                 if task.is_over:
                     return
 
-    async def _look(self, client: Client, task: RemoteTask) -> list[AgentResponseUpdate]:
+    async def _fetch(self, client: Client, task: RemoteTask) -> list[AgentResponseUpdate]:
         from a2a.types import GetTaskRequest
 
         return task.take_task(await client.get_task(GetTaskRequest(id=task.id)))
@@ -387,30 +389,30 @@ class A2AAgent(BaseAgent):
             try:
                 await client.cancel_task(CancelTaskRequest(id=task.id))
             except _errors() as error:
-                logger.warning("task %s of remote agent %r could not be cancelled: %s", task.id, self._label, error)
+                logger.warning("A2A task not cancelled agent=%s task=%s error=%s", self._label, task.id, error)
 
     def _task(self, token: ContinuationToken) -> RemoteTask:
-        from gateway.agents.remote.task import RemoteTask
+        from gateway.agents.remote.a2a_task import RemoteTask
 
         return RemoteTask(self._label, str(token.get("task_id") or ""), str(token.get("context_id") or ""))
 
 
-def _news(messages: Sequence[Message]) -> Sequence[Message]:
-    """What was said since the last answer; the remote side has the rest."""
+def _new_messages(messages: Sequence[Message]) -> Sequence[Message]:
+    """Return the user messages since the last answer; the remote agent has the earlier ones."""
     last = max((number for number, message in enumerate(messages) if message.role == "assistant"), default=-1)
     return [message for message in messages[last + 1 :] if message.role == "user"]
 
 
 def _errors() -> tuple[type[Exception], ...]:
-    """What goes wrong between us and a remote agent."""
+    """Return the exception types of the protocol's package and its HTTP client."""
     import httpx
     from a2a.utils.errors import A2AError
 
     return (A2AError, httpx.HTTPError)
 
 
-def _lost() -> tuple[type[Exception], ...]:
-    """A connection that broke, as opposed to an answer that says no."""
+def _connection_errors() -> tuple[type[Exception], ...]:
+    """Return the exception types of a lost connection, as opposed to an error response."""
     import httpx
     from a2a.client.errors import A2AClientError
 

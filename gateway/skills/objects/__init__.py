@@ -1,10 +1,9 @@
-"""Skills as objects: for programs that build agents with this package, under agent-framework's names and call shapes.
+"""Skills as objects: agent-framework's classes, for programs that build agents with this package.
 
-Order of the modules, each importing only those before it: `frontmatter`, `members`, `content`, `skill`, `class_skill`,
-`sources`, `files`, `archives`, `remote`, `provider`. They follow requirements 3.D, which is stricter about files than
-the gateway's own index (`gateway.skills.index`): what the gateway serves to clients does not come through here.
+The sources are adapters: `file_source` lists folders with `skills.folders`, `mcp_source` reads a server's entries, and texts come from
+`skills.render`. Their rules are agent-framework's, which are stricter about files than the gateway's own index. Skills that the gateway
+serves from folders do not pass through these classes.
 
-Decided: an object's text is what agent-framework gives, since core 1.13 with `<available_resources>` and
-`<available_scripts>` at its end; loading and reading are free and scripts need approval (requirements C25). Because
-both are what the requirements settle on. Instead of following the installed version of the framework.
+Decided: an object's text is agent-framework's since core 1.13, with `<available_resources>` and `<available_scripts>` at its end. Loading
+and reading need no approval, scripts do. Because prompts and models are written for that. Instead of following the installed version.
 """

@@ -1,12 +1,11 @@
-"""Skills that a remote server offers as ZIP archives: unpacked in memory, within limits, never onto the disk.
+"""Reads the skills that a remote server offers as ZIP archives, in memory and within limits.
 
-An archive is hostile until proven otherwise: its size, its members' number, size and names are checked while it is
-read. Scripts in it are only text to read.
+Archives are not trusted: the size of the archive and the number, sizes and names of its members are checked while it is read. Scripts in
+an archive can be read but not run. `mcp_source` uses this module.
 """
 
 from __future__ import annotations
 
-import hashlib
 import io
 import logging
 import re
@@ -15,8 +14,8 @@ import zlib
 from dataclasses import dataclass
 from typing import IO
 
-from gateway.skills.models import MANIFEST
-from gateway.skills.objects.files import RESOURCE_EXTENSIONS, SEARCH_DEPTH, is_manifest, read_frontmatter
+from gateway.skills.model import MANIFEST, digest_of, is_manifest
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, read_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
 
@@ -28,26 +27,26 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """What an archive may hold, and what of it is offered."""
+    """Limits of an archive, and the files of it that are offered."""
 
     max_files: int = 20
     max_bytes: int = 1_048_576
-    """Of the archive itself."""
+    """Size of the archive itself."""
     max_unpacked_bytes: int = 1_048_576
-    """Of all members together."""
+    """Size of all unpacked members together."""
     extensions: tuple[str, ...] = RESOURCE_EXTENSIONS
     search_depth: int = SEARCH_DEPTH
 
 
 def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: ArchiveLimits) -> FileSkill | None:
-    """The skill in an archive, or `None` with a warning in the log that says what is wrong with it."""
+    """Return the skill in an archive. If the archive cannot be used, log a warning with the reason and return `None`."""
     try:
         _check_digest(data, digest)
         if len(data) > limits.max_bytes:
             raise ValueError(f"the archive has {len(data)} bytes, {limits.max_bytes} are allowed")
         return _to_skill(_unpack(data, limits), name, url, limits)
     except (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
-        logger.warning("skill %r of %s left out: %s", name, url, error)
+        logger.warning("skill left out reason=%r skill=%s url=%s", str(error), name, url)
         return None
 
 
@@ -55,14 +54,14 @@ def _check_digest(data: bytes, digest: object) -> None:
     if digest is None:
         return
     if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise ValueError("its digest is no `sha256:` with 64 hexadecimal digits")
-    if hashlib.sha256(data).hexdigest() != digest.removeprefix("sha256:"):
-        raise ValueError("its bytes do not have the digest that was announced")
+        raise ValueError("the digest is not `sha256:` and 64 hexadecimal digits")
+    if digest_of(data) != digest:
+        raise ValueError("the archive has another digest than the index lists")
 
 
 def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
     if not data.startswith(b"PK"):
-        raise ValueError("it is no ZIP archive")
+        raise ValueError("the file is not a ZIP archive")
     files: dict[str, bytes] = {}
     taken: set[str] = set()
     left = limits.max_unpacked_bytes
@@ -89,12 +88,12 @@ def _member_path(name: str) -> str:
 
 
 def _read(source: IO[bytes], left: int) -> bytes:
-    """A member's bytes; stops as soon as it is larger than `left`, whatever the archive says of its size."""
+    """Return the bytes of a member. Raises `ValueError` as soon as they exceed `left`, whatever size the archive declares."""
     chunks: list[bytes] = []
     while chunk := source.read(min(_CHUNK, left + 1)):
         left -= len(chunk)
         if left < 0:
-            raise ValueError("the archive is too large unpacked")
+            raise ValueError("the unpacked files are too large")
         chunks.append(chunk)
     return b"".join(chunks)
 
@@ -102,12 +101,12 @@ def _read(source: IO[bytes], left: int) -> bytes:
 def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimits) -> FileSkill:
     manifests = [path for path in files if is_manifest(path)]
     if not manifests:
-        raise ValueError(f"there is no {MANIFEST} in the archive")
+        raise ValueError(f"the archive has no {MANIFEST}")
     manifest = min(manifests, key=lambda path: (path.count("/"), path))
     content = files[manifest].decode("utf-8")
     frontmatter = read_frontmatter(content, f"{url}:{manifest}")
     if frontmatter is None or frontmatter.name != name:
-        raise ValueError(f"its {MANIFEST} does not describe a skill called {name!r}")
+        raise ValueError(f"the {MANIFEST} in the archive does not describe a skill called {name!r}")
     top = manifest.rpartition("/")[0]
     prefix = f"{top}/" if top else ""
     resources: list[SkillResource] = []

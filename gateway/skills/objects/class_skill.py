@@ -1,4 +1,4 @@
-"""`ClassSkill`: a skill as a class whose decorated members are its resources and scripts."""
+"""`ClassSkill`: a skill written as a class, whose decorated members are its resources and scripts."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, TypeVar, overload
 
-from gateway.skills.objects.content import skill_text
-from gateway.skills.objects.frontmatter import SkillFrontmatter, is_legal_name
+from gateway.policy.skill_policy import is_skill_name
 from gateway.skills.objects.members import InlineSkillResource, InlineSkillScript, ScriptArgumentParser
-from gateway.skills.objects.skill import Skill, SkillResource, SkillScript, find_member
+from gateway.skills.objects.skill import DefinedSkill, SkillFrontmatter, SkillResource, SkillScript, code_content
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Kind = Literal["resource", "script"]
 
 _MARK = "_gateway_skill_member"
-"""Attribute by which a decorated method is recognised."""
+"""Attribute that marks a decorated method."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,14 +27,14 @@ class _Mark:
     description: str | None
 
 
-class ClassSkill(Skill, ABC):
-    """Inherit, give `instructions`, and mark methods with `@ClassSkill.resource` and `@ClassSkill.script`.
+class ClassSkill(DefinedSkill, ABC):
+    """Base class of a skill: define `instructions`, and mark methods with `@ClassSkill.resource` and `@ClassSkill.script`.
 
-    Below `@property` the mark makes the property a resource; its code runs only when it is read.
+    The mark may also stand below `@property`. The property then is a resource, and its code runs when the resource is read.
     """
 
     def __init__(self, *, frontmatter: SkillFrontmatter, argument_parser: ScriptArgumentParser | None = None) -> None:
-        """`argument_parser` is for the marked scripts."""
+        """`argument_parser` converts the arguments of the marked scripts."""
         self._frontmatter = frontmatter
         self._argument_parser = argument_parser
         self._found_resources: list[SkillResource] | None = None
@@ -51,11 +50,11 @@ class ClassSkill(Skill, ABC):
 
     @staticmethod
     def resource(func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Mark a method as a resource; its name with hyphens unless said otherwise.
+        """Mark a method as a resource. `name` defaults to the name of the method with hyphens.
 
         Raises:
             ValueError: `name` is not legal.
-            TypeError: It stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
+            TypeError: The mark stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
         """
         return _marker(_Mark("resource", name, description), func)
 
@@ -69,22 +68,17 @@ class ClassSkill(Skill, ABC):
 
     @staticmethod
     def script(func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Mark a method as a script; its name with hyphens unless said otherwise. Raises as `resource` does."""
+        """Mark a method as a script. `name` defaults to the name of the method with hyphens. Raises as `resource` does."""
         return _marker(_Mark("script", name, description), func)
-
-    @property
-    def frontmatter(self) -> SkillFrontmatter:
-        """What is advertised."""
-        return self._frontmatter
 
     @property
     @abstractmethod
     def instructions(self) -> str:
-        """What a model reads first."""
+        """The text that a model reads first."""
 
     @property
     def resources(self) -> list[SkillResource]:
-        """The marked resources, looked up once; inherit to give others. Raises `ValueError` where two have one name."""
+        """The marked resources, looked up once; override to add others. Raises `ValueError` if two have the same name."""
         if self._found_resources is None:
             self._found_resources = [
                 InlineSkillResource(name=name, description=mark.description, function=function)
@@ -94,7 +88,7 @@ class ClassSkill(Skill, ABC):
 
     @property
     def scripts(self) -> list[SkillScript]:
-        """The marked scripts, looked up once; inherit to give others. Raises `ValueError` where two have one name."""
+        """The marked scripts, looked up once; override to add others. Raises `ValueError` if two have the same name."""
         if self._found_scripts is None:
             self._found_scripts = [
                 InlineSkillScript(name=name, description=mark.description, function=function, argument_parser=self._argument_parser)
@@ -103,19 +97,11 @@ class ClassSkill(Skill, ABC):
         return list(self._found_scripts)
 
     async def get_content(self) -> str:
-        """Name, description, instructions, and what there is to read and to run."""
-        return skill_text(self._frontmatter, self.instructions, self.resources, self.scripts)
-
-    async def get_resource(self, name: str) -> SkillResource | None:
-        """The resource of that name; case is forgiven."""
-        return find_member(self.resources, name)
-
-    async def get_script(self, name: str) -> SkillScript | None:
-        """The script of that name; case is forgiven."""
-        return find_member(self.scripts, name)
+        """Return name, description and instructions as XML, then the lists of resources and scripts."""
+        return code_content(self, self.instructions)
 
     def _marked(self, kind: Kind) -> list[tuple[str, _Mark, Callable[..., object]]]:
-        """Marked members with their names, inherited ones included; nothing of them is run."""
+        """Return the marked members with their names, inherited members included, without running any of them."""
         found: list[tuple[str, _Mark, Callable[..., object]]] = []
         taken: set[str] = set()
         for attribute in dict.fromkeys(name for owner in type(self).__mro__ for name in vars(owner)):
@@ -133,17 +119,16 @@ class ClassSkill(Skill, ABC):
 
 
 def _value_of(skill: ClassSkill, attribute: str) -> object:
-    """The value of a property, when it is read."""
     return getattr(skill, attribute)
 
 
 def _plain(member: object) -> object:
-    """The function inside `@staticmethod` and `@classmethod`."""
+    """Return the function inside `@staticmethod` or `@classmethod`."""
     return getattr(member, "__func__", member)
 
 
 def _marker(mark: _Mark, func: Any) -> Any:
-    if mark.name is not None and not is_legal_name(mark.name):
+    if mark.name is not None and not is_skill_name(mark.name):
         raise ValueError(f"{mark.name!r} is not a name for a {mark.kind}: use 1 to 64 lower-case letters, digits and single hyphens.")
 
     def decorate(function: Any) -> Any:

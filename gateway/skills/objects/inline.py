@@ -1,19 +1,17 @@
-"""`InlineSkill`: a skill written in code, its functions added by decorator."""
+"""`InlineSkill`: a skill written in code, whose functions are added by decorators."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, overload
 
-from gateway.skills.objects.content import skill_text
-from gateway.skills.objects.frontmatter import SkillFrontmatter
 from gateway.skills.objects.members import InlineSkillResource, InlineSkillScript, ScriptArgumentParser
-from gateway.skills.objects.skill import Skill, SkillResource, SkillScript, find_member
+from gateway.skills.objects.skill import DefinedSkill, SkillFrontmatter, SkillResource, SkillScript, code_content
 
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
-class InlineSkill(Skill):
+class InlineSkill(DefinedSkill):
     """Instructions, resources and scripts from code. `@skill.resource` and `@skill.script` add functions."""
 
     def __init__(
@@ -25,7 +23,7 @@ class InlineSkill(Skill):
         scripts: Sequence[SkillScript] | None = None,
         argument_parser: ScriptArgumentParser | None = None,
     ) -> None:
-        """`argument_parser` is for the scripts added by decorator."""
+        """`argument_parser` converts the arguments of the scripts that the decorator adds."""
         self._frontmatter = frontmatter
         self.instructions = instructions
         self._resources = list(resources or ())
@@ -33,31 +31,18 @@ class InlineSkill(Skill):
         self._argument_parser = argument_parser
 
     @property
-    def frontmatter(self) -> SkillFrontmatter:
-        """What is advertised."""
-        return self._frontmatter
-
-    @property
     def resources(self) -> list[SkillResource]:
-        """What there is to read at this moment."""
+        """The resources added so far, in order."""
         return list(self._resources)
 
     @property
     def scripts(self) -> list[SkillScript]:
-        """What there is to run at this moment."""
+        """The scripts added so far, in order."""
         return list(self._scripts)
 
     async def get_content(self) -> str:
-        """Name, description, instructions, and what there is to read and to run at this moment."""
-        return skill_text(self._frontmatter, self.instructions, self._resources, self._scripts)
-
-    async def get_resource(self, name: str) -> SkillResource | None:
-        """The resource of that name; case is forgiven."""
-        return find_member(self._resources, name)
-
-    async def get_script(self, name: str) -> SkillScript | None:
-        """The script of that name; case is forgiven."""
-        return find_member(self._scripts, name)
+        """Return name, description and instructions as XML, then the lists of resources and scripts."""
+        return code_content(self, self.instructions)
 
     @overload
     def resource(self, func: FunctionT, /) -> FunctionT: ...
@@ -68,7 +53,7 @@ class InlineSkill(Skill):
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def resource(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Add a function as a resource, named after it unless said otherwise; with or without parentheses."""
+        """Add a function as a resource. Use with or without parentheses; `name` defaults to the name of the function."""
 
         def add(function: FunctionT) -> FunctionT:
             self._resources.append(InlineSkillResource(name=name or function.__name__, description=description, function=function))
@@ -85,7 +70,7 @@ class InlineSkill(Skill):
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def script(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Add a function as a script, named after it unless said otherwise; with or without parentheses."""
+        """Add a function as a script. Use with or without parentheses; `name` defaults to the name of the function."""
 
         def add(function: FunctionT) -> FunctionT:
             parser = self._argument_parser

@@ -1,24 +1,22 @@
-"""`SkillsProvider`: gives an agent its skills: advertised first, loaded, read and run on demand."""
+"""`SkillsProvider`: names a source's skills in an agent's instructions and adds the tools to load, read and run them."""
 
 from __future__ import annotations
 
 import base64
-import html
 import logging
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import Field
 
-from gateway.config.templates import fill_template
 from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.policy.skill_tools import narrow_tools
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.session import AgentSession, SupportsAgentRun
-from gateway.skills.objects.files import SEARCH_DEPTH, FileFilter, FileSkillsSource
+from gateway.sessions.session_context import ContextProvider, SessionContext
+from gateway.skills.objects.file_source import SEARCH_DEPTH, FileFilter, FileSkillsSource
 from gateway.skills.objects.members import ScriptRefused, SkillScriptRunner
 from gateway.skills.objects.skill import Skill
 from gateway.skills.objects.sources import (
@@ -29,6 +27,7 @@ from gateway.skills.objects.sources import (
     SkillsSourceContext,
     fetch,
 )
+from gateway.skills.render import provider_instructions
 from gateway.tools.base import Tool
 from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
@@ -36,36 +35,20 @@ from gateway.tools.invocation import FunctionInvocationContext
 logger = logging.getLogger(__name__)
 
 ProviderT = TypeVar("ProviderT", bound="SkillsProvider")
-
-RESOURCE_INSTRUCTIONS = "- Read what the skill refers to with `read_skill_resource`, by the names it lists."
-RUNNER_INSTRUCTIONS = (
-    "- Run its scripts with `run_skill_script`, by the names it lists; what a script takes goes into `args`, not beside it."
-)
-TEMPLATE = """\
-You have skills: tested instructions for particular kinds of work.
-
-<available_skills>
-{skills}
-</available_skills>
-
-When a task matches a skill:
-- Load it with `load_skill` before you act, and follow what it says.
-{resource_instructions}
-{runner_instructions}
-Load only what you need, and each skill once."""
+ResultT = TypeVar("ResultT")
 
 SkillName = Annotated[str, Field(description="The name of the skill.")]
 ScriptArgs = Annotated[
     dict[str, Any] | list[str] | None,
     Field(
-        description='What the script takes: an object of named arguments, such as {"length": 24}, '
+        description='Arguments of the script: an object of named arguments, such as {"length": 24}, '
         'or the words of a command line, such as ["in.txt", "--all"]; the skill says which.'
     ),
 ]
 
 
 class SkillsProvider(ContextProvider):
-    """Advertises the skills of a source and gives the agent the tools for them."""
+    """Names the skills of a source in the instructions and gives the agent the tools for them."""
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "agent_skills"
     LOAD_SKILL_TOOL_NAME: ClassVar[str] = "load_skill"
@@ -86,16 +69,15 @@ class SkillsProvider(ContextProvider):
         narrow_to_skills: bool = False,
         source_id: str | None = None,
     ) -> None:
-        """Skills handed in directly are freed of doubles and cached; a source of the caller's is used as it is.
+        """Skills that are passed directly are deduplicated and cached; a `SkillsSource` is used as it is.
 
-        `instruction_template` must have `{skills}` and may have `{resource_instructions}` and `{runner_instructions}`;
-        other braces are doubled. Scripts need a person's approval unless `require_script_approval=False` or
-        `disable_run_skill_script_approval=True`; loading and reading need it where theirs is not disabled.
-        With `narrow_to_skills` a run that loaded skills keeps only those of its tools that their `allowed-tools` name; a skill
-        without the field keeps all, and no tool is ever added.
+        `instruction_template` must have `{skills}` and may have `{resource_instructions}` and `{runner_instructions}`; all other braces
+        are doubled. A person must approve each script unless `require_script_approval=False` or `disable_run_skill_script_approval=True`.
+        Loading and reading need approval if theirs is not disabled. With `narrow_to_skills` a run that loaded skills keeps only those of
+        its tools that the skills' `allowed-tools` name. A skill without the field keeps all tools; no tool is ever added.
 
         Raises:
-            TypeError: `source` is a path; `from_paths` takes those.
+            TypeError: `source` is a path; use `from_paths`.
         """
         if isinstance(source, str | Path):
             raise TypeError(f"SkillsProvider takes skills or a source; for folders use SkillsProvider.from_paths({str(source)!r}).")
@@ -136,7 +118,7 @@ class SkillsProvider(ContextProvider):
         narrow_to_skills: bool = False,
         source_id: str | None = None,
     ) -> ProviderT:
-        """The skills below some folders; see `FileSkillsSource` and the constructor for what the arguments mean."""
+        """Create a provider for the skills below some folders. For the arguments see `FileSkillsSource` and the constructor."""
         files: SkillsSource = FileSkillsSource(
             skill_paths,
             script_runner=script_runner,
@@ -163,21 +145,22 @@ class SkillsProvider(ContextProvider):
 
     @staticmethod
     def read_only_tools_auto_approval_rule(function_call: object) -> bool:
-        """Approve loading and reading, for the approval middleware's list of rules."""
+        """Return whether a call loads or reads; a rule for the approval middleware."""
         names = (SkillsProvider.LOAD_SKILL_TOOL_NAME, SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME)
         return _is_local(function_call) and getattr(function_call, "name", None) in names
 
     @staticmethod
     def all_tools_auto_approval_rule(function_call: object) -> bool:
-        """Approve loading, reading and running, for the approval middleware's list of rules."""
+        """Return whether a call loads, reads or runs; a rule for the approval middleware."""
         is_script = _is_local(function_call) and getattr(function_call, "name", None) == SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME
         return is_script or SkillsProvider.read_only_tools_auto_approval_rule(function_call)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add what is advertised and the three tools; nothing where there are no skills."""
+        """Add the instructions and the three tools; nothing if the source has no skills."""
         skills = await fetch(self._source, SkillsSourceContext(agent, session))
         if skills:
-            context.extend_instructions(self.source_id, advertise(skills, self._template))
+            named = [(skill.frontmatter.name, skill.frontmatter.description) for skill in skills]
+            context.extend_instructions(self.source_id, provider_instructions(named, self._template))
             context.extend_tools(self.source_id, self._tools(skills))
 
     def _tools(self, skills: Sequence[Skill]) -> list[Tool]:
@@ -186,13 +169,13 @@ class SkillsProvider(ContextProvider):
         return [
             FunctionTool(
                 load,
-                description="Get the instructions of a skill, and what it offers.",
+                description="Get the instructions of a skill, and the names of its resources and scripts.",
                 approval_mode=self._mode(load.__name__),
                 annotations={"readOnlyHint": True},
             ),
             FunctionTool(
                 read,
-                description="Read something that a loaded skill refers to.",
+                description="Read a resource that a loaded skill refers to.",
                 approval_mode=self._mode(read.__name__),
                 annotations={"readOnlyHint": True},
             ),
@@ -208,56 +191,35 @@ _SKILL_TOOLS = {
     SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME,
     SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME,
 }
-"""Names of the tools that narrowing never takes away."""
-
-
-def advertise(skills: Sequence[Skill], template: str | None = None) -> str:
-    """The instructions that name the skills, sorted, their texts XML-escaped.
-
-    Raises:
-        ValueError: `template` lacks `{skills}`, or has braces that are neither a known name nor doubled.
-    """
-    lines: list[str] = []
-    for skill in sorted(skills, key=lambda s: s.frontmatter.name):
-        name, description = html.escape(skill.frontmatter.name), html.escape(skill.frontmatter.description)
-        lines += ["  <skill>", f"    <name>{name}</name>", f"    <description>{description}</description>", "  </skill>"]
-    text = "\n".join(lines)
-    return fill_template(
-        template or TEMPLATE, text, resource_instructions=RESOURCE_INSTRUCTIONS, runner_instructions=RUNNER_INSTRUCTIONS
-    )
+"""Names of the tools that narrowing never removes."""
 
 
 class _SkillCalls:
-    """The tools, over the skills of one run. What is missing is said in words; what fails is an error result."""
+    """The functions behind the tools, over the skills of one run. An unknown name is answered with text, a failure with an error result."""
 
     def __init__(self, skills: Sequence[Skill], *, narrows: bool) -> None:
         self._skills = {skill.frontmatter.name.casefold(): skill for skill in reversed(skills)}
         self._narrows = narrows
         self._wishes: dict[str, str | None] = {}
-        """`allowed-tools` of the loaded skills, by skill."""
-        self._taken: dict[str, Tool] = {}
-        """Tools that were taken from the run, by name."""
+        """Skill → `allowed-tools`, for the skills loaded so far."""
+        self._removed: dict[str, Tool] = {}
+        """Tools removed from the run, by name."""
 
     async def load_skill(self, ctx: FunctionInvocationContext, skill_name: SkillName) -> str:
         skill = self._skills.get(skill_name.casefold())
         if skill is None:
             return _missing_skill(skill_name)
-        try:
-            content = await skill.get_content()
-        except GatewayError:
-            raise
-        except CODE_ERRORS as error:  # the skill's own code; the model learns that it failed, the log why
-            raise _failed(f"load skill {skill_name!r}", error) from error
+        content = await _run_code(f"load skill {skill_name!r}", skill.get_content)
         if self._narrows and ctx.tools is not None:
             self._wishes[skill.frontmatter.name] = skill.frontmatter.allowed_tools
             self._narrow(ctx.tools)
         return content
 
     def _narrow(self, live: list[Tool]) -> None:
-        """Keep the tools that some loaded skill names, of all that the run has had, and the tools for skills."""
-        known = {**self._taken, **{tool.definition.name: tool for tool in live}}
+        """Keep the tools for skills, and of all tools that the run has had those that some loaded skill names."""
+        known = {**self._removed, **{tool.definition.name: tool for tool in live}}
         kept = narrow_tools(known, list(self._wishes.values())) | _SKILL_TOOLS
-        self._taken = {name: tool for name, tool in known.items() if name not in kept}
+        self._removed = {name: tool for name, tool in known.items() if name not in kept}
         live[:] = [tool for name, tool in known.items() if name in kept]
 
     async def read_skill_resource(
@@ -266,20 +228,11 @@ class _SkillCalls:
         skill_name: SkillName,
         resource_name: Annotated[str, Field(description="The resource, as the skill lists it.")],
     ) -> object:
-        skill = self._skills.get(skill_name.casefold())
-        if skill is None:
-            return _missing_skill(skill_name)
-        if not resource_name.strip():
-            return "Error: The resource name is empty."
-        try:
+        async def read(skill: Skill) -> object:
             resource = await skill.get_resource(resource_name)
-            if resource is None:
-                return f"Error: Resource {resource_name!r} not found in skill {skill_name!r}."
-            return _readable(await resource.read(**ctx.kwargs))
-        except GatewayError:
-            raise
-        except CODE_ERRORS as error:  # the skill's own code
-            raise _failed(f"read resource {resource_name!r} of skill {skill_name!r}", error) from error
+            return _MISSING if resource is None else await resource.read(**ctx.kwargs)
+
+        return await self._use(skill_name, "read", "resource", resource_name, read)
 
     async def run_skill_script(
         self,
@@ -288,34 +241,44 @@ class _SkillCalls:
         script_name: Annotated[str, Field(description="The script, as the skill lists it, with its folder.")],
         args: ScriptArgs = None,
     ) -> object:
+        async def run(skill: Skill) -> object:
+            script = await skill.get_script(script_name)
+            return _MISSING if script is None else await script.run(skill, args, **ctx.kwargs)
+
+        return await self._use(skill_name, "run", "script", script_name, run)
+
+    async def _use(self, skill_name: str, verb: str, kind: str, name: str, use: Callable[[Skill], Awaitable[object]]) -> object:
         skill = self._skills.get(skill_name.casefold())
         if skill is None:
             return _missing_skill(skill_name)
-        if not script_name.strip():
-            return "Error: The script name is empty."
-        try:
-            script = await skill.get_script(script_name)
-            if script is None:
-                return f"Error: Script {script_name!r} not found in skill {skill_name!r}."
-            return _readable(await script.run(skill, args, **ctx.kwargs))
-        except GatewayError:
-            raise
-        except CODE_ERRORS as error:  # the script's own code, or the program's runner
-            raise _failed(f"run script {script_name!r} of skill {skill_name!r}", error) from error
+        if not name.strip():
+            return f"Error: The {kind} name is empty."
+        result = await _run_code(f"{verb} {kind} {name!r} of skill {skill_name!r}", lambda: use(skill))
+        return f"Error: {kind.capitalize()} {name!r} not found in skill {skill_name!r}." if result is _MISSING else _readable(result)
+
+
+_MISSING = object()
+"""Returned for a resource or script that the skill does not have."""
+
+
+async def _run_code(what: str, work: Callable[[], Awaitable[ResultT]]) -> ResultT:
+    """Run the code of a skill or of the program's runner. A failure is logged; the model gets a short reason (`ToolFailed`)."""
+    try:
+        return await work()
+    except GatewayError:
+        raise
+    except CODE_ERRORS as error:
+        logger.error("skill code failed action=%r", what, exc_info=error)
+        reason = f": {error}" if isinstance(error, ScriptRefused) else "."
+        raise ToolFailed(f"Error: Failed to {what}{reason}") from error
 
 
 def _missing_skill(name: str) -> str:
     return f"Error: Skill {name!r} not found." if name.strip() else "Error: The skill name is empty."
 
 
-def _failed(what: str, error: BaseException) -> ToolFailed:
-    logger.error("could not %s", what, exc_info=error)
-    reason = f": {error}" if isinstance(error, ScriptRefused) else "."
-    return ToolFailed(f"Error: Failed to {what}{reason}")
-
-
 def _readable(value: object) -> object:
-    """Bytes as text where they are, else as base64; anything else as it is."""
+    """Return UTF-8 bytes as text, other bytes as base64, and any other value as it is."""
     if not isinstance(value, bytes | bytearray):
         return value
     try:

@@ -1,6 +1,6 @@
-"""`Skill` and what it is made of: the contracts, and the skill whose text is a file.
+"""`Skill` and its parts: the classes that programs inherit from, `SkillFrontmatter`, and `FileSkill`, whose text is a `SKILL.md`.
 
-What is inherited by programs lives here; the ready-made members are in `members`, skills in code in `inline` and
+The names and call shapes are agent-framework's. Ready-made resources and scripts are in `members`, skills in code in `inline` and
 `class_skill`.
 """
 
@@ -11,52 +11,89 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from gateway.json_types import JsonObject
-from gateway.skills.objects.content import member_blocks
-from gateway.skills.objects.frontmatter import SkillFrontmatter
+from gateway.policy.skill_policy import MAX_NAME_CHARS, is_skill_name
+from gateway.skills.parser import MAX_COMPATIBILITY_CHARS, MAX_DESCRIPTION_CHARS
+from gateway.skills.render import code_text, member_blocks
 
 ScriptArguments = Mapping[str, Any] | Sequence[str] | str | None
-"""What a model gives a script: named arguments, or the words of a command line."""
+"""Arguments of a script as the model gives them: by name, or as the words of a command line."""
 
-class SkillResource(ABC):
-    """Something a skill offers to read."""
+
+class SkillFrontmatter:
+    """The fields of a `SKILL.md`, checked by the constructor. Later assignments to the attributes are not checked."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        description: str,
+        license: str | None = None,
+        compatibility: str | None = None,
+        allowed_tools: str | None = None,
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        """`allowed_tools` is separated by spaces; `metadata` is copied.
+
+        Raises:
+            ValueError: `name`, `description` or `compatibility` breaks the Agent Skills rules.
+        """
+        if not name.strip():
+            raise ValueError("The name of a skill cannot be empty.")
+        if not is_skill_name(name):
+            raise ValueError(f"{name!r} is not a skill name: use 1 to {MAX_NAME_CHARS} lower-case letters, digits and single hyphens.")
+        if not description.strip():
+            raise ValueError(f"The description of skill {name!r} cannot be empty.")
+        for field, value, limit in (
+            ("description", description, MAX_DESCRIPTION_CHARS),
+            ("compatibility", compatibility or "", MAX_COMPATIBILITY_CHARS),
+        ):
+            if len(value) > limit:
+                raise ValueError(f"The {field} of skill {name!r} has {len(value)} characters, {limit} are allowed.")
+        self.name = name
+        self.description = description
+        self.license = license
+        self.compatibility = compatibility
+        self.allowed_tools = allowed_tools
+        self.metadata: dict[str, str] | None = None if metadata is None else dict(metadata)
+
+
+class _Member:
+    """A resource or a script of a skill."""
 
     def __init__(self, *, name: str, description: str | None = None) -> None:
         """Raises `ValueError` for a blank name."""
         if not name.strip():
-            raise ValueError("The name of a resource cannot be empty.")
+            kind = "resource" if isinstance(self, SkillResource) else "script"
+            raise ValueError(f"The name of a {kind} cannot be empty.")
         self.name = name
         self.description = description
+
+
+class SkillResource(_Member, ABC):
+    """Content that a skill offers to read."""
 
     @abstractmethod
     async def read(self, **kwargs: object) -> object:
-        """The content; `kwargs` are the host's values for this run, never the model's."""
+        """Return the content. `kwargs` are the host's values for this run, never the model's."""
 
 
-class SkillScript(ABC):
-    """Something a skill offers to run."""
-
-    def __init__(self, *, name: str, description: str | None = None) -> None:
-        """Raises `ValueError` for a blank name."""
-        if not name.strip():
-            raise ValueError("The name of a script cannot be empty.")
-        self.name = name
-        self.description = description
+class SkillScript(_Member, ABC):
+    """A program or function that a skill offers to run."""
 
     @property
     def parameters_schema(self) -> JsonObject | None:
-        """The arguments as JSON Schema; `None` for none."""
+        """JSON Schema of the arguments; `None` if the script takes no arguments."""
         return None
 
     @abstractmethod
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
-        """Run for `skill`; `args` come from the model, `kwargs` from the host."""
+        """Run the script for `skill` and return its result. `args` come from the model, `kwargs` from the host."""
 
 
 MemberT = TypeVar("MemberT", SkillResource, SkillScript)
 
 
-def find_member(members: Sequence[MemberT], name: str) -> MemberT | None:
-    """The member of that name; case is forgiven."""
+def _find(members: Sequence[MemberT], name: str) -> MemberT | None:
     wanted = name.casefold()
     return next((member for member in members if member.name.casefold() == wanted), None)
 
@@ -67,22 +104,57 @@ class Skill(ABC):
     @property
     @abstractmethod
     def frontmatter(self) -> SkillFrontmatter:
-        """What is advertised."""
+        """The fields that are advertised to the model."""
 
     @abstractmethod
     async def get_content(self) -> str:
-        """What a model reads when it loads the skill."""
+        """Return the text that a model reads when it loads the skill."""
 
     async def get_resource(self, name: str) -> SkillResource | None:
-        """The resource of that name; case is forgiven."""
+        """Return the resource of that name, whatever its case, or `None`."""
         return None
 
     async def get_script(self, name: str) -> SkillScript | None:
-        """The script of that name; case is forgiven."""
+        """Return the script of that name, whatever its case, or `None`."""
         return None
 
 
-class FileSkill(Skill):
+class DefinedSkill(Skill):
+    """A skill that knows its frontmatter, resources and scripts without running any of its code."""
+
+    _frontmatter: SkillFrontmatter
+
+    @property
+    def frontmatter(self) -> SkillFrontmatter:
+        """The fields that are advertised to the model."""
+        return self._frontmatter
+
+    @property
+    @abstractmethod
+    def resources(self) -> list[SkillResource]:
+        """The resources, in order."""
+
+    @property
+    @abstractmethod
+    def scripts(self) -> list[SkillScript]:
+        """The scripts, in order."""
+
+    async def get_resource(self, name: str) -> SkillResource | None:
+        """Return the resource of that name, whatever its case, or `None`."""
+        return _find(self.resources, name)
+
+    async def get_script(self, name: str) -> SkillScript | None:
+        """Return the script of that name, whatever its case, or `None`."""
+        return _find(self.scripts, name)
+
+
+def code_content(skill: DefinedSkill, instructions: str) -> str:
+    """Return the text of a skill in code: name, description and instructions as XML, then the lists of resources and scripts."""
+    text = code_text(skill.frontmatter.name, skill.frontmatter.description, instructions)
+    return text + member_blocks(skill.resources, skill.scripts)
+
+
+class FileSkill(DefinedSkill):
     """A skill whose text is a whole `SKILL.md`, frontmatter included."""
 
     def __init__(
@@ -102,33 +174,20 @@ class FileSkill(Skill):
         self._scripts = tuple(scripts or ())
 
     @property
-    def frontmatter(self) -> SkillFrontmatter:
-        """What is advertised."""
-        return self._frontmatter
-
-    @property
     def content(self) -> str:
-        """The file as it was read, and nothing else."""
+        """The file as it was read, without the lists of resources and scripts."""
         return self._content
 
     @property
     def resources(self) -> list[SkillResource]:
-        """What there is to read."""
+        """The resources, in order."""
         return list(self._resources)
 
     @property
     def scripts(self) -> list[SkillScript]:
-        """What there is to run."""
+        """The scripts, in order."""
         return list(self._scripts)
 
     async def get_content(self) -> str:
-        """The file, then what it offers to read and to run."""
+        """Return the file, then the lists of resources and scripts."""
         return self._content + member_blocks(self._resources, self._scripts)
-
-    async def get_resource(self, name: str) -> SkillResource | None:
-        """The resource of that name; case is forgiven."""
-        return find_member(self._resources, name)
-
-    async def get_script(self, name: str) -> SkillScript | None:
-        """The script of that name; case is forgiven."""
-        return find_member(self._scripts, name)

@@ -1,4 +1,4 @@
-"""Where skills come from, and what can be done with a source: put together, filtered, freed of doubles, cached."""
+"""`SkillsSource` and the sources that combine others: aggregating, filtering, deduplicating and caching them."""
 
 from __future__ import annotations
 
@@ -17,101 +17,101 @@ from gateway.skills.objects.skill import Skill
 logger = logging.getLogger(__name__)
 
 MAX_CACHES = 1_000
-"""Keys that one cache holds lists for; the one filled longest ago makes room."""
+"""Lists in one cache; the oldest one is dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillsSourceContext:
-    """For whom skills are fetched."""
+    """The agent and session that skills are fetched for."""
 
     agent: SupportsAgentRun | None = None
     session: AgentSession | None = None
 
 
 class SkillsSource(ABC):
-    """Yields skills. A source written for agent-framework 1.9, whose `get_skills` takes nothing, works as well."""
+    """Provides skills. A source for agent-framework 1.9, whose `get_skills` takes no argument, works as well."""
 
     @abstractmethod
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """The skills for this run, in order."""
+        """Return the skills for this run, in order."""
 
 
 async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> list[Skill]:
-    """The skills of any source, whichever of the two call shapes it has."""
+    """Return the skills of a source, whether or not its `get_skills` takes a context."""
     takes_context = bool(inspect.signature(source.get_skills).parameters)
     return list(await (source.get_skills(context or SkillsSourceContext()) if takes_context else source.get_skills()))
 
 
 class InMemorySkillsSource(SkillsSource):
-    """A fixed list."""
+    """A fixed list of skills."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
         self._skills = list(skills)
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """The list."""
+        """Return the list."""
         return list(self._skills)
 
 
 class DelegatingSkillsSource(SkillsSource, ABC):
-    """Wraps another source."""
+    """Base class of sources that wrap another one."""
 
     def __init__(self, inner_source: SkillsSource) -> None:
         self._inner_source = inner_source
 
     @property
     def inner_source(self) -> SkillsSource:
-        """What it wraps."""
+        """The wrapped source."""
         return self._inner_source
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """What the inner source gives."""
+        """Return the skills of the inner source."""
         return await fetch(self._inner_source, context)
 
 
 class AggregatingSkillsSource(SkillsSource):
-    """Several sources, one after the other; doubles stay."""
+    """The skills of several sources, one after the other, duplicates included."""
 
     def __init__(self, sources: Sequence[SkillsSource]) -> None:
         self._sources = list(sources)
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """All skills, in the order of the sources."""
+        """Return all skills, in the order of the sources."""
         return [skill for source in self._sources for skill in await fetch(source, context)]
 
 
 class DeduplicatingSkillsSource(DelegatingSkillsSource):
-    """Of several skills with one name, whatever its case, the first."""
+    """Keeps the first of several skills with the same name, whatever its case."""
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Each name once."""
+        """Return the skills of the inner source, each name once."""
         found: dict[str, Skill] = {}
         for skill in await fetch(self._inner_source, context):
             name = skill.frontmatter.name
             if found.setdefault(name.casefold(), skill) is not skill:
-                logger.warning("a second skill is called %r; the first one is used", name)
+                logger.warning("second skill of the same name left out skill=%s", name)
         return list(found.values())
 
 
 class FilteringSkillsSource(DelegatingSkillsSource):
-    """The skills that a predicate lets through."""
+    """Keeps the skills for which a predicate is true."""
 
     def __init__(
         self, inner_source: SkillsSource, predicate: Callable[[Skill], bool] | Callable[[Skill, SkillsSourceContext], bool]
     ) -> None:
-        """`predicate` takes a skill, or a skill and for whom it is fetched."""
+        """`predicate` takes a skill, or a skill and a `SkillsSourceContext`."""
         super().__init__(inner_source)
         self._predicate: Callable[..., bool] = predicate
         self._takes_context = _positional(predicate) > 1
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Those for which the predicate says yes."""
+        """Return the skills of the inner source for which the predicate is true."""
         extra = (context or SkillsSourceContext(),) if self._takes_context else ()
         return [skill for skill in await fetch(self._inner_source, context) if self._predicate(skill, *extra)]
 
 
 class CachingSkillsSource(DelegatingSkillsSource):
-    """Fetches once for all, again when the list is older than `refresh_interval`; a failed refresh keeps the old list."""
+    """Keeps the skills of the inner source, and fetches them again after `refresh_interval`. A failed refresh keeps the old list."""
 
     def __init__(
         self,
@@ -120,9 +120,9 @@ class CachingSkillsSource(DelegatingSkillsSource):
         cache_isolation_key_selector: Callable[[SkillsSourceContext], str | None] | None = None,
         refresh_interval: timedelta | None = None,
     ) -> None:
-        """Without `refresh_interval` a list is kept for ever; zero fetches every time.
+        """Without `refresh_interval` the list is fetched once; with zero at every call.
 
-        `cache_isolation_key_selector` keeps lists apart, by tenant for one; `None` is the list of all.
+        `cache_isolation_key_selector` returns the key of the list to use, for example a tenant; `None` is the shared list.
         """
         super().__init__(inner_source)
         self._selector = cache_isolation_key_selector
@@ -130,10 +130,10 @@ class CachingSkillsSource(DelegatingSkillsSource):
         self._caches: dict[str | None, _Cache] = {}
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """The kept list while it is fresh. Callers at the same time share one fetch.
+        """Return the kept list, fetched again if it is too old. Concurrent callers share one fetch.
 
         Raises:
-            Whatever the inner source raises, while there is no list to fall back on.
+            Exception: The inner source failed and no older list is kept.
         """
         if self._seconds is not None and self._seconds <= 0:
             return await fetch(self._inner_source, context)
@@ -151,10 +151,10 @@ class CachingSkillsSource(DelegatingSkillsSource):
     async def _refill(self, cache: _Cache, context: SkillsSourceContext | None) -> None:
         try:
             cache.skills = await fetch(self._inner_source, context)
-        except Exception as error:  # a source is foreign code: whatever it raises, the old list serves on
+        except Exception as error:  # a source is foreign code and can raise anything; the old list stays usable
             if cache.skills is None:
                 raise
-            logger.warning("skills could not be fetched again, keeping the last list error=%s", error)
+            logger.warning("skills not refreshed, keeping the last list error=%s", error)
         cache.fetched = anyio.current_time()
 
 
@@ -166,7 +166,7 @@ class _Cache:
 
 
 def _positional(function: Callable[..., object]) -> int:
-    """How many positional arguments a function takes."""
+    """Return how many positional arguments a function takes."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

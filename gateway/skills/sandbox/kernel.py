@@ -1,6 +1,6 @@
 """Kernel calls that Python has no function for, and the numbers of system calls on the two supported processors.
 
-Part of the launcher (see `launcher`): standard library only, and nothing imported from the package but its neighbours here.
+Part of the launcher, so it imports only the standard library.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 
 TYPE_CHECKING = False
-"""Not from `typing`, whose import would take as long as everything else in the launcher."""
+"""Not imported from `typing`, which would take as long as everything else in the launcher."""
 if TYPE_CHECKING:
     from typing import Any
 
@@ -140,7 +140,7 @@ NUMBERS: dict[str, tuple[int | None, int | None]] = {
 """System call → its number on each of `MACHINES`; `None` if that processor has no such call (asm/unistd_64.h, asm-generic/unistd.h)."""
 
 NEWEST = 469
-"""The highest number that was looked at for this table. What later kernels add is unknown, and refused."""
+"""Highest number that this table covers. Later system calls are unknown and refused."""
 
 
 class Unfit(Exception):
@@ -148,17 +148,17 @@ class Unfit(Exception):
 
 
 def is_known_machine() -> bool:
-    """Whether `NUMBERS` holds for this processor."""
+    """Return whether `NUMBERS` covers this processor."""
     return MACHINE in MACHINES
 
 
 def number_of(name: str) -> int | None:
-    """The number of a system call on this processor; `None` if it has no such call."""
+    """Return the number of a system call on this processor, or `None` if it has no such call."""
     return NUMBERS[name][MACHINES.index(MACHINE)]
 
 
 def call(name: str, *arguments: Any) -> None:
-    """Call a libc function that returns -1 for failure. Raises `OSError`."""
+    """Call a libc function that returns -1 on failure. Raises `OSError`."""
     if getattr(LIBC, name)(*arguments) != 0:
         raise _failure(name)
 

@@ -1,6 +1,6 @@
-"""Landlock rules of a script: which files it may open, and no connections, signals or abstract sockets (linux/landlock.h).
+"""Landlock rules of a script: the files it may open, and no connections, signals or abstract sockets (linux/landlock.h).
 
-Landlock guards the content of files and what folders hold. It does not hide names and attributes: `root` does.
+Landlock protects the content of files and the listings of folders. It does not hide names and attributes; `namespaces` does.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, TRUNCATE, IOCTL_DEV = 1 << 0, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
 ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1, 5: (1 << 16) - 1}
-"""Every right on files that a version knows."""
+"""Landlock version → all its rights on files."""
 
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 TCP, SCOPES = 0b11, 0b11
 """Bind and connect; abstract sockets and signals."""
 
 ENOUGH_FOR_FILES = 3
-"""First version that also guards against shortening a file by name."""
+"""First version that also refuses `truncate` by name."""
 
 ENOUGH_FOR_SIGNALS = 6
 
 
 def version() -> int:
-    """The kernel's Landlock version; 0 without Landlock."""
+    """Return the kernel's Landlock version; 0 without Landlock."""
     number = number_of("landlock_create_ruleset")
     return max(0, LIBC.syscall(number, None, 0, 1))
 
 
 def restrict(abi: int, read: Sequence[str], write: Sequence[str], *, has_network: bool) -> None:
-    """Allow reading and executing below `read` and everything below `write` to this process from here on; paths may be missing.
+    """Restrict this process to reading and executing below `read`, and to all access below `write`. Paths may be missing.
 
     Raises:
         Unfit: The kernel refuses a rule.

@@ -1,14 +1,15 @@
-"""Shuts a script in, starts it, and watches over it. Started as a program by `run`, with a socket as standard input.
+"""The launcher: a program that confines a script, starts it and watches it. `sandbox` starts it with a socket as standard input.
 
-On the socket it reads a `Spec`: its length, then its fields as `marshal` writes them, which takes no import. It writes reports, each a line
-of kind, tab and text: `problem` (the sandbox cannot be set up), `gap` (a weaker way is taken), `stopped` (the run was ended, and why).
+It reads a `Spec` from the socket: the length, then the fields in the format of `marshal`, which needs no import. It writes reports, each a
+line of kind, tab and text: `problem` (the sandbox cannot be set up), `gap` (a weaker confinement is used), `stopped` (the run was ended,
+and the limit).
 
-This process stays outside: it makes the script's connections, counts what the script writes, and ends everything when the gateway is
-gone. Its child enters the namespaces. The first process in them is not the script but waits for it, because the kernel ends a process
-namespace with its first process, and that one must not be able to outlive this one. Without namespaces the child becomes the script.
+This process stays outside: it makes the script's connections, measures what the script writes, and ends everything when the gateway is
+gone. Its child enters the namespaces. The first process in them waits for the script, because the kernel ends a process namespace with
+its first process, and that process must not outlive the launcher. Without namespaces the child becomes the script.
 
-The floor: files by a root of its own, a wrapper (bubblewrap) or Landlock (ABI 3); no network by a namespace or seccomp; no signals by
-a process namespace or Landlock (ABI 6).
+The minimum: files are protected by an own root file system, a wrapper (bubblewrap) or Landlock (ABI 3); the network by a namespace or
+seccomp; other processes by a process namespace or Landlock (ABI 6).
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import select
 import struct
 import sys
 
-from . import NOBODY, filters, landlock, root, usage
+from . import NOBODY, disk_usage, landlock, namespaces, seccomp
 from .kernel import (
     MACHINE,
     PR_SET_CHILD_SUBREAPER,
@@ -55,11 +56,11 @@ _CHANNEL = 3
 """Descriptor of the socket to the gateway."""
 
 FILES, PROCESSES = 1, 2
-"""Limits that the kernel does not keep for this run, so that this process counts: the script's process sends their sum before it starts."""
+"""Limits that the launcher enforces because the kernel does not for this run. The script's process sends their sum before it starts."""
 
 
 class _Given:
-    """A `Spec` as it was read."""
+    """A `Spec` as read from the socket."""
 
     def __init__(self, fields: dict[str, object]) -> None:
         self.__dict__.update(fields)
@@ -69,7 +70,7 @@ class Channel:
     """The socket to the gateway."""
 
     def __init__(self) -> None:
-        """Take the socket over from standard input, and close everything that was inherited but standard output and error."""
+        """Move the socket away from standard input, and close all inherited descriptors except standard output and error."""
         os.dup2(0, _CHANNEL, inheritable=False)
         system_call("close_range", _CHANNEL + 1, 0xFFFFFFFF, 0)
         nothing = os.open(os.devnull, os.O_RDONLY)
@@ -77,7 +78,7 @@ class Channel:
         os.close(nothing)
 
     def spec(self) -> Spec:
-        """What to do."""
+        """Read the `Spec`."""
         size = int.from_bytes(self._read(4), "big")
         return _Given(marshal.loads(self._read(size)))  # type: ignore[return-value]  # it has these fields
 
@@ -91,21 +92,21 @@ class Channel:
         return data
 
     def report(self, kind: str, text: str) -> None:
-        """Tell the gateway, if it is still there."""
+        """Send a report; do nothing if the gateway is gone."""
         try:
             os.write(_CHANNEL, f"{kind}\t{' '.join(text.split())}\n".encode())
         except OSError:
             pass
 
     def close(self) -> None:
-        """Let go of it in this process."""
+        """Close the socket in this process."""
         os.close(_CHANNEL)
 
 
 def main() -> NoReturn:
-    """Set up, start the script, and end as it ends."""
+    """Set up the sandbox, start the script, and exit with its exit code."""
     if not is_known_machine():
-        sys.exit(f"the system calls of {MACHINE} processors are not known")
+        sys.exit(f"unsupported processor {MACHINE}: its system calls are unknown")
     channel = Channel()
     try:
         spec = channel.spec()
@@ -127,31 +128,32 @@ def main() -> NoReturn:
 
 
 def _connecting() -> Callable[[int], None]:
-    from . import connects  # only with a network: its imports take as long as the rest; and before `drop_root`, as nobody may read no file
+    # Only with a network, because its imports take as long as the rest; before `drop_root`, because nobody may be unable to read the file.
+    from . import connection_broker
 
-    return connects.serve
+    return connection_broker.serve
 
 
 def drop_root() -> None:
-    """Become nobody for good: the kernel exempts root from the limit on processes, and from modes of files."""
+    """Become nobody for good, because the kernel exempts root from the limit on processes and from file modes."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
     call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)  # else the maps of a user namespace could not be written
 
 
-# -- the script's side ---------------------------------------------------------------------------------------------
+# -- in the script's process ---------------------------------------------------------------------------------------
 
 
 def _become_script(spec: Spec, channel: Channel, launcher: _socket.socket, parent: int) -> NoReturn:
-    """Shut this process, or a child in namespaces, in and start the script in its place."""
+    """Confine this process, or a child in namespaces, and replace it by the script."""
     try:
         is_exempt, gap, is_nobody = os.getuid() == 0, "", False
         if not spec.wrapped:
-            gap, is_nobody = root.enter_namespaces(has_network=spec.network, as_nobody=spec.nobody_inside and is_exempt)
+            gap, is_nobody = namespaces.enter_namespaces(has_network=spec.network, as_nobody=spec.nobody_inside and is_exempt)
         _end_with_parent()  # not earlier: a process that changes its user loses this setting
         if os.getppid() != parent:
-            os._exit(PROBLEM_CODE)  # it ended before this process was tied to it
+            os._exit(PROBLEM_CODE)  # the launcher ended before this process was tied to it
         if not gap and not spec.wrapped:
             _go_on_inside(channel, launcher)
         _shut_in(spec, channel, launcher, gap=gap, is_nobody=is_nobody, is_exempt=is_exempt)
@@ -166,7 +168,7 @@ def _end_with_parent() -> None:
 
 
 def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
-    """Return in the second process of the namespace; this process and the first one inside wait, and end as that one ends."""
+    """Fork twice and return in the second process of the namespace. The two other processes wait and exit with its exit code."""
     for _ in range(2):
         child = os.fork()
         if child:
@@ -177,15 +179,15 @@ def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
 
 
 def _end_like(child: int) -> NoReturn:
-    """Wait for a child, and exit with its code. Orphans count as processes also after they ended (`usage`)."""
+    """Wait for a child and exit with its exit code. Orphans count as processes even after they ended (`disk_usage`)."""
     os._exit(_code_of(os.waitpid(child, 0)[1]))
 
 
 def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str, is_nobody: bool, is_exempt: bool) -> None:
-    """Take from this process whatever the script is not to have. `gap` is why it is not in namespaces, if it could not be.
+    """Drop every right that the script must not have. `gap` is why this process could not enter namespaces, or empty.
 
-    `is_exempt` is whether the launcher is root, whose processes the kernel does not limit, and `is_nobody` whether this process
-    changed its user since.
+    `is_exempt` is whether the launcher is root, whose processes the kernel does not limit. `is_nobody` is whether this process has changed
+    its user since.
     """
     abi = landlock.version()
     is_apart = not gap
@@ -193,14 +195,14 @@ def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str
     work, home = f"{spec.own}/work", f"{spec.own}/home"
     if is_apart and not spec.wrapped:
         try:
-            has_processes = root.enter_root(
+            has_processes = namespaces.enter_root(
                 spec.top, spec.given, spec.own, read=spec.read, max_bytes=spec.max_bytes, max_files=spec.max_files
             )
             has_root = True
         except OSError as error:
             gap = f"mounts are not allowed in a user namespace ({error.strerror})"
             if is_nobody:
-                root.become_root_again()
+                namespaces.become_root_again()
                 _end_with_parent()
                 is_nobody = False
     if gap and not spec.may_fall_back:
@@ -208,24 +210,24 @@ def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str
     if gap:
         channel.report("gap", gap)
     if gap or spec.wrapped:
-        root.fill(spec.given, spec.own)
+        namespaces.fill(spec.given, spec.own)
     if not has_root and abi < landlock.ENOUGH_FOR_FILES:
         raise Unfit(f"{gap}, and Landlock is missing or too old (ABI {abi}, {landlock.ENOUGH_FOR_FILES} is needed)")
     if not is_apart and abi < landlock.ENOUGH_FOR_SIGNALS:
         raise Unfit(f"{gap}, and Landlock ABI {abi} does not keep a script from signalling other processes")
-    if spec.shown and has_root and not spec.wrapped and root.show_at(work, spec.shown):
+    if spec.shown and has_root and not spec.wrapped and namespaces.show_at(work, spec.shown):
         work = spec.shown
     os.chdir(work)
-    others = 0 if is_apart else usage.tasks_of_user()
+    others = 0 if is_apart else disk_usage.tasks_of_user()
     _limit({**spec.limits, "NPROC": spec.limits["NPROC"] + others, "CORE": 0})
     if os.geteuid() == 0:  # in a wrapper, or without namespaces
         call("prctl", PR_SET_SECUREBITS, NO_ROOT_PRIVILEGES, 0, 0, 0)
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
     if abi:
-        own_places = (root.SHARED_MEMORY, root.TEMPORARY) if has_root and not spec.wrapped else ()
+        own_places = (namespaces.SHARED_MEMORY, namespaces.TEMPORARY) if has_root and not spec.wrapped else ()
         read = [*spec.read, "/proc"] if has_processes else spec.read
-        landlock.restrict(abi, read, [work, home, *root.DEVICES, *own_places], has_network=spec.network)
-    listener = filters.install(is_apart=is_apart, has_network=spec.network)
+        landlock.restrict(abi, read, [work, home, *namespaces.DEVICES, *own_places], has_network=spec.network)
+    listener = seccomp.install(is_apart=is_apart, has_network=spec.network)
     counted = (0 if has_root and not spec.wrapped else FILES) | (PROCESSES if is_exempt and not is_nobody else 0)
     descriptors = [] if listener is None else [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, struct.pack("i", listener))]
     launcher.sendmsg([bytes([counted])], descriptors)
@@ -239,17 +241,17 @@ def _limit(limits: dict[str, int]) -> None:
         resource.setrlimit(kind, (value, value))
 
 
-# -- the launcher's side -------------------------------------------------------------------------------------------
+# -- in the launcher -----------------------------------------------------------------------------------------------
 
 
 def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket, *, serve: Callable[[int], None] | None) -> int:
-    """Wait for the script, and return its exit code; ends everything if the gateway is gone or a limit that is counted here is exceeded.
+    """Wait for the script and return its exit code. Ends everything if the gateway is gone or a limit enforced here is exceeded.
 
-    `serve` answers the script's requests for connections.
+    `serve` makes the script's connections.
     """
-    size, entries = root.measure(spec.given)
+    size, entries = namespaces.measure(spec.given)
     max_processes = 2 * spec.limits["NPROC"]  # the kernel's limit may include others of the user
-    used = usage.Usage(
+    used = disk_usage.Usage(
         spec.own,
         0 if spec.wrapped else os.getpid(),  # the wrapper's file system counts bytes
         max_bytes=spec.max_bytes + size,
@@ -262,7 +264,7 @@ def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket, *, 
         events.register(source, select.POLLIN)
     counted = 0
     while True:
-        ready = {descriptor for descriptor, _ in events.poll(usage.SECONDS_BETWEEN * 1000 if counted else None)}
+        ready = {descriptor for descriptor, _ in events.poll(disk_usage.SECONDS_BETWEEN * 1000 if counted else None)}
         if ended in ready:
             return _code_of(os.waitpid(child, 0)[1])
         if _CHANNEL in ready:
@@ -274,9 +276,9 @@ def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket, *, 
             for _, _, packed in descriptors:
                 assert serve is not None
                 _thread.start_new_thread(serve, struct.unpack("i", packed))
-        elif counted and usage.count_tasks(os.getpid()) > max_processes:
+        elif counted and disk_usage.count_tasks(os.getpid()) > max_processes:
             channel.report("stopped", "processes")
-            os.killpg(0, SIGKILL)  # none gets away: a process with a pending signal cannot fork, and a namespace ends with its first one
+            os.killpg(0, SIGKILL)  # no process escapes: one with a pending signal cannot fork, and a namespace ends with its first process
         elif counted & FILES and used.is_exceeded():
             channel.report("stopped", "disk")
             os.killpg(0, SIGKILL)
@@ -288,4 +290,4 @@ def _code_of(status: int) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit("started by gateway.skills.sandbox.run")
+    sys.exit("this program is started by gateway.skills.sandbox.sandbox")

@@ -1,4 +1,4 @@
-"""`Spec`: what `run` tells the launcher to start and how to shut it in."""
+"""`Spec`: one run, as `sandbox` sends it to the launcher."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Spec:
-    """One run. Paths are absolute, and exist unless it says otherwise."""
+    """The program of a run and its limits. Paths are absolute and exist, except `own` and paths in `read`."""
 
     argv: Sequence[str]
     env: dict[str, str]
     given: str
-    """Folder with the files of the script's working folder, which are copied."""
+    """Folder with the files that are copied to the script's working folder."""
     own: str
-    """Where the working folder `work` and the home `home` are made, on a file system of limited size if possible; not there yet."""
+    """Folder that will contain the working folder `work` and the home `home`, on a file system of limited size if possible."""
     top: str
     """An empty folder to mount the new root on."""
     shown: str
-    """Where the working folder is to appear, if that can be done; empty if nowhere else."""
+    """Path at which the working folder also appears if the machine allows it; empty for no other path."""
     read: Sequence[str]
-    """What may be read; missing paths are left out."""
+    """Paths that the script may read; missing paths are left out."""
     limits: dict[str, int]
-    """By names of `resource` without `RLIMIT_`."""
+    """Resource limits, by the names of module `resource` without `RLIMIT_`."""
     max_bytes: int
-    """Of everything it writes."""
+    """Size of everything that the script writes."""
     max_files: int
-    """Files and folders that it makes."""
+    """Files and folders that the script creates."""
     network: bool
     nobody: bool
-    """Whether the launcher is to become `nobody` first; it is root then."""
+    """Whether the launcher, which then is root, must become `nobody` first."""
     nobody_inside: bool
-    """Whether the script's process is to become `nobody` in its namespaces, if it has a root of its own; the launcher stays root."""
+    """Whether the script's process becomes `nobody` in its namespaces, if it has its own root file system; the launcher stays root."""
     may_fall_back: bool
     """Whether the script may be started although names and attributes of files outside cannot be hidden from it."""
     wrapped: bool

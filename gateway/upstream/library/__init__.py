@@ -1,9 +1,9 @@
-"""Remote MCP servers for programs: `MCPTool` and friends, by agent-framework's names, without a gateway around them.
+"""Remote MCP servers for programs: `MCPTool` and its subclasses, under agent-framework's names, without a gateway.
 
-The same session, listing, argument rules, gate, sampling judgement and task follower as the gateway's own; what differs is
-who owns the connection (a program opens and closes it) and where limits start (with each connection).
+They use the gateway's session, listing, argument rules, gate, sampling rules and task follower. The program opens and closes the
+connection, and limits count from each connection on.
 
-Decided: constructors take their many settings as one `Unpack`ed `TypedDict`. Because: code moves over from agent-framework
-by changing an import, and it passes these settings by keyword. Instead of: house.md's rule of eight parameters, kept by a
-settings object that nobody's code has. Revisit when: agent-framework groups them itself.
+Decided: constructors take their many settings as one `Unpack`ed `TypedDict`. Because: code written for agent-framework passes these
+settings by keyword and needs only another import. Instead of: a settings object, which would keep to eight parameters. Revisit when:
+agent-framework groups them.
 """

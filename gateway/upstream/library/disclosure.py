@@ -1,7 +1,7 @@
-"""Progressive disclosure: a model sees three helper functions and loads what it needs (requirements MC13).
+"""Progressive disclosure: a model sees three helper functions and loads the others as needed.
 
-What is loaded joins the run's live tool list from the next model call on and stays with the `MCPTool`, so the next run has it
-too. The gateway's own form of this is `disclosure: on-demand`.
+Loaded functions join the run's tools with the next model call. They stay loaded in the `MCPTool`, also for later runs. The gateway's own
+form of this is `disclosure: on-demand`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _NOTHING: JsonObject = {"type": "object", "properties": {}}
 
 
 class Disclosure:
-    """Which of a server's functions a model sees."""
+    """Selects which of a server's functions a model sees."""
 
     def __init__(self, server: str, prefix: str | None, always: Collection[str], available: Callable[[], Sequence[MCPFunction]]) -> None:
-        """`always` are names that need no loading; `available` gives the allowed functions."""
+        """`always` are names that are visible from the start; `available` returns the allowed functions."""
         self._always = frozenset(always)
         self._available = available
         self._loaded: set[str] = set()
@@ -50,7 +50,7 @@ class Disclosure:
 
     @property
     def visible(self) -> list[MCPFunction]:
-        """The helpers, what is always there and what was loaded."""
+        """The helper functions, those in `always`, and those that were loaded."""
         return [*self._helpers, *(f for f in self._choices() if self._is_always(f) or f.name in self._loaded)]
 
     def _choices(self) -> list[MCPFunction]:
@@ -78,7 +78,7 @@ class Disclosure:
         for name in _names(arguments):
             function = self._find(name)
             if function is None:
-                said.append(f"There is no function {name!r}; list_mcp_tools shows them.")
+                said.append(f"Unknown function {name!r}; list_mcp_tools shows them.")
                 continue
             self._loaded.add(function.name)
             if not any(tool is function for tool in tools):

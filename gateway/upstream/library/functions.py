@@ -1,4 +1,4 @@
-"""`MCPFunction`: a remote tool or prompt as a function for agents; what `MCPTool.functions` lists."""
+"""`MCPFunction`: a remote tool or prompt as a function for agents, as in `MCPTool.functions`."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from functools import cached_property
 from typing import Any, Protocol
 
 from gateway.errors import ToolFailed
+from gateway.gate.refusals import RULE_META_KEY
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
-from gateway.tools.call_record import RULE_META_KEY
 from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool
 from gateway.types.content import Content
-from gateway.upstream.library.results import error_text, to_contents
+from gateway.upstream.library.tool_contents import error_text, to_contents
 
 MAX_NAME_CHARS = 128
-"""Characters of a function's name (`FunctionTool`)."""
+"""Maximum characters of a function's name (`FunctionTool`)."""
 
 _OUTSIDE = re.compile(r"[^A-Za-z0-9_.-]")
 
 Parse = Callable[[Complete], str | list[Content]]
-"""Reads the result of a call as the program wants it."""
+"""Converts the result of a call for the program."""
 
 
 class Invoke(Protocol):
     """Runs one call."""
 
     async def __call__(self, arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
-        """`by_program`: the program calls, not a model, so a person is not asked. Raises `ToolFailed`."""
+        """Run the call. `by_program`: the program calls, not a model, so no approval is needed. Raises `ToolFailed`."""
         ...
 
 
 def normalize_name(name: str) -> str:
-    """A remote name within `[A-Za-z0-9_.-]` (requirements MC2)."""
+    """Return a remote name with characters outside `[A-Za-z0-9_.-]` replaced."""
     return _OUTSIDE.sub("-", name)
 
 
 def local_name(remote: str, prefix: str | None) -> str:
-    """The name of a function: the normalised remote name behind the prefix."""
+    """Return the name of a function: the prefix and the normalised remote name."""
     name = normalize_name(remote)
     stem = normalize_name(prefix).rstrip("_.-") if prefix else ""
     if not stem:
@@ -62,8 +62,8 @@ class MCPFunction(FunctionTool[..., Any]):
         approval: bool | None = None,
         parse: Parse | None = None,
     ) -> None:
-        """`definition` has the local name, `source` is the name of the server, and `approval` is what the settings say about it.
-        Without `parse` results become contents.
+        """`definition` has the local name, `source` is the server's name, and `approval` is the configured approval. Without `parse`,
+        results become contents.
         """
         super().__init__(
             self._from_program,
@@ -77,30 +77,30 @@ class MCPFunction(FunctionTool[..., Any]):
         self._parse = parse
         self.remote_name = remote_name
         self.native_name = remote_name
-        """Its name on the server, for rules that name `<source>/<tool>`."""
+        """The function's name on the server, for rules that name `<source>/<tool>`."""
         self.source = source
-        """The name of the server."""
+        """The server's name."""
 
     @cached_property
     def _definition(self) -> ToolDefinition:
-        """As listed, under the local name; an object schema always has `properties` (requirements 3.A/22)."""
+        """The definition as listed, under the local name. An object schema always has `properties`."""
         return dataclasses.replace(self._listed, name=self.name, description=self._description or None)
 
     @property
     def known_as(self) -> tuple[str, str, str]:
-        """The names that settings may use for it: local, normalised, remote."""
+        """The names that settings may use for the function: local, normalised and remote."""
         return (self.name, normalize_name(self.remote_name), self.remote_name)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
-        """Call it on the server, as an agent does: the result as it came, or what a custom parser made of it.
+        """Call the function on the server as an agent does, and return the result, or what a custom parser made of it.
 
         Raises:
-            ToolFailed: The server could not be reached, or rejected the call, or the tool failed.
+            ToolFailed: The server could not be reached or rejected the call, or the tool failed.
         """
         self._count()
         try:
             outcome = await self._invoke(arguments, ctx, by_program=False)
-            refused = RULE_META_KEY in (outcome.result.get("_meta") or {})  # the gate said no, so nothing failed
+            refused = RULE_META_KEY in (outcome.result.get("_meta") or {})  # the gate refused the call, so nothing failed
             if not refused and (self._parse is not None or outcome.is_error):
                 return self._read(outcome)
         except ToolFailed:

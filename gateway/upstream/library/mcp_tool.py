@@ -1,17 +1,16 @@
-"""`MCPTool`: one remote MCP server for a program: its tools and prompts as functions, its asks judged.
+"""`MCPTool`: one remote MCP server for a program, with its tools and prompts as functions.
 
-`connect` and `close` (or `async with`) may come from any task. Calls go through the same gate as the gateway's
-(`GuardedTool`): argument allowlist, limits, approval. Subclasses say how to connect.
+`connect` and `close` (or `async with`) may be called from any task. Calls pass the gateway's gate (`GuardedTool`): argument rules, limits,
+approval. Subclasses open the transport.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager, nullcontext
 from importlib.metadata import version
 from typing import Any, Unpack
 
@@ -28,62 +27,59 @@ from mcp_types import (
 from gateway.errors import (
     AskUnavailable,
     ModelError,
+    NotSent,
+    OutcomeUnknown,
     PolicyDenied,
     TaskError,
     ToolFailed,
     UpstreamError,
-    UpstreamLost,
     UpstreamTimeout,
-    UpstreamUnavailable,
 )
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.gate.approvals import Approvals, approved_in_run
+from gateway.gate.pipeline import GateServices, SourceGate
+from gateway.gate.refusals import refusal
+from gateway.gate.tool_rules import ToolRules
+from gateway.gate.tools import GuardedTool
+from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
-from gateway.policy.metadata import judge_meta
 from gateway.protocol import TASKS_EXTENSION
-from gateway.telemetry.events import EventStream
-from gateway.telemetry.operations import note_unsent
-from gateway.tools.approvals import Approvals, approved_in_run
+from gateway.telemetry.gateway_events import EventStream
+from gateway.telemetry.mcp_operations import note_unsent
 from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
-from gateway.tools.call_record import refusal
-from gateway.tools.context import CallContext, NoCaller
+from gateway.tools.context import CallContext
 from gateway.tools.drive import drive, keyed
-from gateway.tools.guard import GuardedTool, ToolGate
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.content import Content
-from gateway.upstream.hop import received
-from gateway.upstream.inputs import Answered, Relayed, to_input_required
+from gateway.upstream.carriers.base import Carrier
+from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
+from gateway.upstream.gateway_chain import received
+from gateway.upstream.input_requests import Answered, Relayed, to_input_required
 from gateway.upstream.library.disclosure import Disclosure
 from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name
-from gateway.upstream.library.link import Link, Wire
 from gateway.upstream.library.options import MCPToolOptions, check_options, needs_approval, to_policy
-from gateway.upstream.library.results import error_text, prompt_schema, to_contents, to_prompt_text
-from gateway.upstream.library.sampling import SamplingDesk
-from gateway.upstream.link import Link as UpstreamLink
-from gateway.upstream.link import Streams
-from gateway.upstream.links import StreamLink
+from gateway.upstream.library.sampling import SamplingHandler
+from gateway.upstream.library.tool_calls import SamplingCaller, with_host_values, with_properties
+from gateway.upstream.library.tool_connection import RemoteSession, ToolConnection
+from gateway.upstream.library.tool_contents import error_text, prompt_schema, to_contents, to_prompt_text
 from gateway.upstream.listing import Listed, list_all, listed_meta, to_listed
+from gateway.upstream.remote_tool import RemoteTool
 from gateway.upstream.session import Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
-from gateway.upstream.tool import RemoteTool
 
 logger = logging.getLogger(__name__)
 
 LIST_SECONDS = 60.0
-"""Time for one complete listing."""
+"""Timeout of one complete listing."""
 
 _CLIENT: JsonObject = {"name": "moongate-library", "version": version("moongate")}
 _RELOADS = {"notifications/tools/list_changed": "tools", "notifications/prompts/list_changed": "prompts"}
 
 
-def _link(way: Streams | UpstreamLink) -> UpstreamLink:
-    return StreamLink(way) if isinstance(way, tuple) else way
-
-
 class MCPTool(ABC):
-    """Base of the tools below; also a `ToolSource`, so an `Agent` takes it among its tools and sees its current functions."""
+    """Base class; also a `ToolSource`, so that an `Agent` accepts it among its tools and sees its current functions."""
 
     is_one_pipe = False
-    """Whether a connection that broke during one call is gone for all of them."""
+    """Whether all calls share one connection, so that a failure of one call means the connection is lost for all."""
 
     def __init__(self, name: str, **options: Unpack[MCPToolOptions]) -> None:
         """No side effects: `connect` opens the connection. See `MCPToolOptions` for the settings."""
@@ -93,11 +89,12 @@ class MCPTool(ABC):
         self.additional_properties = options.get("additional_properties")
         self._options = options
         self._policy = to_policy(options)
-        self._link = Link(name, self._open)
-        self._desk = SamplingDesk(name, options)
+        self._link = ToolConnection(name, self._open)
+        self._desk = SamplingHandler(name, options)
         self.tasks = TaskFollower(name, self, options.get("task_options") or MCPTaskOptions())
         self._events = EventStream()
         self._approvals = Approvals(None, self._events)
+        self._gate = SourceGate(name, GateServices(self._events, self._approvals))
         self._tools: dict[str, tuple[GuardedTool, MCPFunction]] = {}
         self._prompts: dict[str, MCPFunction] = {}
         self._changed = anyio.Event()
@@ -111,22 +108,22 @@ class MCPTool(ABC):
         if (session := options.get("session")) is not None:
             self._link.borrow(session)
             if self._desk.is_configured:
-                logger.warning("%s: its session belongs to the program, so the sampling settings given here do not apply", name)
+                logger.warning("the session belongs to the program, so these sampling settings do not apply server=%s", name)
 
     # -- connection --------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def get_streams(self) -> AbstractAsyncContextManager[Streams | UpstreamLink]:
-        """The way to the server, a stream pair of the SDK or a link; entered and left in one task."""
+    def get_streams(self) -> AbstractAsyncContextManager[Streams | Carrier]:
+        """Return the opened transport: a pair of SDK streams, or a carrier. Entered and left in one task."""
 
     @property
     def is_connected(self) -> bool:
-        """Whether a session is up."""
+        """Whether a session is open."""
         return self._link.wire is not None
 
     @property
     def task_options(self) -> MCPTaskOptions:
-        """How long-running calls are followed; replace the whole object, `None` restores the defaults."""
+        """How long-running calls are followed. Replace the whole object; `None` restores the defaults."""
         return self.tasks.options
 
     @task_options.setter
@@ -134,7 +131,7 @@ class MCPTool(ABC):
         self.tasks.options = options or MCPTaskOptions()
 
     async def connect(self, *, reset: bool = False) -> None:
-        """Open the connection and list what is configured to be loaded; `reset` opens a new one in any case.
+        """Open the connection and list what the settings say. `reset` opens a new connection in any case.
 
         Raises:
             ToolFailed: The server cannot be reached or is not an MCP server, or two remote names become one local name.
@@ -147,7 +144,7 @@ class MCPTool(ABC):
             await self.load_prompts()
 
     async def close(self) -> None:
-        """Close the connection; functions stay listed and connect again when called."""
+        """Close the connection. Functions stay listed, and connect again when called."""
         await self.tasks.drain()
         await self._link.close()
 
@@ -167,21 +164,23 @@ class MCPTool(ABC):
     @asynccontextmanager
     async def _open(self) -> AsyncGenerator[Session, None]:
         seconds = self._policy.connect_timeout_seconds
-        async with self.get_streams() as way, open_session(self.name, _link(way), self, client=_CLIENT) as session:
-            try:
-                with anyio.fail_after(seconds):
-                    await session.negotiate("auto", self._desk.capabilities)
-            except TimeoutError:
-                raise UpstreamTimeout(f"Server {self.name!r} did not answer within {seconds:g} s.", server=self.name) from None
-            self._desk.reset()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(self._reload_forever)
-                yield session
-                tasks.cancel_scope.cancel()
+        async with self.get_streams() as opened:
+            carrier = SdkCarrier(self.name, lambda: nullcontext(opened)) if isinstance(opened, tuple) else opened
+            async with open_session(self.name, carrier, self, client=_CLIENT) as session:
+                try:
+                    with anyio.fail_after(seconds):
+                        await session.negotiate("auto", self._desk.capabilities)
+                except TimeoutError:
+                    raise UpstreamTimeout(f"Server {self.name!r} did not answer within {seconds:g} s.", server=self.name) from None
+                self._desk.reset()
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(self._reload_forever)
+                    yield session
+                    tasks.cancel_scope.cancel()
 
     @contextmanager
     def _failures(self) -> Generator[None]:
-        """Raise what goes wrong with the server as `ToolFailed`, which is agent-framework's `ToolExecutionException`."""
+        """Raise failures of the server as `ToolFailed`, which is agent-framework's `ToolExecutionException`."""
         try:
             yield
         except (UpstreamError, TaskError) as error:
@@ -192,22 +191,22 @@ class MCPTool(ABC):
 
     @property
     def id(self) -> str:
-        """The name given to it (`ToolSource`)."""
+        """As `ToolSource`: the name given to the tool."""
         return self.name
 
     async def tools(self) -> Sequence[Tool]:
-        """The current functions, connecting first where needed (`ToolSource`)."""
+        """As `ToolSource`: return the current functions, after connecting if necessary."""
         if not self.is_connected:
             await self.connect()
         return self.functions
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the one listener for changed lists (`ToolSource`)."""
+        """As `ToolSource`: register the callback for changed lists; there is one."""
         self._on_change = on_change
 
     @property
     def functions(self) -> list[MCPFunction]:
-        """Tools, then prompts, as last listed and allowed; with progressive disclosure the helpers and what was loaded."""
+        """The allowed tools, then prompts, as last listed. With progressive disclosure: the helpers and the loaded functions."""
         return self._disclosure.visible if self._disclosure is not None else self._allowed()
 
     def _allowed(self) -> list[MCPFunction]:
@@ -237,7 +236,7 @@ class MCPTool(ABC):
         for name, found in listed.items():
             guarded = self._guard(found)
             definition = dataclasses.replace(
-                found.definition, name=self._local(name), input_schema=_with_properties(guarded.definition.input_schema)
+                found.definition, name=self._local(name), input_schema=with_properties(guarded.definition.input_schema)
             )
             invoke = self._invoker(guarded, needs_approval=bool(asks[name]))
             function = MCPFunction(definition, name, invoke, source=self.name, approval=asks[name], parse=self._parser())
@@ -266,7 +265,7 @@ class MCPTool(ABC):
         self._prompts = prompts
         self._on_change("tools")
 
-    async def _list(self, wire: Wire, what: str) -> list[JsonObject]:
+    async def _list(self, wire: RemoteSession, what: str) -> list[JsonObject]:
         if what not in wire.negotiated.capabilities:
             return []
         try:
@@ -276,10 +275,10 @@ class MCPTool(ABC):
             raise UpstreamTimeout(f"Server {self.name!r} did not list its {what} within {LIST_SECONDS:g} s.", server=self.name) from None
 
     def _is_usable(self, remote: str) -> bool:
-        """Whether a remote name makes the name of a function; one that does not is left out with a warning."""
+        """Return whether a remote name makes a valid function name; if not, log a warning."""
         if 0 < len(self._local(remote)) <= MAX_NAME_CHARS:
             return True
-        logger.warning("%s: %.60r cannot be a function: its name has more than %d characters, or none", self.name, remote, MAX_NAME_CHARS)
+        logger.warning("not a function: name empty or longer than %d server=%s name=%.60r", MAX_NAME_CHARS, self.name, remote)
         return False
 
     def _check_names(self, remote: Sequence[str]) -> None:
@@ -296,16 +295,8 @@ class MCPTool(ABC):
         return (self._local(remote), normalize_name(remote), remote)
 
     def _guard(self, listed: Listed) -> GuardedTool:
-        name = listed.definition.name
-        return GuardedTool(
-            RemoteTool(listed, self),
-            exposed_name=self._local(name),
-            source=self.name,
-            policy=ToolGate.build(listed.definition, self._policy),
-            limiter=None,
-            events=self._events,
-            approvals=Approvals(None, self._events),
-        )
+        rules = ToolRules.build(listed.definition, self._policy)
+        return GuardedTool(RemoteTool(listed, self), rules, self._gate, exposed_name=self._local(listed.definition.name))
 
     async def _reload_forever(self) -> None:
         while True:
@@ -318,27 +309,27 @@ class MCPTool(ABC):
                 if "prompts" in dirty and self._options.get("load_prompts", True):
                     await self.load_prompts()
             except (UpstreamError, ToolFailed) as error:
-                logger.warning("%s: lists could not be read again: %s", self.name, error)
+                logger.warning("lists not read again server=%s reason=%s", self.name, error)
 
     # -- calls -------------------------------------------------------------------------------------------------
 
     async def call_tool(self, tool_name: str, /, **arguments: Any) -> str | list[Content]:
-        """Call a tool by its remote name and return what it gave, parsed.
+        """Call a tool by its remote name and return the parsed result.
 
-        Arguments that the tool neither declares nor the settings add are not sent. `_meta` is the request's metadata, a
-        dict, and never an argument.
+        Arguments that the tool does not declare are not sent, unless the settings add them. `_meta` is the request's metadata, a dict, and
+        never an argument.
 
         Raises:
             ToolFailed: Tools are not loaded, the call was refused, the server could not be reached or answered with an error, or the
-                tool says that it failed. An error of the connection is the `__cause__`.
+                tool failed. An error of the connection is the `__cause__`.
         """
         return await self._call(self._known(tool_name), arguments)
 
     async def call_tool_as_task(self, tool_name: str, /, **arguments: Any) -> str | list[Content]:
-        """`call_tool`, asking a 2025 server for a task although the tool does not require one.
+        """As `call_tool`, but request a task of a 2025 server although the tool does not require one.
 
-        The task is followed as `task_options` say. A server that makes no task of it is called plainly, once. A 2026 server decides
-        itself, for every call.
+        The task is followed according to `task_options`. If the server makes no task of it, the tool is called once without. A 2026 server
+        decides for every call itself.
 
         Raises:
             ToolFailed: As `call_tool`; or the task failed, was lost, or took longer than `max_task_wait`.
@@ -367,7 +358,7 @@ class MCPTool(ABC):
         return None if parse is None else lambda outcome: parse(CallToolResult.model_validate(outcome.result))
 
     def _known(self, tool_name: str) -> GuardedTool:
-        """A tool by its remote name. Of one that the server never listed nothing is declared, so only configured extras are sent.
+        """Return a tool by its remote name. A tool that is not listed declares no arguments, so only configured extras are sent.
 
         Raises:
             ToolFailed: Tools are not loaded.
@@ -379,7 +370,7 @@ class MCPTool(ABC):
         return self._guard(Listed(ToolDefinition(tool_name, input_schema={"type": "object", "properties": {}})))
 
     def _invoker(self, guarded: GuardedTool, *, needs_approval: bool) -> Invoke:
-        """How a function is run; only a call of a model needs an approval."""
+        """Return the function that runs a tool. Only a model's call needs an approval."""
 
         async def invoke(arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
             if needs_approval and not by_program and not approved_in_run(ctx):
@@ -391,8 +382,8 @@ class MCPTool(ABC):
         return invoke
 
     async def _run(self, guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> Complete:
-        arguments, ctx = _with_host_values(guarded, arguments, ctx)
-        answering = dataclasses.replace(ctx, caller=_Answering(self, ctx))
+        arguments, ctx = with_host_values(guarded, arguments, ctx)
+        answering = dataclasses.replace(ctx, caller=SamplingCaller(self.answer_sampling, ctx))
         try:
             with self._failures():
                 await self._connected("tools/call", {"name": guarded.definition.name})
@@ -401,7 +392,7 @@ class MCPTool(ABC):
             return Complete.text(str(error), is_error=True)
         if isinstance(outcome, Complete):
             return outcome
-        raise ToolFailed(f"Tool {guarded.exposed_name!r} went on in the background, which was not asked for.")
+        raise ToolFailed(f"Tool {guarded.exposed_name!r} continued in the background, which the caller did not request.")
 
     async def get_prompt(self, prompt_name: str, /, **arguments: str) -> str:
         """Render a prompt by its remote name.
@@ -434,26 +425,24 @@ class MCPTool(ABC):
     async def sampling_callback(
         self, context: CallContext | None, params: CreateMessageRequestParams
     ) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Answer one sampling request with the chat client, within the budget, the approval and the token cap.
+        """Answer one sampling request with the chat client, within the budget, the approval and the token limit.
 
-        Override it to answer requests in another way. `context` is the call during which the server asks, if that is known.
+        Override it to answer in another way. `context` is the call during which the server sent the request, if known.
         """
         return await self._desk.answer_params(params)
 
     async def answer_sampling(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """The result of `sampling_callback` for a request in wire form.
+        """Return the result of `sampling_callback` for a request as the server sent it.
 
         Raises:
-            ModelError: It is an internal error (-32603).
-            PolicyDenied: It is another error, or the request is not a valid sampling request.
+            ModelError: The server gets an internal error (-32603).
+            PolicyDenied: The server gets another error, or the request is not a valid sampling request.
         """
         params = self._desk.read(request)
         return self._desk.to_wire(await self.sampling_callback(ctx, params))
 
-    # -- what `RemoteTool` and the session need ------------------------------------------------------------------
-
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """One request; a connection that is gone is opened again once, and the request repeated only if nothing was sent."""
+        """Send one request. If it was not sent because the connection is gone, reconnect once and send it again."""
         if ctx.input_responses is not None:
             params["inputResponses"] = ctx.input_responses
         if ctx.request_state is not None:
@@ -464,16 +453,16 @@ class MCPTool(ABC):
             envelope = with_extension(envelope, TASKS_EXTENSION)
         try:
             result = await wire.request(method, params, envelope)
-        except UpstreamLost:
+        except OutcomeUnknown:
             if self.is_one_pipe:
                 self._link.drop(wire)
             raise
-        except UpstreamUnavailable:
+        except NotSent:
             result = await (await self._link.open(instead_of=wire)).request(method, params, envelope)
         return received(result)
 
-    async def _connected(self, method: str, params: JsonObject) -> Wire:
-        """Return the connection for a request, opened again if it is gone."""
+    async def _connected(self, method: str, params: JsonObject) -> RemoteSession:
+        """Return the connection for a request, opening it again if it is gone."""
         try:
             return await self._link.open()
         except UpstreamError as error:
@@ -481,77 +470,30 @@ class MCPTool(ABC):
             raise
 
     async def reconnect(self) -> None:
-        """Have a connection again (`TaskLine`)."""
+        """As `TaskLine`: wait for a connection."""
         await self._link.open()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """A program's tool relays no tasks (`TaskLine`)."""
+        """As `TaskLine`. A program's tool relays no tasks."""
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """The answer to one ask of a running task; judged where it is answered (`TaskLine`)."""
+        """As `TaskLine`: answer one request for input of a running task."""
         return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """The asks of an `input_required` result; each is judged where it is answered."""
+        """Return the requests for input of an `input_required` result. Each is judged where it is answered."""
         return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """A legacy server asks (`SessionHooks`)."""
+        """As `SessionHooks`: answer a request for input of a 2025 server."""
         return await self.answer_sampling(request, ctx)
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """The server notifies (`SessionHooks`)."""
+        """As `SessionHooks`: process a notification."""
         kind = _RELOADS.get(method)
         if kind is not None:
             self._dirty.add(kind)
             self._changed.set()
         elif method == "notifications/message":
-            logger.info("%s says: %s", self.name, str(params.get("data"))[:500])
-
-
-class _Answering(NoCaller):
-    """The caller of a call made through an `MCPTool`: progress and logs go on, sampling is answered here, the rest asked further."""
-
-    def __init__(self, tool: MCPTool, outer: CallContext) -> None:
-        self._tool = tool
-        self._outer = outer
-
-    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        await self._outer.caller.progress(progress, total, message)
-
-    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        if request.get("method") == "sampling/createMessage":
-            return await self._tool.answer_sampling(request, self._outer)
-        raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
-
-
-def _with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> tuple[JsonObject, CallContext]:
-    """The call with the values that the program gave to the run, as far as the tool takes them.
-
-    The model's arguments win. Metadata is the program's alone: `_meta` among the model's arguments is never sent.
-
-    Raises:
-        ToolFailed: The program's `_meta` is malformed, or a value to be sent is not JSON.
-    """
-    host = ctx.invocation.kwargs if isinstance(ctx.invocation, FunctionInvocationContext) else {}
-    if (meta := host.get("_meta")) is not None:
-        if isinstance(verdict := judge_meta(meta), Reject):
-            raise ToolFailed(verdict.reason)
-        _check_json("_meta", meta)
-        ctx = dataclasses.replace(ctx, meta={**ctx.meta, **meta})
-    taken = {name: value for name, value in host.items() if name in guarded.arguments.accepted and name not in arguments}
-    for name, value in taken.items():
-        _check_json(name, value)
-    return {**taken, **arguments}, ctx
-
-
-def _check_json(name: str, value: JsonValue) -> None:
-    try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ToolFailed(f"The program's value for {name!r} cannot be sent, because it is not JSON: {error}") from None
-
-
-def _with_properties(schema: JsonObject) -> JsonObject:
-    return {**schema, "properties": {}} if schema.get("type") == "object" and "properties" not in schema else schema
+            logger.info("log message server=%s data=%s", self.name, str(params.get("data"))[:500])

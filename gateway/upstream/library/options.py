@@ -1,4 +1,4 @@
-"""The settings of `MCPTool`, under agent-framework's names, and the policy they amount to."""
+"""The settings of `MCPTool` under agent-framework's names, and the policy that they stand for."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gateway.upstream.tasks import MCPTaskOptions
 if TYPE_CHECKING:
     from mcp import ClientSession
 
-    from gateway.chat.base import SupportsChatGetResponse
+    from gateway.chat.chat_context import SupportsChatGetResponse
 
 SamplingApprovalCallback = Callable[[CreateMessageRequestParams], bool | Awaitable[bool]]
-"""Decides on one sampling request; sees it as the server sent it. Anything truthy approves, anything falsy or raised refuses."""
+"""Decides on one sampling request, as the server sent it. A truthy result approves; a falsy one, or an exception, refuses."""
 
 DEFAULT_SAMPLING_MAX_TOKENS = 4096
-"""Cap on the tokens of one sampling answer (requirements 3.B/39)."""
+"""Maximum tokens of one sampling answer."""
 
 DEFAULT_SAMPLING_MAX_REQUESTS = 25
-"""Sampling requests per connection (requirements 3.B/36)."""
+"""Maximum sampling requests per connection."""
 
 
 class MCPSpecificApproval(TypedDict, total=False):
-    """Approval by tool; names are remote, normalised or local ones. A tool in both lists requires approval."""
+    """Approval by tool. Names are remote, normalised or local ones. A tool in both lists requires approval."""
 
     always_require_approval: Collection[str] | None
     never_require_approval: Collection[str] | None
@@ -38,42 +38,42 @@ ApprovalMode = Literal["always_require", "never_require"] | MCPSpecificApproval
 
 
 class MCPToolOptions(TypedDict, total=False):
-    """Keyword settings of every `MCPTool`. Left out means the default named with each."""
+    """Keyword settings of every `MCPTool`. Each names its default."""
 
     description: str | None
-    """For people; empty."""
+    """For people; empty by default."""
     approval_mode: ApprovalMode | None
-    """Which calls a person must approve; `None`: none."""
+    """Calls that a person must approve; `None`: none."""
     allowed_tools: Collection[str] | None
     """Remote, normalised or local names that become functions; `None`: all, empty: none."""
     tool_name_prefix: str | None
-    """Put before local names, joined with `_`; `None`: nothing."""
+    """Prefix of local names, joined with `_`; `None`: none."""
     load_tools: bool
-    """Whether tools are listed on connecting; true."""
+    """Whether to list tools when connecting; true by default."""
     load_prompts: bool
-    """Whether prompts are listed on connecting; true."""
+    """Whether to list prompts when connecting; true by default."""
     parse_tool_results: Callable[[CallToolResult], str | list[Content]] | None
-    """Instead of the built-in parsing."""
+    """Replaces the built-in parsing of tool results."""
     parse_prompt_results: Callable[[GetPromptResult], str] | None
-    """Instead of the built-in parsing."""
+    """Replaces the built-in parsing of prompt results."""
     session: ClientSession | None
-    """A session that its owner keeps; nothing is opened or closed then, and the sampling settings do not apply."""
+    """A session that the program keeps. Then nothing is opened or closed, and the sampling settings do not apply."""
     request_timeout: float | None
-    """Seconds for connecting and for each request; 30 to connect and 120 for a call."""
+    """Seconds for connecting and for each request; 30 to connect and 120 for a call by default."""
     client: SupportsChatGetResponse | None
-    """Answers sampling requests; `None`: sampling is not announced."""
+    """Answers sampling requests; `None`: sampling is not declared."""
     sampling_approval_callback: SamplingApprovalCallback | None
-    """Decides on each sampling request; `None` refuses them all."""
+    """Decides on each sampling request; `None` refuses all."""
     sampling_max_tokens: int | None
-    """Cap on the tokens of one answer; 4096. `None`: no cap."""
+    """Maximum tokens of one answer; 4096 by default. `None`: no limit."""
     sampling_max_requests: int | None
-    """Requests per connection; 25. `None`: any number, 0: none."""
+    """Sampling requests per connection; 25 by default. `None`: no limit, 0: none."""
     additional_properties: Mapping[str, object] | None
-    """Yours; not looked at."""
+    """The program's own; not read."""
     task_options: MCPTaskOptions | None
     """How long-running calls are followed; `None`: the defaults."""
     use_progressive_disclosure: bool
-    """Show three helper functions instead of all, by which a model loads what it needs; false."""
+    """Whether to show three helper functions, by which a model loads the others, instead of all; false by default."""
     always_load: Collection[str] | None
     """Names that progressive disclosure shows from the start."""
     additional_tool_argument_names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | None
@@ -85,7 +85,7 @@ _BY_TOOL = tuple(MCPSpecificApproval.__annotations__)
 
 
 def check_options(options: MCPToolOptions) -> None:
-    """Refuse settings that would be ignored: a misspelled guard must not let calls through.
+    """Reject settings that would be ignored, because a misspelled guard must not let calls through.
 
     Raises:
         TypeError: A setting is unknown, or `task_options` has another type.
@@ -107,7 +107,7 @@ def check_options(options: MCPToolOptions) -> None:
 
 
 def to_policy(options: MCPToolOptions) -> SourcePolicy:
-    """The operator's policy these settings amount to; the gate and the judges read nothing else."""
+    """Return the policy that these settings stand for; the gate and the judges read nothing else."""
     policy = SourcePolicy(
         additional_arguments=_extras(options.get("additional_tool_argument_names")),
         hidden_text="allow",
@@ -132,7 +132,7 @@ def _extras(names: str | Sequence[str] | Mapping[str, str | Sequence[str]] | Non
 
 
 def needs_approval(mode: ApprovalMode | None, names: Collection[str]) -> bool | None:
-    """Whether a function known by any of `names` needs approval; `None` where nothing is said about it."""
+    """Return whether a function known by any of `names` needs approval; `None` if the settings do not mention it."""
     if mode is None:
         return None
     if isinstance(mode, str):

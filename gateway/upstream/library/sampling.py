@@ -1,7 +1,7 @@
-"""`SamplingDesk`: answers a server's sampling requests for a program, within the program's limits (requirements 3.B).
+"""`SamplingHandler`: answers a server's sampling requests for a program, within the program's limits.
 
-Budget, then the program's approval, then the token cap; refused requests count too. Counts start anew with each connection
-(3.B/38), which is where this differs from the gateway's guard. No prompt or answer text is ever logged.
+Checks the budget, then the program's approval, then the token limit. Refused requests count too. Unlike the gateway's guard, it counts from
+each connection on. It never logs text of prompts or answers.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from typing import cast
 from mcp_types import CreateMessageRequestParams, CreateMessageResult, CreateMessageResultWithTools, ErrorData
 from pydantic import ValidationError
 
-from gateway.chat.admission import admit_sampling
-from gateway.chat.answering import answer_sampling
+from gateway.chat.sampling_admission import admit_sampling
+from gateway.chat.sampling_requests import answer_sampling
 from gateway.errors import ModelError, PolicyDenied
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
@@ -27,8 +27,8 @@ RULE = "sampling.approval"
 """Rule id of a refusal by the program."""
 
 
-class SamplingDesk:
-    """The sampling side of one `MCPTool`."""
+class SamplingHandler:
+    """Handles the sampling requests of one `MCPTool`."""
 
     def __init__(self, server: str, options: MCPToolOptions) -> None:
         self._server = server
@@ -42,18 +42,18 @@ class SamplingDesk:
 
     @property
     def capabilities(self) -> JsonObject:
-        """What is announced: sampling only where there is a client to answer it (3.B/28)."""
+        """The capabilities to declare: sampling only if there is a chat client."""
         return {"sampling": {"tools": {}}} if self._client is not None else {}
 
     def reset(self) -> None:
-        """A new connection: count from nothing."""
+        """Reset the count for a new connection."""
         self._used = 0
 
     def read(self, request: JsonObject) -> CreateMessageRequestParams:
-        """The parameters of a request.
+        """Return the parameters of a request.
 
         Raises:
-            PolicyDenied: It is not a sampling request, or it is not valid; its server gets -32600.
+            PolicyDenied: The request is not a valid sampling request; its server gets -32600.
         """
         if request.get("method") != "sampling/createMessage":
             raise PolicyDenied("This program answers sampling requests only.", rule="inputs.method", subject=self._server)
@@ -63,7 +63,7 @@ class SamplingDesk:
             raise PolicyDenied("The sampling request is not valid.", rule="sampling.params", subject=self._server) from None
 
     async def answer_params(self, params: CreateMessageRequestParams) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """The answer to one request, or the error that its server gets."""
+        """Return the answer to one request, or the error for its server."""
         wire = params.model_dump(mode="json", by_alias=True, exclude_none=True)
         try:
             answer = await self._answer({"method": "sampling/createMessage", "params": wire})
@@ -75,11 +75,11 @@ class SamplingDesk:
         return kind.model_validate(answer)
 
     def to_wire(self, answer: CreateMessageResult | CreateMessageResultWithTools | ErrorData) -> JsonObject:
-        """The result in wire form.
+        """Return the result as sent to the server.
 
         Raises:
-            ModelError: It is an internal error (-32603).
-            PolicyDenied: It is another error; its server gets -32600.
+            ModelError: The server gets an internal error (-32603).
+            PolicyDenied: The server gets -32600.
         """
         if not isinstance(answer, ErrorData):
             return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -90,7 +90,7 @@ class SamplingDesk:
     async def _answer(self, request: JsonObject) -> JsonObject:
         client = self._client
         if client is None:
-            raise ModelError("No chat client answers here.")
+            raise ModelError("No chat client is configured to answer sampling requests.")
         try:
             admitted = await admit_sampling(self._server, request, self._policy, count=self._count, approve=self._ask_program)
         except PolicyDenied as error:
@@ -106,7 +106,7 @@ class SamplingDesk:
         return used
 
     async def _ask_program(self, params: JsonMapping) -> Reject | None:
-        """The program's own decision, on the request as it came (3.B/30-33)."""
+        """Return the program's decision on the request."""
         if self._approve is None:
             return Reject(RULE, "No `sampling_approval_callback` is set, so sampling is refused.")
         try:
@@ -114,7 +114,7 @@ class SamplingDesk:
             approved = bool(await decision if inspect.isawaitable(decision) else decision)
         except ValidationError:
             return Reject("sampling.params", "The sampling request is not valid.")
-        except Exception as error:  # the program's code: whatever it raises means no (3.B/32)
-            logger.warning("%s: the sampling approval callback raised %s", self._server, type(error).__name__)
+        except Exception as error:  # any exception of the program's code means a refusal
+            logger.warning("sampling approval callback failed server=%s error=%s", self._server, type(error).__name__)
             approved = False
         return None if approved else Reject(RULE, "The program did not approve it.")

@@ -7,13 +7,14 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Unpack
 
 from gateway.config.models import HttpServer, StdioServer
-from gateway.errors import UpstreamLost, UpstreamUnavailable, only_cause
+from gateway.errors import NotSent, OutcomeUnknown, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
 from gateway.tools.invocation import FunctionInvocationContext
+from gateway.upstream.carriers.base import Carrier
+from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.options import MCPToolOptions
-from gateway.upstream.link import Link, Streams
 from gateway.upstream.standins import MAX_MESSAGE_BYTES
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import open_transport
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     import httpx2
 
 HeaderProvider = Callable[[JsonMapping], Mapping[str, str]]
-"""Headers for one call, made from the program's values: a run's `function_invocation_kwargs`, or the arguments of `call_tool`."""
+"""Returns the headers of one call, given the program's values: a run's `function_invocation_kwargs`, or the arguments of `call_tool`."""
 
 
 class MCPStdioTool(MCPTool):
@@ -41,7 +42,7 @@ class MCPStdioTool(MCPTool):
         encoding: str | None = None,
         **options: Unpack[MCPToolOptions],
     ) -> None:
-        """`env` is added to a minimal environment; no shell is involved. The only `encoding` is UTF-8, as MCP demands."""
+        """`env` is added to a minimal environment; no shell is involved. The only `encoding` is UTF-8, as MCP requires."""
         if encoding is not None and encoding.lower().replace("-", "") != "utf8":
             raise ValueError(f"encoding={encoding!r}: messages of MCP are UTF-8.")
         super().__init__(name, **options)
@@ -51,21 +52,21 @@ class MCPStdioTool(MCPTool):
         self.cwd = cwd
 
     @asynccontextmanager
-    async def get_streams(self) -> AsyncGenerator[Streams | Link, None]:
-        """Start the child; leaving ends it and everything it started.
+    async def get_streams(self) -> AsyncGenerator[Streams | Carrier, None]:
+        """Start the child. Leaving ends it and everything that it started.
 
         Raises:
-            UpstreamUnavailable: The child cannot be started, or ended before it answered.
+            NotSent: The child cannot be started, or ended before it answered.
         """
         entry = StdioServer(command=self.command, args=self.args, env=self.env, cwd=self.cwd)
         log = ChildLog()
         try:
-            async with open_transport(self.name, entry, log) as link:
-                yield link
+            async with open_transport(self.name, entry, log) as carrier:
+                yield carrier
         except Exception as error:
-            if not isinstance(only_cause(error), UpstreamLost) or not (reason := log.explain()):
+            if not isinstance(only_cause(error), OutcomeUnknown) or not (reason := log.explain()):
                 raise
-            raise UpstreamUnavailable(f"Server {self.name!r} did not connect: {reason}.", server=self.name) from error
+            raise NotSent(f"Server {self.name!r} did not connect: {reason}.", server=self.name) from error
 
 
 class MCPStreamableHTTPTool(MCPTool):
@@ -82,7 +83,7 @@ class MCPStreamableHTTPTool(MCPTool):
         header_provider: HeaderProvider | None = None,
         **options: Unpack[MCPToolOptions],
     ) -> None:
-        """`http_client` is used instead of one of ours and never closed; `headers` do not apply to it."""
+        """`http_client` replaces the built-in client and is never closed; `headers` do not apply to it."""
         super().__init__(name, **options)
         self.url = url
         self.headers = dict(headers or {})
@@ -91,11 +92,11 @@ class MCPStreamableHTTPTool(MCPTool):
         self._header_provider = header_provider
 
     @asynccontextmanager
-    async def get_streams(self) -> AsyncGenerator[Streams | Link, None]:
-        """Connect with our bounded client, or the program's own."""
+    async def get_streams(self) -> AsyncGenerator[Streams | Carrier, None]:
+        """Connect with the built-in, bounded client, or with the program's own."""
         if self._http_client is None:
-            async with open_transport(self.name, HttpServer(url=self.url, headers=self.headers), ChildLog()) as link:
-                yield link
+            async with open_transport(self.name, HttpServer(url=self.url, headers=self.headers), ChildLog()) as carrier:
+                yield carrier
             return
         from mcp.client.streamable_http import streamable_http_client
 

@@ -1,7 +1,6 @@
-"""OAuth towards remote servers: discovery, sign-in, tokens at rest, and the header of each request.
+"""OAuth for remote servers: discovery, sign-in, token storage, and the header of each request.
 
-Decided: the SDK's models and its pure functions (discovery URLs, PKCE, `iss` check, scope union), because they follow
-the specification; instead of its `OAuthClientProvider`, which holds one lock while a request is under way and fetches
-any address it is told. `cryptography` (AES-GCM) is what the SDK depends on already. Revisit when the SDK's provider
-holds no lock across a call and takes a transport of ours.
+Decided: the SDK's models and pure functions (discovery URLs, PKCE, `iss` check, scope union), because they follow the specification.
+Instead of: its `OAuthClientProvider`, which holds a lock during each request and fetches any address it is given. `cryptography` (AES-GCM)
+is a dependency of the SDK already. Revisit when: the SDK's provider holds no lock across a call and accepts our transport.
 """

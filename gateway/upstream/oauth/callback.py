@@ -1,7 +1,6 @@
-"""The loopback address that a browser comes back to after a person signed in (RFC 8252 §7.3).
+"""The loopback address that a browser returns to after a sign-in (RFC 8252 §7.3).
 
-Listens on 127.0.0.1 for the length of one sign-in and answers nothing but its one path with the right `state`. Knows
-nothing of tokens.
+It listens on 127.0.0.1 during one sign-in, and accepts only its one path with the right `state`. It handles no tokens.
 """
 
 from __future__ import annotations
@@ -19,20 +18,20 @@ from anyio.streams.stapled import MultiListener
 from gateway.errors import ConfigError, GatewayError
 
 PATH = "/callback"
-"""Path of the redirect address."""
+"""Path of the redirect URI."""
 
 MAX_REQUEST_BYTES = 16_384
-"""Of a request's head; a code and a state are far smaller."""
+"""Maximum size of a request's head; a code and a state are far smaller."""
 
 REQUEST_SECONDS = 10.0
-"""Time for one request's head to arrive."""
+"""Timeout for one request's head."""
 
 _PAGE = "<!doctype html><meta charset=utf-8><title>Moongate</title><body style='font:16px sans-serif;margin:3em'><p>{}</p>"
 
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """What the authorization server said through the browser."""
+    """The authorization server's response, which the browser brought."""
 
     code: str | None
     error: str | None
@@ -41,7 +40,7 @@ class Redirected:
 
 
 class Callback:
-    """Where the browser comes back to; made by `listening`."""
+    """The redirect target of one sign-in; made by `listening`."""
 
     def __init__(self, redirect_uri: str) -> None:
         self.redirect_uri = redirect_uri
@@ -50,7 +49,7 @@ class Callback:
         self._arrived = anyio.Event()
 
     async def wait(self, state: str) -> Redirected:
-        """What came back with `state`; anything else that comes is refused and changes nothing."""
+        """Wait for the response with `state`, and return it. Any other request is rejected."""
         self._state = state
         await self._arrived.wait()
         assert self._result is not None
@@ -90,7 +89,7 @@ class Callback:
 
 
 async def _request_line(stream: anyio.abc.SocketStream) -> str:
-    """The first line of a request, after its whole head came."""
+    """Return the first line of a request after its whole head has arrived."""
     data = b""
     while b"\r\n\r\n" not in data and len(data) < MAX_REQUEST_BYTES:
         data += await stream.receive(4096)
@@ -99,7 +98,7 @@ async def _request_line(stream: anyio.abc.SocketStream) -> str:
 
 @asynccontextmanager
 async def listening(port: int, *, prefer: int | None = None) -> AsyncGenerator[Callback]:
-    """Listen on 127.0.0.1:`port` until left; with 0 on `prefer` if it is free, else on any free one.
+    """Listen on 127.0.0.1:`port` until left. If `port` is 0, use `prefer` if it is free, else any free port.
 
     Raises:
         ConfigError: The port is taken.
@@ -119,7 +118,7 @@ async def listening(port: int, *, prefer: int | None = None) -> AsyncGenerator[C
     except BaseExceptionGroup as group:
         own = group.exceptions
         if len(own) == 1 and isinstance(own[0], GatewayError):
-            raise own[0] from None  # what the sign-in said, not the task group around it
+            raise own[0] from None  # the error of the sign-in, not the task group around it
         raise
 
 

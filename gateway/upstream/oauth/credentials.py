@@ -16,41 +16,41 @@ import httpx2
 from mcp.client.auth.utils import extract_field_from_www_auth, extract_scope_from_www_auth, issuers_match, union_scopes
 
 from gateway.config.policies import AuthorizationCode, ClientCredentials, OutboundAuth
-from gateway.egress.guarded import FetchFailed, FetchRefused, GuardedFetch
-from gateway.errors import AuthNeeded, StorageError, UpstreamError, UpstreamUnavailable
+from gateway.egress.guarded_fetch import FetchFailed, FetchRefused, GuardedFetch
+from gateway.errors import NotSent, StorageError, Unauthorized, UpstreamError
 from gateway.upstream.oauth.discovery import IssuerMetadata, find_issuer, find_resource
 from gateway.upstream.oauth.grants import GrantRefused, TokenClient, with_wanted
-from gateway.upstream.oauth.inviting import Invitations
-from gateway.upstream.oauth.signin import SignIn
+from gateway.upstream.oauth.sign_in import SignIn
+from gateway.upstream.oauth.sign_in_page import SignInPage
 from gateway.upstream.oauth.tokens import Grant, TokenFile
 
 logger = logging.getLogger(__name__)
 
 SKEW_SECONDS = 10.0
-"""A token this close to its end is not used any more: clocks differ, and the request takes time."""
+"""A token that expires within this time is not used, because clocks differ and the request takes time."""
 
 AHEAD_SECONDS = 60.0
 """A token is renewed this long before its end, but at the earliest after half of its life."""
 
 LOOK_SECONDS = 1.0
-"""How often the file is looked at for a sign-in or sign-out by another process."""
+"""Interval of checking the file for a sign-in or sign-out by another process."""
 
 REJECTED_TWICE_SECONDS = 30.0
-"""A token that was renewed because of a 401 and is refused as well is not renewed once more within this time."""
+"""A token that was renewed after a 401, and is rejected too, is not renewed again within this time."""
 
 RETRY_SECONDS = 5.0
-"""A refresh ahead of time that failed is tried again after this long."""
+"""Wait before an early renewal that failed is retried."""
 
 FETCH_ALL_SECONDS = 14.0
-"""Time for discovery and token together; the callers' connect deadline is above it."""
+"""Timeout for discovery and token together; below the callers' connect deadline."""
 
 
 class ScopeMissing(UpstreamError):
-    """The server wants a scope for this request that the token lacks; other requests may go on."""
+    """The token lacks a scope that the server requires for this request; other requests may succeed."""
 
 
 class OAuthCredentials:
-    """Tokens for one server, shared by all its callers. `run` beside it refreshes ahead; without it, calls refresh."""
+    """Tokens for one server, shared by all its callers. While `run` is running, tokens are renewed early; otherwise calls renew them."""
 
     def __init__(self, server: str, url: str, auth: OutboundAuth, file: TokenFile) -> None:
         """`url` is the server's endpoint. No side effects."""
@@ -66,15 +66,15 @@ class OAuthCredentials:
         self._due = anyio.Event()
         self._metadata: IssuerMetadata | None = None
         self._renewed_header = ""
-        self.sign_in = Invitations(server, SignIn(server, url, auth, file)) if isinstance(auth, AuthorizationCode) else None
-        """How a person signs in from a call; `None` for a client of its own."""
+        self.sign_in = SignInPage(server, SignIn(server, url, auth, file)) if isinstance(auth, AuthorizationCode) else None
+        """The sign-in that a call can offer; `None` if the client has credentials of its own."""
 
     async def header(self) -> str:
-        """The value of `Authorization`.
+        """Return the value of `Authorization`.
 
         Raises:
-            AuthNeeded: A person must sign in, or the configured client is refused.
-            UpstreamUnavailable: The authorization server cannot be asked now.
+            Unauthorized: A person must sign in, or the configured client was rejected.
+            NotSent: The authorization server cannot be reached now.
         """
         if anyio.current_time() - self._looked_at > LOOK_SECONDS:
             await self._look()
@@ -86,10 +86,10 @@ class OAuthCredentials:
         return f"Bearer {grant.access_token}"
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Another header after the server answered `status` to the one `used`; `None` where none would help.
+        """Return another header after the server answered `status` to the one `used`; `None` if no other would help.
 
         Raises:
-            AuthNeeded, UpstreamUnavailable: As for `header`.
+            Unauthorized, NotSent: As for `header`.
         """
         fields = httpx2.Response(status, headers={"www-authenticate": challenge})
         if status == 401:
@@ -99,7 +99,7 @@ class OAuthCredentials:
         return None
 
     def accepted(self) -> None:
-        """The server took the renewed token, so a later 401 is a reason to renew again."""
+        """Note that the server accepted the renewed token, so that a later 401 leads to another renewal."""
         self._renewed_header = ""
 
     async def _after_rejection(self, used: str) -> str | None:
@@ -110,7 +110,7 @@ class OAuthCredentials:
         return self._renewed_header if self._renewed_header != used else None
 
     async def _after_missing_scope(self, scope: str, used: str) -> str | None:
-        """A client of its own asks for more where the configuration leaves the scopes open; a person is asked to sign in again."""
+        """Request the missing scope if the configuration leaves scopes open; otherwise tell a person to sign in again."""
         grant = self._grant
         if isinstance(self._auth, ClientCredentials):
             if self._auth.scopes:
@@ -128,13 +128,13 @@ class OAuthCredentials:
         raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} for this; {fix}", server=self.server)
 
     def explain(self) -> str:
-        """What helps when there is no usable token."""
+        """Return what helps if there is no usable token."""
         if isinstance(self._auth, AuthorizationCode):
             return f"sign in: moongate auth login {self.server}"
         return f"check `policies.{self.server}.auth`"
 
     async def run(self) -> None:
-        """Refresh ahead of expiry whenever a call noticed that it is time, and sign in when one asks for it; until cancelled."""
+        """Renew tokens early, and sign in when a call requests it, until cancelled."""
         async with anyio.create_task_group() as tasks:
             if self.sign_in is not None:
                 tasks.start_soon(self.sign_in.run)
@@ -145,26 +145,26 @@ class OAuthCredentials:
             await self._due.wait()
             try:
                 await self._renewed(None, ahead=True)
-            except (UpstreamUnavailable, StorageError) as error:
-                logger.warning("%s: the token could not be renewed ahead of time: %s", self.server, error)
+            except (NotSent, StorageError) as error:
+                logger.warning("token not renewed early server=%s reason=%s", self.server, error)
                 await anyio.sleep(RETRY_SECONDS)
             self._due = anyio.Event()
 
     async def look_again(self) -> None:
-        """Take over what was done to the file now, rather than within `LOOK_SECONDS`."""
+        """Read the file now instead of within `LOOK_SECONDS`."""
         await self._look()
 
     # -- the file ----------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Take over what another process did to the file."""
+        """Read changes of the file by another process."""
         self._looked_at = anyio.current_time()
         stamp = await anyio.to_thread.run_sync(self._file.stamp)
         if stamp != self._stamp:
             self._adopt(await anyio.to_thread.run_sync(self._file.read), stamp)
 
     def _adopt(self, grant: Grant | None, stamp: tuple[int, int] | None) -> None:
-        """Use `grant` unless it is of another issuer or client than the configuration now names."""
+        """Use `grant`, unless the configuration now names another issuer or client."""
         self._stamp = stamp
         issuer, client = self._auth.issuer, self._auth.client_id
         if grant is not None and ((issuer and not issuers_match(issuer, grant.issuer)) or (client and client != grant.client_id)):
@@ -178,7 +178,7 @@ class OAuthCredentials:
     # -- the authorization server ------------------------------------------------------------------------------
 
     async def _renewed(self, rejected: str | None, *, more: str | None = None, ahead: bool = False) -> Grant:
-        """A usable grant other than the `rejected` one: another task's, another process's, or fetched now."""
+        """Return a usable grant other than the `rejected` one: another task's, another process's, or a new one."""
         async with self._lock:
             if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
                 return known
@@ -187,15 +187,15 @@ class OAuthCredentials:
                 if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
                     return known
                 try:
-                    # Shielded: a refresh token that the issuer replaced and nobody stored would end the sign-in.
+                    # shielded, because losing a refresh token that the issuer has replaced would end the sign-in
                     with anyio.fail_after(FETCH_ALL_SECONDS, shield=isinstance(self._auth, AuthorizationCode)):
                         return await self._fetched(more)
                 except TimeoutError:
-                    raise UpstreamUnavailable(f"no token for {self.server!r} within {FETCH_ALL_SECONDS:g} s", server=self.server) from None
+                    raise NotSent(f"no token for {self.server!r} within {FETCH_ALL_SECONDS:g} s", server=self.server) from None
                 except FetchFailed as error:
-                    raise UpstreamUnavailable(str(error), server=self.server) from None
+                    raise NotSent(str(error), server=self.server) from None
                 except FetchRefused as error:
-                    raise AuthNeeded(f"{error} Check `policies.{self.server}.auth`.", server=self.server) from None
+                    raise Unauthorized(f"{error} Check `policies.{self.server}.auth`.", server=self.server) from None
 
     def _acceptable(self, rejected: str | None, more: str | None, *, ahead: bool) -> Grant | None:
         grant = self._grant
@@ -230,7 +230,7 @@ class OAuthCredentials:
         if old is None or old.refresh_token is None:
             if old is not None and old.access_token is not None:
                 await self._keep(old.without_tokens())
-            raise AuthNeeded(f"Server {self.server!r} needs a person to sign in: moongate auth login {self.server}", server=self.server)
+            raise Unauthorized(f"Server {self.server!r} needs a person to sign in: moongate auth login {self.server}", server=self.server)
         form = {"grant_type": "refresh_token", "refresh_token": old.refresh_token}
         if old.resource:
             form["resource"] = old.resource
@@ -260,7 +260,7 @@ def _is_due(grant: Grant) -> bool:
 
 
 def _ends_within(grant: Grant, seconds: float, share: float) -> bool:
-    """Whether the token ends within `seconds`, or within this share of its life where that is shorter."""
+    """Return whether the token expires within `seconds`, or within this share of its life if that is shorter."""
     if grant.expires_at is None:
         return False
     return grant.expires_at - time.time() < min(seconds, (grant.expires_at - grant.obtained_at) * share)

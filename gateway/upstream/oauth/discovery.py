@@ -1,7 +1,7 @@
-"""Finding out who gives tokens for a server: RFC 9728 (the server's metadata) and RFC 8414 (the issuer's).
+"""Finds the authorization server for a remote server: RFC 9728 (the server's metadata) and RFC 8414 (the issuer's).
 
-Everything is fetched through `GuardedFetch`. What a server says about itself is believed only for its own origin; with
-a pinned issuer it is not asked who that is. Pure lookups: nothing is stored and nothing is sent but GETs.
+Everything is fetched through `GuardedFetch`. A server's statements count only for its own origin, and with a pinned issuer the server is
+not asked for one. Lookups only: nothing is stored, and only GET requests are sent.
 """
 
 from __future__ import annotations
@@ -18,60 +18,60 @@ from mcp.shared.auth import ProtectedResourceMetadata
 from mcp.shared.auth_utils import check_resource_allowed, resource_url_from_server_url
 from pydantic import BaseModel, ValidationError
 
-from gateway.egress.guarded import FetchFailed, FetchRefused, GuardedFetch, origin_of
-from gateway.errors import AuthNeeded
+from gateway.egress.guarded_fetch import FetchFailed, FetchRefused, GuardedFetch, origin_of
+from gateway.errors import Unauthorized
 
 logger = logging.getLogger(__name__)
 
 
 class IssuerMetadata(BaseModel):
-    """RFC 8414 metadata, as far as it is used; the SDK's model wants an endpoint that client credentials do not need."""
+    """RFC 8414 metadata, as far as it is used. The SDK's model requires an endpoint that client credentials do not need."""
 
     issuer: str
     """Compared as text."""
     token_endpoint: str
-    """Where tokens come from."""
+    """Issues tokens."""
     authorization_endpoint: str | None = None
-    """Where a person signs in."""
+    """The sign-in page."""
     registration_endpoint: str | None = None
-    """Where clients register themselves (RFC 7591)."""
+    """Registers clients (RFC 7591)."""
     revocation_endpoint: str | None = None
-    """Where tokens are given back (RFC 7009)."""
+    """Revokes tokens (RFC 7009)."""
     scopes_supported: list[str] | None = None
-    """Scopes it knows."""
+    """Supported scopes."""
     token_endpoint_auth_methods_supported: list[str] | None = None
-    """How clients may authenticate; left out means `client_secret_basic`."""
+    """Client authentication methods; absent means `client_secret_basic`."""
     code_challenge_methods_supported: list[str] | None = None
-    """PKCE methods; left out means none."""
+    """PKCE methods; absent means none."""
     client_id_metadata_document_supported: bool | None = None
-    """Whether a client id may be the address of the client's metadata."""
+    """Whether a client id may be the URL of the client's metadata."""
     authorization_response_iss_parameter_supported: bool | None = None
-    """Whether it always names itself when it sends a person back (RFC 9207)."""
+    """Whether responses always name the issuer (RFC 9207)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """What the server says about itself."""
+    """A server's protected resource metadata."""
 
     identifier: str
-    """The `resource` parameter for tokens: the server's own word where it covers the endpoint, else the endpoint."""
+    """The `resource` parameter for tokens: the server's value if it covers the endpoint, else the endpoint."""
     issuers: tuple[str, ...] = ()
-    """Authorization servers it names, best first."""
+    """Authorization servers, best first."""
     scopes: tuple[str, ...] = ()
-    """Scopes it names."""
+    """Scopes that the server names."""
 
 
 async def find_resource(fetch: GuardedFetch, server: str, url: str, hint: str | None = None) -> Resource:
-    """The protected resource metadata of the server at `url`; `hint` is the address from its 401.
+    """Return the protected resource metadata of the server at `url`; `hint` is the address from its 401 response.
 
     Raises:
-        AuthNeeded: The metadata is for another resource, so a token for it must not be asked for.
+        Unauthorized: The metadata is for another resource, so no token must be requested for it.
         FetchFailed: The server cannot be reached.
     """
     canonical = resource_url_from_server_url(url)
     own = origin_of(url)
     if hint is not None and not _same_origin(hint, url):
-        logger.warning("%s: its metadata address is on another origin; ignored", server)
+        logger.warning("metadata address on another origin ignored server=%s", server)
         hint = None
     for candidate in build_protected_resource_metadata_discovery_urls(hint, url):
         response = await fetch.get(candidate)
@@ -83,7 +83,7 @@ async def find_resource(fetch: GuardedFetch, server: str, url: str, hint: str | 
             continue
         if not check_resource_allowed(canonical, str(metadata.resource)):
             said = str(metadata.resource)[:200]
-            raise AuthNeeded(f"Server {server!r} calls itself {said!r}, which is not {url!r}; its metadata is wrong.", server=server)
+            raise Unauthorized(f"Server {server!r} calls itself {said!r}, which is not {url!r}; its metadata is wrong.", server=server)
         issuers = tuple(str(issuer) for issuer in metadata.authorization_servers)
         return Resource(str(metadata.resource), issuers, tuple(metadata.scopes_supported or ()))
     return Resource(canonical)
@@ -97,12 +97,12 @@ def _same_origin(first: str, second: str) -> bool:
 
 
 async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMetadata:
-    """The metadata of `issuer`, which must call itself so.
+    """Return the metadata of `issuer`, which must name itself so.
 
     Raises:
-        AuthNeeded: It has none, or calls itself differently.
-        FetchRefused: Its address is not allowed.
-        FetchFailed: It cannot be reached.
+        Unauthorized: There is no metadata, or it names another issuer.
+        FetchRefused: The address is not allowed.
+        FetchFailed: The issuer cannot be reached.
     """
     for candidate in build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer):
         response = await fetch.get(candidate)
@@ -116,6 +116,6 @@ async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMe
             continue
         if not issuers_match(metadata.issuer, issuer):
             text = f"The authorization server {issuer!r} calls itself {metadata.issuer[:200]!r}; nothing is sent to it."
-            raise AuthNeeded(text, server=server)
+            raise Unauthorized(text, server=server)
         return metadata
-    raise AuthNeeded(f"{issuer!r} has no authorization server metadata; check `auth.issuer` of {server!r}.", server=server)
+    raise Unauthorized(f"{issuer!r} has no authorization server metadata; check `auth.issuer` of {server!r}.", server=server)

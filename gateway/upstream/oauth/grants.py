@@ -1,7 +1,7 @@
-"""Requests to an authorization server: a token for a grant, a registration, a revocation.
+"""Requests to an authorization server: tokens for a grant, registration, revocation.
 
-Every request goes through `GuardedFetch`. Errors name the issuer and the OAuth error code; never the body of an answer,
-which may hold anything. Knows nothing of storage: it takes and gives `Grant`s.
+Each request goes through `GuardedFetch`. Errors name the issuer and the OAuth error code, but never contain the body of a response. Nothing
+is stored here.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from mcp.client.auth.utils import union_scopes
 from mcp.shared.auth import OAuthClientInformationFull, OAuthToken
 from pydantic import ValidationError
 
-from gateway.egress.guarded import FetchFailed, GuardedFetch
-from gateway.errors import AuthNeeded
+from gateway.egress.guarded_fetch import FetchFailed, GuardedFetch
+from gateway.errors import Unauthorized
 from gateway.json_types import JsonObject
 from gateway.upstream.oauth.discovery import IssuerMetadata
 from gateway.upstream.oauth.tokens import Grant
@@ -28,10 +28,10 @@ from gateway.upstream.oauth.tokens import Grant
 _ERROR_CODE = re.compile(r'"error"\s*:\s*"([a-z_]{1,60})"')
 
 DEFAULT_AUTH_METHOD = "client_secret_basic"
-"""What a client with a secret uses where the issuer's metadata does not say (RFC 8414 §2)."""
+"""Method of a client with a secret if the issuer's metadata names none (RFC 8414 §2)."""
 
 
-class GrantRefused(AuthNeeded):
+class GrantRefused(Unauthorized):
     """The authorization server refused; `code` is its OAuth error code, e.g. `invalid_grant`."""
 
     def __init__(self, message: str, *, server: str, code: str) -> None:
@@ -41,19 +41,19 @@ class GrantRefused(AuthNeeded):
 
 @dataclass(frozen=True, slots=True)
 class TokenClient:
-    """Asks one issuer for tokens on behalf of one server."""
+    """Requests tokens of one issuer on behalf of one server."""
 
     fetch: GuardedFetch
     server: str
     metadata: IssuerMetadata
 
     async def request(self, grant: Grant, secret: str | None, form: Mapping[str, str]) -> Grant:
-        """`grant` with the tokens that `form` earns; a refresh token that is not replaced stays.
+        """Return `grant` with the tokens for `form`. A refresh token stays unless it is replaced.
 
         Raises:
-            GrantRefused: The issuer said no.
-            FetchRefused: Its address is not allowed, or the answer is unusable.
-            FetchFailed: It cannot be reached, or is in trouble itself.
+            GrantRefused: The issuer refused.
+            FetchRefused: The issuer's address is not allowed, or the response is unusable.
+            FetchFailed: The issuer cannot be reached, or has an internal error.
         """
         asked_at = time.time()
         response = await self._post(self.metadata.token_endpoint, grant, secret, form)
@@ -62,9 +62,9 @@ class TokenClient:
         try:
             token = OAuthToken.model_validate_json(response.content)
         except ValidationError:
-            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered with something that is no token.") from None
+            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered without an `access_token`.") from None
         if not token.access_token.isascii() or any(c.isspace() or not c.isprintable() for c in token.access_token):
-            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} gave a token that cannot be a header.")
+            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} returned a token that cannot be a header value.")
         return replace(
             grant,
             issuer=self.metadata.issuer,
@@ -77,10 +77,10 @@ class TokenClient:
         )
 
     async def register(self, redirect_uri: str, scope: str | None) -> Grant:
-        """A grant without tokens for a client newly registered with the issuer (RFC 7591).
+        """Register a client with the issuer (RFC 7591), and return a grant without tokens.
 
         Raises:
-            GrantRefused: It registers nobody, or refused.
+            GrantRefused: The issuer does not register clients, or refused.
         """
         endpoint = self.metadata.registration_endpoint
         if endpoint is None:
@@ -104,7 +104,7 @@ class TokenClient:
         try:
             made = OAuthClientInformationFull.model_validate_json(response.content)
         except ValidationError:
-            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered with no registration.") from None
+            raise FetchFailed(f"The authorization server {self.metadata.issuer!r} answered without a registration.") from None
         auth = made.token_endpoint_auth_method or (DEFAULT_AUTH_METHOD if made.client_secret else "none")
         return Grant(
             issuer=self.metadata.issuer,
@@ -115,7 +115,7 @@ class TokenClient:
         )
 
     async def revoke(self, grant: Grant, secret: str | None) -> bool:
-        """Give the tokens back; whether the issuer took them. One that takes none is no error."""
+        """Revoke the tokens, and return whether the issuer accepted that. An issuer without revocation is not an error."""
         endpoint = self.metadata.revocation_endpoint
         if endpoint is None:
             return False
@@ -158,11 +158,11 @@ class TokenClient:
 
 
 def _missing(wanted: str | None, given: str) -> str | None:
-    """The scopes still wanted after `given` came."""
+    """Return the scopes that are still wanted after `given` was granted."""
     left = [scope for scope in (wanted or "").split() if scope not in given.split()]
     return " ".join(left) or None
 
 
 def with_wanted(grant: Grant, scope: str) -> Grant:
-    """`grant` that remembers that the server asked for `scope`."""
+    """Return `grant` with the note that the server requires `scope`."""
     return replace(grant, wanted_scope=union_scopes(grant.wanted_scope, scope))

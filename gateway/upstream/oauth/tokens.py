@@ -1,7 +1,7 @@
-"""Tokens at rest: one encrypted file per server, address and owner, shared by every process of the installation.
+"""Stored tokens: one encrypted file per server, address and owner, shared by every process of the installation.
 
-AES-256-GCM with the installation's key; the file's own identity is authenticated with it, so a file moved to another
-name does not open. What is inside is bound to the issuer that gave it. Read and written under `storage`'s locks.
+AES-256-GCM with the installation's key. The file's identity is authenticated too, so a file moved to another name cannot be opened. The
+content is bound to the issuer that granted it. Read and written under `storage`'s locks.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.errors import StorageError
-from gateway.storage.files import make_private_folder, write_atomic
+from gateway.storage.atomic_files import make_private_folder, write_atomic
 from gateway.storage.locks import locked_soon
-from gateway.storage.state import StateFolder
+from gateway.storage.state_folder import StateFolder
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -29,27 +29,27 @@ SHARED = "gateway"
 """Owner of tokens that every caller of the gateway uses."""
 
 LOCK_SECONDS = 30.0
-"""Longest wait for another process that refreshes the same token; its own fetch takes at most half of it."""
+"""Longest wait for another process that renews the same token, which takes at most half of this time."""
 
 MAX_FILE_BYTES = 262_144
-"""Larger is not a token file."""
+"""Maximum size of a token file."""
 
 _NONCE_BYTES = 12
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one authorization server gave for one server. Immutable; a refresh makes another."""
+    """What one authorization server granted for one server. Immutable; a renewal creates another."""
 
     issuer: str
-    """The authorization server; the tokens and the client are sent nowhere else."""
+    """The authorization server. The tokens and the client are sent nowhere else."""
     client_id: str
     client_secret: str | None = None
-    """Of a client that registered itself; a configured secret is not kept."""
+    """The secret of a client that registered itself; a configured secret is not stored."""
     client_auth: str | None = None
-    """Method of a client that registered itself: `none`, `client_secret_basic` or `client_secret_post`."""
+    """Authentication method of a client that registered itself: `none`, `client_secret_basic` or `client_secret_post`."""
     redirect_uri: str | None = None
-    """What a client that registered itself said."""
+    """The redirect URI that a client registered itself with."""
     access_token: str | None = None
     refresh_token: str | None = None
     expires_at: float | None = None
@@ -57,17 +57,17 @@ class Grant:
     obtained_at: float = 0.0
     """Wall clock, seconds."""
     scope: str | None = None
-    """Scopes of the token, divided by spaces."""
+    """Scopes of the token, separated by spaces."""
     wanted_scope: str | None = None
-    """Scopes the server asked for beyond; the next sign-in asks for them."""
+    """Further scopes that the server requires; the next sign-in requests them."""
     resource: str | None = None
-    """The `resource` parameter (RFC 8707) it is for."""
+    """The `resource` parameter (RFC 8707) that the token is for."""
 
     def __repr__(self) -> str:
         return f"Grant(issuer={self.issuer!r}, client_id={self.client_id!r})"
 
     def without_tokens(self) -> Grant:
-        """The registered client alone."""
+        """Return the registered client alone."""
         return replace(self, access_token=None, refresh_token=None, expires_at=None)
 
 
@@ -75,14 +75,14 @@ class TokenFile:
     """The grant of one server."""
 
     def __init__(self, state: StateFolder, server: str, url: str, *, owner: str = SHARED) -> None:
-        """`url` is the server's endpoint: a changed address never gets the old one's tokens. No side effects."""
+        """`url` is the server's endpoint: a changed address never gets the tokens of the old one. No side effects."""
         self._state = state
         self._identity = json.dumps([1, server, url, owner]).encode()
         digest = hashlib.sha256(self._identity).hexdigest()[:24]
         self.path: Path = state.path / FOLDER / f"{server}-{digest}.bin"
 
     def stamp(self) -> tuple[int, int] | None:
-        """Changes whenever the file does; `None` without a file."""
+        """Return a value that changes whenever the file does; `None` without a file."""
         try:
             found = self.path.stat()
         except OSError:
@@ -90,10 +90,10 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ino
 
     def read(self) -> Grant | None:
-        """The grant, or `None` where there is none.
+        """Return the grant, or `None` if there is none.
 
         Raises:
-            StorageError: The file cannot be read, or is not ours; signing in again replaces it.
+            StorageError: The file cannot be read, or is not of this installation; signing in again replaces it.
         """
         from cryptography.exceptions import InvalidTag
 
@@ -115,7 +115,7 @@ class TokenFile:
         """Replace the grant.
 
         Raises:
-            StorageError: It cannot be written.
+            StorageError: The file cannot be written.
         """
         self._folder()
         nonce = secrets.token_bytes(_NONCE_BYTES)
@@ -123,7 +123,7 @@ class TokenFile:
         write_atomic(self.path, nonce + _aes(self._state).encrypt(nonce, plain, self._identity))
 
     def delete(self) -> bool:
-        """Forget the grant; whether there was one."""
+        """Delete the grant, and return whether there was one."""
         try:
             self.path.unlink()
         except FileNotFoundError:
@@ -133,7 +133,7 @@ class TokenFile:
         return True
 
     def locked(self) -> AbstractAsyncContextManager[None]:
-        """Hold it against other processes; see `locked_soon`."""
+        """Lock the file against other processes; see `locked_soon`."""
         self._folder()
         return locked_soon(self.path, timeout_seconds=LOCK_SECONDS)
 

@@ -1,7 +1,7 @@
-"""Orchestrations: ready-made graphs of agents, as builders that return a `Workflow`. Names are agent-framework's.
+"""Orchestrations: builders of common graphs of agents. Each returns a `Workflow`. Names are agent-framework's.
 
-One file per pattern: `sequential` (one after the other), `concurrent` (all at once, then together), `group_chat` (an
-orchestrator chooses who speaks), `handoff` (agents pass the conversation on), `magentic` (a manager plans, follows
-progress and plans again). What they share is in `participants`. Each is an ordinary graph: events, requests,
-checkpoints and output selection are the engine's.
+`sequential`: participants run one after the other. `concurrent`: they run at once, and their answers are combined. `group_chat`: an
+orchestrator chooses the next speaker. `handoff`: agents hand the conversation over to each other. `magentic`: a manager makes a plan,
+follows the progress and plans again. `participants` contains what they share. Events, requests, checkpoints and output selection are the
+engine's.
 """

@@ -1,4 +1,4 @@
-"""`ConcurrentBuilder`: all participants at once on the same message, then their answers together."""
+"""`ConcurrentBuilder`: participants get the same message at once, and their answers are combined."""
 
 from __future__ import annotations
 
@@ -6,58 +6,56 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, Never, Self
 
-from gateway.sessions.session import SupportsAgentRun
 from gateway.tools.function import run_function
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 from gateway.workflows.agent_executor import AgentExecutorRequest, AgentExecutorResponse
-from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, handler
-from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, ParticipantBuilder, as_messages
+from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, ReviewBuilder, as_messages
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 Aggregator = Executor | Callable[..., Any]
-"""An executor that takes `list[AgentExecutorResponse]`, or a function of that list (and of the context)."""
+"""An executor that takes `list[AgentExecutorResponse]`, or a function of that list (and optionally of the context)."""
 
 
 class Dispatcher(Executor):
-    """Hands the run's message to everybody."""
+    """Sends the run's message to every participant."""
 
     @handler
     async def from_request(self, request: AgentExecutorRequest, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """A request for agents."""
+        """Pass a request for agents on."""
         await ctx.send_message(request)
 
     @handler
     async def from_str(self, prompt: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """A user's text."""
+        """Pass a user's text on."""
         await ctx.send_message(AgentExecutorRequest(as_messages(prompt)))
 
     @handler
     async def from_message(self, message: Message, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """A message."""
+        """Pass a message on."""
         await ctx.send_message(AgentExecutorRequest(as_messages(message)))
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Messages; texts are the user's."""
+        """Pass messages on; texts are the user's."""
         await ctx.send_message(AgentExecutorRequest(as_messages(messages)))
 
 
 class JoinAnswers(Executor):
-    """The last answer of each agent, in the order of the participants."""
+    """Combines the last answers of the agents, in the order of the participants."""
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
-        """Yield them as one response."""
+        """Yield the answers as one response."""
         answers = [next((m for m in reversed(item.agent_response.messages) if m.role == "assistant"), None) for item in results]
         await ctx.yield_output(AgentResponse([answer for answer in answers if answer is not None]))
 
 
 class CallAggregator(Executor):
-    """Yields what a function makes of the answers."""
+    """Yields the result of a function of the answers."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         name = getattr(function, "__name__", "")
@@ -67,14 +65,14 @@ class CallAggregator(Executor):
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Any, Any]) -> None:
-        """Call it; what it returns, unless nothing, is the output."""
+        """Call the function, and yield its result unless it is `None`."""
         value = await run_function(self._function, [results, ctx] if self._wants_context else [results], {})
         if value is not None:
             await ctx.yield_output(value)
 
 
-class ConcurrentBuilder(ParticipantBuilder):
-    """Fans out to all participants and in again to an aggregator, whose output is the workflow's."""
+class ConcurrentBuilder(ReviewBuilder):
+    """Builds a fan-out to all participants and a fan-in to an aggregator, whose output is the workflow's."""
 
     def __init__(
         self,
@@ -86,17 +84,16 @@ class ConcurrentBuilder(ParticipantBuilder):
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
         """Without an aggregator the output is one response with the last answer of each agent."""
-        super().__init__(participants, output_from, intermediate_output_from)
-        self._name = name or "Concurrent"
+        super().__init__(participants, output_from, intermediate_output_from, name=name or "Concurrent", storage=checkpoint_storage)
         self._storage = checkpoint_storage
         self._aggregator: Executor | None = None
 
     def with_aggregator(self, aggregator: Aggregator) -> Self:
-        """Join the answers in another way.
+        """Combine the answers with this executor or function.
 
         Raises:
-            ValueError: There already is one.
-            TypeError: It is neither an executor nor a function.
+            ValueError: There already is an aggregator.
+            TypeError: The aggregator is neither an executor nor a function.
         """
         if self._aggregator is not None:
             raise ValueError("with_aggregator() has already been called.")
@@ -105,23 +102,11 @@ class ConcurrentBuilder(ParticipantBuilder):
         self._aggregator = aggregator if isinstance(aggregator, Executor) else CallAggregator(aggregator)
         return self
 
-    def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
-        """Show the answers of these agents, or of all, to a person before they are joined."""
-        self._review(agents)
-        return self
-
     def build(self) -> Workflow:
-        """The workflow."""
+        """Build the workflow."""
         start, aggregator = Dispatcher("dispatcher"), self._aggregator or JoinAnswers("aggregator")
         executors = self._executors()
-        outputs, intermediates = self._outputs(executors, default=(), always=[aggregator.id])
-        builder = WorkflowBuilder(
-            name=self._name,
-            start_executor=start,
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediates,
-        )
+        builder = self._graph(start, executors, always=[aggregator.id])
         if len(executors) == 1:
             (only,) = executors.values()
             return builder.add_edge(start, only).add_edge(only, ToList("to-list")).add_edge("to-list", aggregator).build()
@@ -129,9 +114,9 @@ class ConcurrentBuilder(ParticipantBuilder):
 
 
 class ToList(Executor):
-    """Makes a list of one answer, which a fan-in makes of several."""
+    """Makes a list of a single answer, because a fan-in sends a list to the aggregator."""
 
     @handler
     async def wrap(self, message: AgentExecutorResponse, ctx: WorkflowContext[list[AgentExecutorResponse]]) -> None:
-        """The list."""
+        """Send the list."""
         await ctx.send_message([message])

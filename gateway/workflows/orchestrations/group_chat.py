@@ -1,7 +1,7 @@
-"""`GroupChatBuilder`: participants talk in one conversation, and an orchestrator chooses who speaks next.
+"""`GroupChatBuilder`: participants talk in one conversation, and an orchestrator chooses the next speaker.
 
-The orchestrator is a function of the conversation's state, or an agent that answers with its choice. Everybody hears
-everything; only the chosen one answers.
+The orchestrator is a function of the conversation's state, or an agent that answers with its choice. Every participant gets every message;
+only the chosen participant answers.
 """
 
 from __future__ import annotations
@@ -26,16 +26,14 @@ from gateway.workflows.agent_executor import (
     resolve_agent_id,
     serve_call,
 )
-from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.executor import Executor, handler
 from gateway.workflows.orchestrations.participants import (
     IntermediateFrom,
     OutputFrom,
     Participant,
-    ParticipantBuilder,
+    ReviewBuilder,
     as_messages,
     describe,
     finish,
@@ -43,16 +41,17 @@ from gateway.workflows.orchestrations.participants import (
 )
 from gateway.workflows.steps import find_object
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
-"""Judges the conversation; true ends it."""
+"""Takes the conversation, and returns whether it has ended."""
 
 ChatContext = WorkflowContext[Any, Any]
 
 
 @dataclass
 class GroupChatRequestMessage:
-    """Asks an executor that is no agent to speak."""
+    """Tells an executor that is not an agent to speak."""
 
     additional_instruction: str | None = None
     metadata: dict[str, Any] | None = None
@@ -60,21 +59,21 @@ class GroupChatRequestMessage:
 
 @dataclass
 class GroupChatParticipantMessage:
-    """What others said, for an executor that is no agent."""
+    """Sends messages of other participants to an executor that is not an agent."""
 
     messages: list[Message]
 
 
 @dataclass
 class GroupChatResponseMessage:
-    """What an executor that is no agent says."""
+    """The answer of an executor that is not an agent."""
 
     message: Message
 
 
 @dataclass
 class GroupChatRequestSentEvent:
-    """Data of a `group_chat` event: somebody is asked to speak."""
+    """Data of a `group_chat` event: a participant is asked to speak."""
 
     round_index: int
     participant_name: str
@@ -82,7 +81,7 @@ class GroupChatRequestSentEvent:
 
 @dataclass
 class GroupChatResponseReceivedEvent:
-    """Data of a `group_chat` event: somebody spoke."""
+    """Data of a `group_chat` event: a participant spoke."""
 
     round_index: int
     participant_name: str
@@ -90,24 +89,24 @@ class GroupChatResponseReceivedEvent:
 
 @dataclass(frozen=True)
 class GroupChatState:
-    """What a selection function sees."""
+    """What a selection function gets."""
 
     current_round: int
     participants: OrderedDict[str, str]
-    """Descriptions by name."""
+    """Descriptions of the participants, by name."""
     conversation: list[Message]
 
 
 GroupChatSelectionFunction = Callable[[GroupChatState], Awaitable[str] | str]
-"""The name of who speaks next."""
+"""Returns the name of the next speaker."""
 
 
 class UnknownParticipantError(WorkflowError, RuntimeError):
-    """Somebody was chosen who does not take part. Also a `RuntimeError`, which is what agent-framework raises."""
+    """The chosen speaker is not a participant. Also a `RuntimeError`, because agent-framework raises that."""
 
 
 class BaseGroupChatOrchestrator(Executor):
-    """Keeps the conversation, ends it, and asks who speaks next. A subclass says who: `choose`."""
+    """Keeps the conversation, ends it, and asks the next speaker. A subclass chooses the speaker (`choose`)."""
 
     TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
     MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
@@ -115,7 +114,7 @@ class BaseGroupChatOrchestrator(Executor):
     def __init__(
         self, id: str, *, name: str | None = None, max_rounds: int | None = None, termination_condition: TerminationCondition | None = None
     ) -> None:
-        """`max_rounds` counts what participants say."""
+        """`max_rounds` limits the number of answers."""
         super().__init__(id)
         self.name = name or id
         self.participants: OrderedDict[str, str] = OrderedDict()
@@ -126,12 +125,12 @@ class BaseGroupChatOrchestrator(Executor):
         self._conversation: list[Message] = []
 
     def meet(self, executors: dict[str, Executor]) -> None:
-        """Who takes part; called once by the builder."""
+        """Set the participants; called once by the builder."""
         self.participants = OrderedDict((name, describe(item)) for name, item in executors.items())
         self._agents = {name for name, item in executors.items() if isinstance(item, AgentExecutor)}
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Who speaks next; `None` when the conversation was ended here."""
+        """Return the name of the next speaker; `None` if the conversation was ended here."""
         raise NotImplementedError
 
     @handler
@@ -151,33 +150,33 @@ class BaseGroupChatOrchestrator(Executor):
 
     @handler
     async def handle_participant_response(self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: ChatContext) -> None:
-        """Somebody spoke."""
+        """Handle the answer of an executor that is not an agent."""
         who = ctx.get_source_executor_id()
         await ctx.add_event(WorkflowEvent("group_chat", GroupChatResponseReceivedEvent(self._round, who), self.id))
         said = response.agent_response.messages if isinstance(response, AgentExecutorResponse) else [response.message]
         await self.heard(who, said, ctx)
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
-        """The first messages."""
+        """Handle the first messages."""
         self._conversation += messages
         if not await self._is_over(ctx, check_rounds=False):
             await self._next(ctx, messages, None)
 
     async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """What a participant said."""
+        """Handle the answer of a participant."""
         messages = spoken(said)
         self._conversation += messages
         if not await self._is_over(ctx, check_rounds=True):
             await self._next(ctx, messages, who)
 
     async def end(self, ctx: ChatContext, text: str) -> None:
-        """End the conversation with a last word."""
+        """End the conversation with a final message."""
         message = Message("assistant", [text], author_name=self.name)
         self._conversation.append(message)
         await finish(ctx, message)
 
     async def request(self, who: str, ctx: ChatContext, instruction: str | None = None) -> None:
-        """Ask somebody to speak."""
+        """Ask a participant to speak."""
         if who in self._agents:
             messages = [Message("user", [instruction])] if instruction else []
             await ctx.send_message(AgentExecutorRequest(messages), target_id=who)
@@ -187,7 +186,7 @@ class BaseGroupChatOrchestrator(Executor):
         self._round += 1
 
     async def broadcast(self, messages: list[Message], ctx: ChatContext, *, but: str | None) -> None:
-        """Let everybody else hear."""
+        """Send messages to the other participants."""
         for name in self.participants:
             if name != but and name in self._agents:
                 await ctx.send_message(AgentExecutorRequest(list(messages), should_respond=False), target_id=name)
@@ -195,11 +194,11 @@ class BaseGroupChatOrchestrator(Executor):
                 await ctx.send_message(GroupChatParticipantMessage(list(messages)), target_id=name)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """The conversation."""
+        """Return the conversation."""
         return {"conversation": list(self._conversation), "round_index": self._round}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore the conversation."""
         self._conversation, self._round = list(state["conversation"]), state["round_index"]
 
     async def _next(self, ctx: ChatContext, messages: list[Message], who: str | None) -> None:
@@ -224,7 +223,7 @@ class BaseGroupChatOrchestrator(Executor):
 
 
 class GroupChatOrchestrator(BaseGroupChatOrchestrator):
-    """A function chooses."""
+    """Chooses the next speaker with a function."""
 
     def __init__(
         self,
@@ -240,13 +239,13 @@ class GroupChatOrchestrator(BaseGroupChatOrchestrator):
         self._select = selection_func
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Ask the function."""
+        """Call the function."""
         chosen = self._select(GroupChatState(self._round, self.participants, list(self._conversation)))
         return await chosen if inspect.isawaitable(chosen) else chosen
 
 
 class AgentOrchestrationOutput(BaseModel):
-    """What an orchestrating agent answers with."""
+    """The answer of an orchestrating agent."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -262,11 +261,11 @@ You lead this conversation. Decide who speaks next, or end it. The participants:
 
 Answer with one JSON object and nothing else:
 {{"terminate": true or false, "reason": "why",
- "next_speaker": "a participant's name, unless you end it", "final_message": "your last word, when you end it"}}"""
+ "next_speaker": "a participant's name, unless you end it", "final_message": "your closing message, when you end it"}}"""
 
 
 class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
-    """An agent chooses."""
+    """Chooses the next speaker with an agent."""
 
     def __init__(
         self,
@@ -276,7 +275,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         termination_condition: TerminationCondition | None = None,
         retry_attempts: int = 2,
     ) -> None:
-        """`retry_attempts`: how often it is told that its answer could not be used."""
+        """`retry_attempts` is how often the agent is asked again after an unusable answer."""
         super().__init__(resolve_agent_id(agent), name=agent.name, max_rounds=max_rounds, termination_condition=termination_condition)
         self._agent = agent
         self._session = agent.create_session()
@@ -284,7 +283,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         self._retries = retry_attempts
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Ask the agent, with what was said since it was asked last."""
+        """Ask the agent. It gets the messages since it was asked last."""
         team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
         fresh, self._told = self._conversation[self._told :], len(self._conversation)
         messages = [*fresh, Message("user", [_INSTRUCTION.format(participants=team)])]
@@ -295,7 +294,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
                 decision = self._read(response)
             except ValueError as error:
                 if attempt == self._retries:
-                    raise WorkflowError(f"Agent {self.id!r} chose nobody: {error}") from error
+                    raise WorkflowError(f"Agent {self.id!r} did not choose a speaker: {error}") from error
                 messages = [Message("user", [f"Your answer cannot be used: {error}. Answer again, with the JSON object only."])]
                 continue
             if decision.terminate:
@@ -318,17 +317,17 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         return decision
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """With the orchestrating agent's own conversation."""
+        """Return the conversation, and the agent's own conversation."""
         return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._told}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore both conversations."""
         await super().on_checkpoint_restore(state)
         self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
 
 
-class GroupChatBuilder(ParticipantBuilder):
-    """Builds a group chat; the orchestrator's last word is the workflow's output."""
+class GroupChatBuilder(ReviewBuilder):
+    """Builds a group chat. The orchestrator's final message is the workflow's output."""
 
     DEFAULT_ORCHESTRATOR_ID: ClassVar[str] = "group_chat_orchestrator"
 
@@ -347,13 +346,13 @@ class GroupChatBuilder(ParticipantBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses who speaks; the first two may be functions
-        that make one for each workflow that is built.
+        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses the speakers. The first two may be functions
+        that make one for each built workflow.
 
         Raises:
             ValueError: Several of them are given.
         """
-        super().__init__(participants, output_from, intermediate_output_from)
+        super().__init__(participants, output_from, intermediate_output_from, name=name or "GroupChat", storage=checkpoint_storage)
         given = [item for item in (orchestrator_agent, orchestrator, selection_func) if item is not None]
         if len(given) > 1:
             raise ValueError("Exactly one of orchestrator_agent, orchestrator, or selection_func must be provided.")
@@ -362,54 +361,40 @@ class GroupChatBuilder(ParticipantBuilder):
         self._orchestrator_name = orchestrator_name
         self._condition = termination_condition
         self._max_rounds = max_rounds
-        self._name = name or "GroupChat"
-        self._storage = checkpoint_storage
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """End the conversation when this is true of it."""
+        """End the conversation when this condition is true."""
         self._condition = termination_condition
         return self
 
     def with_max_rounds(self, max_rounds: int | None) -> Self:
-        """End the conversation after so many answers."""
+        """End the conversation after this many answers."""
         self._max_rounds = max_rounds
         return self
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Keep a checkpoint of every round."""
+        """Store a checkpoint of every round."""
         self._storage = checkpoint_storage
         return self
 
-    def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
-        """Show the answers of these agents, or of all, to a person before the others hear them."""
-        self._review(agents)
-        return self
-
     def build(self) -> Workflow:
-        """The workflow.
+        """Build the workflow.
 
         Raises:
-            ValueError: Nobody chooses who speaks.
-            TypeError: A function that should make who chooses gave something else.
+            ValueError: Nothing chooses the speakers.
+            TypeError: A function that should make the orchestrator returned something else.
         """
         orchestrator = self._orchestrator()
         executors = self._executors()
         orchestrator.meet(executors)
-        outputs, intermediates = self._outputs(executors, default=(), always=[orchestrator.id])
-        builder = WorkflowBuilder(
-            name=self._name,
-            start_executor=orchestrator,
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediates,
-        )
+        builder = self._graph(orchestrator, executors, always=[orchestrator.id])
         for executor in executors.values():
             builder.add_edge(orchestrator, executor).add_edge(executor, orchestrator)
         return builder.build()
 
     def _orchestrator(self) -> BaseGroupChatOrchestrator:
         if self._chooser is None:
-            raise ValueError("No orchestrator has been configured: give one of orchestrator_agent, orchestrator and selection_func.")
+            raise ValueError("No orchestrator has been configured: pass orchestrator_agent, orchestrator or selection_func.")
         if self._is_function:
             return GroupChatOrchestrator(
                 self.DEFAULT_ORCHESTRATOR_ID,

@@ -1,7 +1,7 @@
-"""`HandoffBuilder`: agents pass the conversation on to each other; without a handoff the user is asked.
+"""`HandoffBuilder`: agents hand the conversation over to each other. If an agent answers without a handoff, the user is asked.
 
-Every agent gets a tool per colleague, `handoff_to_<name>`. Calling it ends its turn and makes the colleague answer.
-Everybody hears what is said; calls of tools stay with whoever made them.
+Every agent gets a tool `handoff_to_<name>` for each agent that it may hand over to. A call of the tool ends its turn, and the other agent
+answers. Every agent gets every message, except calls of tools.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ from typing import Any, Self, cast
 from gateway.agents.agent import Agent
 from gateway.json_types import JsonObject
 from gateway.middleware import MiddlewareTermination
-from gateway.sessions.context import ContextProvider, SessionContext
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse
 from gateway.workflows.agent_executor import AgentContextOf, AgentExecutor, AgentExecutorRequest, AgentExecutorResponse, resolve_agent_id
-from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.executor import response_handler
@@ -49,23 +48,23 @@ class HandoffSentEvent:
 
 @dataclass
 class HandoffAgentUserRequest:
-    """An agent answered without handing off: the user's turn."""
+    """A request for the user's answer, because an agent answered without a handoff."""
 
     agent_response: AgentResponse
 
     @staticmethod
     def create_response(response: str | Message | list[str] | list[Message]) -> list[Message]:
-        """What the user says, as the response."""
+        """Return a response with what the user says."""
         return to_messages(cast("list[str | Message]", response))
 
     @staticmethod
     def terminate() -> list[Message]:
-        """The response that ends the conversation."""
+        """Return the response that ends the conversation."""
         return []
 
 
 class HandoffConfiguration:
-    """Who may be handed to, and what the tool for it says."""
+    """The target of a handoff, and the description of its tool."""
 
     def __init__(self, *, target: str | SupportsAgentRun, description: str | None = None) -> None:
         self.target_id = target if isinstance(target, str) else resolve_agent_id(target)
@@ -73,7 +72,7 @@ class HandoffConfiguration:
 
 
 def handoff_tool_name(target_id: str) -> str:
-    """The name of the tool that hands off to somebody."""
+    """Return the name of the tool that hands over to an agent."""
     return ("handoff_to_" + _NOT_IN_NAMES.sub("_", target_id))[:64]
 
 
@@ -93,7 +92,7 @@ class HandoffTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Stop the run; the result names the target.
+        """Stop the run, with the target as the result.
 
         Raises:
             MiddlewareTermination: Always.
@@ -102,19 +101,19 @@ class HandoffTool:
 
 
 class HandoffProvider(ContextProvider):
-    """Gives a run the handoff tools."""
+    """Adds the handoff tools to each run of an agent."""
 
     def __init__(self, tools: Sequence[HandoffTool]) -> None:
         super().__init__("handoff")
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add them."""
+        """Add the tools."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
 class HandoffAgentExecutor(AgentExecutor):
-    """One agent of a handoff."""
+    """Runs one agent of a handoff."""
 
     def __init__(
         self,
@@ -127,8 +126,9 @@ class HandoffAgentExecutor(AgentExecutor):
         autonomous_turns: int = 0,
         autonomous_prompt: str | None = None,
     ) -> None:
-        """`user_response_target_id` gets what the user says, where it is not this agent. `autonomous_turns`: how often it
-        is told to go on before the user is asked."""
+        """`user_response_target_id` is the agent that gets the user's answer; the default is this agent. `autonomous_turns` is how often
+        this agent gets the prompt to continue before the user is asked.
+        """
         tools = {tool.name: tool for tool in map(HandoffTool, handoffs)}
         own = copy.copy(agent)
         history = any(isinstance(item, HistoryProvider) and item.load_messages for item in agent.context_providers)
@@ -155,8 +155,8 @@ class HandoffAgentExecutor(AgentExecutor):
         if not await self._is_over():
             await super()._answer(ctx)
 
-    async def hand_on(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Hand over, go on alone, or ask the user."""
+    async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
+        """Hand over, continue without the user, or ask the user."""
         response = answer.agent_response
         if not is_shown:
             await ctx.yield_output(response)
@@ -180,7 +180,7 @@ class HandoffAgentExecutor(AgentExecutor):
 
     @response_handler
     async def handle_response(self, original_request: HandoffAgentUserRequest, response: list[Message], ctx: AgentContextOf) -> None:
-        """The user spoke; nothing ends the conversation."""
+        """Handle the user's answer. An empty answer ends the conversation."""
         if not response:
             return
         await self._broadcast(response, ctx)
@@ -193,11 +193,11 @@ class HandoffAgentExecutor(AgentExecutor):
             await self._answer(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """With the conversation."""
+        """Return the agent's state and the conversation."""
         return {**await super().on_checkpoint_save(), "heard": list(self._heard), "turns": self._turns}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore the agent's state and the conversation."""
         await super().on_checkpoint_restore(state)
         self._heard, self._turns = list(state["heard"]), state["turns"]
 
@@ -206,7 +206,7 @@ class HandoffAgentExecutor(AgentExecutor):
             await ctx.send_message(cast("Any", AgentExecutorRequest(messages, should_respond=False)))
 
     def _target_of(self, response: AgentResponse) -> str | None:
-        """Whom the last call of a handoff tool names."""
+        """Return the target of the last handoff call; `None` without a handoff."""
         for message in reversed(response.messages):
             for content in reversed(message.contents):
                 tool = self._tools.get(content.name or "") if content.type == "function_call" else None
@@ -220,7 +220,7 @@ class HandoffAgentExecutor(AgentExecutor):
 
 
 class HandoffBuilder(ParticipantBuilder):
-    """Builds a handoff; everything agents answer is output. Without `add_handoff` everybody may hand to everybody."""
+    """Builds a handoff. All answers are outputs. Without `add_handoff` every agent may hand over to every other."""
 
     def __init__(
         self,
@@ -234,13 +234,11 @@ class HandoffBuilder(ParticipantBuilder):
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
         """`participants` may also be given later, with the method of that name."""
-        super().__init__(None, output_from, intermediate_output_from)
+        super().__init__(None, output_from, intermediate_output_from, name=name or "Handoff", storage=checkpoint_storage)
         self._agents: dict[str, Agent] = {}
         if participants is not None:
             self.participants(participants)
-        self._name = name or "Handoff"
         self._description = description
-        self._storage = checkpoint_storage
         self._condition = termination_condition
         self._start: str | None = None
         self._handoffs: dict[str, dict[str, HandoffConfiguration]] = {}
@@ -248,11 +246,11 @@ class HandoffBuilder(ParticipantBuilder):
         self._autonomous: dict[str, tuple[int, str | None]] = {}
 
     def participants(self, participants: Sequence[Agent]) -> Self:
-        """Who takes part; once.
+        """Set the participants, once.
 
         Raises:
-            ValueError: There are none, one twice, or they were given before.
-            TypeError: One is no `Agent`: handing off needs tools of its own.
+            ValueError: The list is empty or contains an agent twice, or participants were set before.
+            TypeError: A participant is not an `Agent`, which is required for the handoff tools.
         """
         if self._agents:
             raise ValueError("The participants have been given already.")
@@ -264,10 +262,10 @@ class HandoffBuilder(ParticipantBuilder):
         return self
 
     def add_handoff(self, source: Agent | str, targets: Sequence[Agent | str], *, description: str | None = None) -> Self:
-        """Let `source` hand to `targets`; `description` tells the model when.
+        """Allow `source` to hand over to `targets`. `description` tells the model when.
 
         Raises:
-            ValueError: One of them does not take part.
+            ValueError: An agent is not a participant.
         """
         own = self._handoffs.setdefault(self._known(source), {})
         for target in targets:
@@ -275,12 +273,12 @@ class HandoffBuilder(ParticipantBuilder):
         return self
 
     def with_start_agent(self, agent: Agent | str) -> Self:
-        """Who answers first."""
+        """Set the agent that answers first."""
         self._start = self._known(agent)
         return self
 
     def enable_return_to_previous(self, enabled: bool = True) -> Self:
-        """Whether the agent that asked the user gets the answer, rather than the start agent."""
+        """Set whether the user's answer goes to the agent that asked, instead of the start agent."""
         self._returns = enabled
         return self
 
@@ -291,30 +289,30 @@ class HandoffBuilder(ParticipantBuilder):
         prompts: dict[str, str] | None = None,
         turn_limits: dict[str, int] | None = None,
     ) -> Self:
-        """Let these agents, or all, go on by themselves for some turns instead of asking the user."""
+        """Let these agents, or all, continue for some turns before they ask the user."""
         for name in [self._known(agent) for agent in agents] if agents else list(self._agents):
             limit = (turn_limits or {}).get(name, DEFAULT_AUTONOMOUS_TURNS)
             self._autonomous[name] = (limit, (prompts or {}).get(name))
         return self
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Keep a checkpoint of every round."""
+        """Store a checkpoint of every round."""
         self._storage = checkpoint_storage
         return self
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """End the conversation when this is true of it."""
+        """End the conversation when this condition is true."""
         self._condition = termination_condition
         return self
 
     def build(self) -> Workflow:
-        """The workflow.
+        """Build the workflow.
 
         Raises:
-            ValueError: There are no participants, or there is no start agent.
+            ValueError: Participants or the start agent are missing.
         """
         if not self._agents:
-            raise ValueError("No participants: give HandoffBuilder some.")
+            raise ValueError("No participants: pass `participants` to HandoffBuilder.")
         if self._start is None:
             raise ValueError("Must call with_start_agent(...) before building the workflow.")
         executors: dict[str, Any] = {}
@@ -329,15 +327,7 @@ class HandoffBuilder(ParticipantBuilder):
                 autonomous_turns=turns,
                 autonomous_prompt=prompt,
             )
-        outputs, intermediates = self._outputs(executors, default=list(executors))
-        builder = WorkflowBuilder(
-            name=self._name,
-            description=self._description,
-            start_executor=executors[self._start],
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediates,
-        )
+        builder = self._graph(executors[self._start], executors, default=list(executors))
         for name, executor in executors.items():
             others = [item for other, item in executors.items() if other != name]
             if len(others) > 1:

@@ -1,7 +1,6 @@
-"""`MagenticBuilder`: a manager plans, tells participants what to do, follows the progress, and plans again when it stalls.
+"""`MagenticBuilder`: a manager makes a plan, instructs participants, follows the progress, and plans again when it stalls.
 
-The manager is any `MagenticManagerBase` (`magentic_manager`). Pattern: Magentic-One
-(https://arxiv.org/abs/2411.04468).
+The manager is a `MagenticManagerBase` (`magentic_manager`). The pattern is Magentic-One (https://arxiv.org/abs/2411.04468).
 """
 
 from __future__ import annotations
@@ -15,9 +14,7 @@ from gateway.errors import WorkflowError
 from gateway.sessions.session import SupportsAgentRun
 from gateway.types.messages import Message, to_messages
 from gateway.workflows.agent_executor import AgentExecutor, serve_call
-from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.executor import handler, response_handler
 from gateway.workflows.orchestrations.group_chat import BaseGroupChatOrchestrator, ChatContext, UnknownParticipantError
@@ -30,10 +27,11 @@ from gateway.workflows.orchestrations.magentic_manager import (
 )
 from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, ParticipantBuilder, finish, spoken
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 class MagenticOrchestratorEventType(StrEnum):
-    """What a `magentic_orchestrator` event tells."""
+    """Kinds of `magentic_orchestrator` events."""
 
     PLAN_CREATED = "plan_created"
     REPLANNED = "replanned"
@@ -49,45 +47,45 @@ class MagenticOrchestratorEvent:
 
 
 class MagenticResetSignal:
-    """Tells participants to forget."""
+    """Tells participants to forget the conversation."""
 
 
 @dataclass
 class MagenticPlanReviewResponse:
-    """What a person says to a plan: remarks, or none to go ahead."""
+    """A person's response to a plan: remarks, or none to approve it."""
 
     review: list[Message]
 
     @staticmethod
     def approve() -> MagenticPlanReviewResponse:
-        """Go ahead."""
+        """Return the response that approves the plan."""
         return MagenticPlanReviewResponse([])
 
     @staticmethod
     def revise(feedback: str | Message | list[str | Message]) -> MagenticPlanReviewResponse:
-        """Plan again with these remarks."""
+        """Return the response that asks for another plan."""
         return MagenticPlanReviewResponse(to_messages(feedback))
 
 
 @dataclass
 class MagenticPlanReviewRequest:
-    """A plan, for a person to look at."""
+    """A plan for a person to review."""
 
     plan: Message
     current_progress: MagenticProgressLedger | None
     is_stalled: bool
 
     def approve(self) -> MagenticPlanReviewResponse:
-        """Go ahead."""
+        """Return the response that approves the plan."""
         return MagenticPlanReviewResponse.approve()
 
     def revise(self, feedback: str | Message | list[str | Message]) -> MagenticPlanReviewResponse:
-        """Plan again with these remarks."""
+        """Return the response that asks for another plan."""
         return MagenticPlanReviewResponse.revise(feedback)
 
 
 class MagenticAgentExecutor(AgentExecutor):
-    """A participant that can be told to forget."""
+    """A participant that can forget the conversation."""
 
     @handler
     async def handle_magentic_reset(self, signal: MagenticResetSignal, ctx: WorkflowContext[Any, Any]) -> None:
@@ -96,12 +94,12 @@ class MagenticAgentExecutor(AgentExecutor):
 
 
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
-    """Runs the manager's plan."""
+    """Makes participants follow the manager's plan."""
 
     MANAGER_NAME: ClassVar[str] = "magentic_orchestrator"
 
     def __init__(self, manager: MagenticManagerBase, *, require_plan_signoff: bool = False) -> None:
-        """With `require_plan_signoff` a person looks at every plan."""
+        """With `require_plan_signoff` a person reviews every plan."""
         super().__init__(self.MANAGER_NAME, name=MAGENTIC_MANAGER_NAME)
         self._manager = manager
         self._signoff = require_plan_signoff
@@ -110,14 +108,14 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self._ledger: MagenticProgressLedger | None = None
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
-        """Plan.
+        """Make the first plan.
 
         Raises:
             ValueError: The task is empty.
         """
         task = "\n".join(message.text for message in messages).strip()
         if not task:
-            raise ValueError("A magentic workflow needs a task in words.")
+            raise ValueError("A magentic workflow needs a task as text.")
         serve_call(self._manager, ctx.call)
         self._context = MagenticContext(task, list(messages), dict(self.participants))
         self._plan = await self._manager.plan(self._context)
@@ -125,7 +123,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         await self._review_or_go(ctx, is_stalled=False)
 
     async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """A participant did what it was told."""
+        """Handle the answer of a participant."""
         serve_call(self._manager, ctx.call)
         messages = spoken(said)
         self._known.chat_history += messages
@@ -136,7 +134,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     async def handle_plan_review_response(
         self, original_request: MagenticPlanReviewRequest, response: MagenticPlanReviewResponse, ctx: ChatContext
     ) -> None:
-        """Go ahead, or plan again."""
+        """Follow the plan, or make another plan."""
         context = self._known
         serve_call(self._manager, ctx.call)
         if response.review:
@@ -148,12 +146,12 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
             await self._go(ctx)
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """With plan, progress and the manager's own state."""
+        """Return the plan, the progress and the manager's own state."""
         own = {"context": self._context, "plan": self._plan, "ledger": self._ledger, "manager": self._manager.on_checkpoint_save()}
         return {**await super().on_checkpoint_save(), **own}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore the state from `on_checkpoint_save`."""
         await super().on_checkpoint_restore(state)
         self._context, self._plan, self._ledger = state["context"], state["plan"], state["ledger"]
         self._manager.on_checkpoint_restore(state["manager"])
@@ -213,7 +211,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 
 
 class MagenticBuilder(ParticipantBuilder):
-    """Builds a magentic workflow; the manager's final answer is its output."""
+    """Builds a magentic workflow. The manager's final answer is its output."""
 
     def __init__(
         self,
@@ -239,13 +237,13 @@ class MagenticBuilder(ParticipantBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """A `manager`, or a `manager_agent` that a `StandardMagenticManager` with these prompts and limits asks; or a function that
-        makes one of them for each workflow that is built.
+        """Pass a `manager`, or a `manager_agent` for a `StandardMagenticManager` with these prompts and limits, or a function that makes
+        one of them for each built workflow.
 
         Raises:
             ValueError: Several of them are given.
         """
-        super().__init__(participants, output_from, intermediate_output_from)
+        super().__init__(participants, output_from, intermediate_output_from, name=name or "Magentic", storage=checkpoint_storage)
         given = [item for item in (manager, manager_factory, manager_agent, manager_agent_factory) if item is not None]
         if len(given) > 1:
             raise ValueError("Exactly one of manager, manager_factory, manager_agent, or manager_agent_factory must be provided.")
@@ -273,38 +271,29 @@ class MagenticBuilder(ParticipantBuilder):
         elif manager_agent_factory is not None:
             self._make = lambda: standard(manager_agent_factory())
         self._signoff = enable_plan_review
-        self._name = name or "Magentic"
-        self._storage = checkpoint_storage
 
     def with_plan_review(self, enable: bool = True) -> Self:
-        """Show every plan to a person."""
+        """Ask a person to review every plan."""
         self._signoff = enable
         return self
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Keep a checkpoint of every round."""
+        """Store a checkpoint of every round."""
         self._storage = checkpoint_storage
         return self
 
     def build(self) -> Workflow:
-        """The workflow.
+        """Build the workflow.
 
         Raises:
-            ValueError: There is no manager.
+            ValueError: The manager is missing.
         """
         if self._make is None:
-            raise ValueError("No manager configured: give one of manager, manager_factory, manager_agent and manager_agent_factory.")
+            raise ValueError("No manager configured: pass manager, manager_factory, manager_agent or manager_agent_factory.")
         orchestrator = MagenticOrchestrator(self._make(), require_plan_signoff=self._signoff)
         executors = self._executors(MagenticAgentExecutor)
         orchestrator.meet(executors)
-        outputs, intermediates = self._outputs(executors, default=(), always=[orchestrator.id])
-        builder = WorkflowBuilder(
-            name=self._name,
-            start_executor=orchestrator,
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediates,
-        )
+        builder = self._graph(orchestrator, executors, always=[orchestrator.id])
         for executor in executors.values():
             builder.add_edge(orchestrator, executor).add_edge(executor, orchestrator)
         return builder.build()

@@ -1,6 +1,6 @@
-"""`MagenticManagerBase`, which plans and judges, and `StandardMagenticManager`, which asks an agent to.
+"""`MagenticManagerBase`, which plans and judges the progress, and `StandardMagenticManager`, which asks an agent to do so.
 
-What the manager decides is carried out by `magentic`. Names are agent-framework's.
+`magentic` carries out the decisions. Names are agent-framework's.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ Write the answer for whoever made the request, from what was said above."""
 
 @dataclass
 class MagenticProgressLedgerItem:
-    """One judgement."""
+    """One answer about the progress, with its reason."""
 
     reason: str
     answer: str | bool
@@ -90,7 +90,7 @@ class MagenticProgressLedgerItem:
 
 @dataclass
 class MagenticProgressLedger:
-    """Where the work stands."""
+    """The manager's view of the progress."""
 
     is_request_satisfied: MagenticProgressLedgerItem
     is_in_loop: MagenticProgressLedgerItem
@@ -100,7 +100,7 @@ class MagenticProgressLedger:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> MagenticProgressLedger:
-        """From a manager's JSON.
+        """Make a ledger from the manager's JSON.
 
         Raises:
             ValueError: An entry is missing.
@@ -116,7 +116,7 @@ class MagenticProgressLedger:
 
 @dataclass
 class MagenticContext:
-    """What a manager sees."""
+    """What a manager gets."""
 
     task: str
     chat_history: list[Message] = field(default_factory=list[Message])
@@ -127,55 +127,55 @@ class MagenticContext:
 
     @property
     def team(self) -> str:
-        """The participants, one a line."""
+        """The participants with their descriptions, one per line."""
         return "\n".join(f"- {name}: {text}" for name, text in self.participant_descriptions.items())
 
     def clone(self) -> MagenticContext:
-        """A copy, with lists of its own."""
+        """Return a copy with its own lists."""
         return replace(self, chat_history=list(self.chat_history), participant_descriptions=dict(self.participant_descriptions))
 
     def reset(self) -> None:
-        """Begin again with the same task."""
+        """Start again with the same task."""
         self.chat_history.clear()
         self.stall_count = 0
         self.reset_count += 1
 
 
 class MagenticManagerBase:
-    """Plans and judges."""
+    """Plans, and judges the progress."""
 
     def __init__(self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None) -> None:
-        """After more than `max_stall_count` rounds without progress it plans again; the other two end the work."""
+        """After more than `max_stall_count` rounds without progress the manager plans again. The other limits end the work."""
         self.max_stall_count = max_stall_count
         self.max_reset_count = max_reset_count
         self.max_round_count = max_round_count
 
     async def plan(self, magentic_context: MagenticContext) -> Message:
-        """The first plan."""
+        """Return the first plan."""
         raise NotImplementedError
 
     async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Another plan, after a stall or a person's remarks."""
+        """Return another plan, after a stall or a person's remarks."""
         raise NotImplementedError
 
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Where the work stands."""
+        """Return the state of the progress."""
         raise NotImplementedError
 
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """The answer."""
+        """Return the final answer."""
         raise NotImplementedError
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """What it keeps."""
+        """Return the manager's own state for a checkpoint."""
         return {}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take it back."""
+        """Restore the manager's own state."""
 
 
 class StandardMagenticManager(MagenticManagerBase):
-    """Asks an agent, each time in a conversation of its own."""
+    """Asks an agent, each time in a new conversation."""
 
     def __init__(
         self,
@@ -193,8 +193,9 @@ class StandardMagenticManager(MagenticManagerBase):
         progress_ledger_prompt: str | None = None,
         final_answer_prompt: str | None = None,
     ) -> None:
-        """`progress_ledger_retry_count`: attempts at a judgement that can be read. Prompts have the placeholders of those that they
-        replace: `{task}`, `{team}`, `{facts}`, `{old_facts}`, `{plan}`, `{names}`."""
+        """`progress_ledger_retry_count` is the number of attempts to get a readable ledger. Prompts have the placeholders of those that
+        they replace: `{task}`, `{team}`, `{facts}`, `{old_facts}`, `{plan}`, `{names}`.
+        """
         super().__init__(max_stall_count=max_stall_count, max_reset_count=max_reset_count, max_round_count=max_round_count)
         self._agent = agent
         self._attempts = max(1, progress_ledger_retry_count)
@@ -208,19 +209,19 @@ class StandardMagenticManager(MagenticManagerBase):
         self._facts = ""
 
     async def plan(self, magentic_context: MagenticContext) -> Message:
-        """Facts, then the plan."""
+        """Ask for the facts, then for the plan."""
         return await self._plan(magentic_context, self._facts_prompt.format(task=magentic_context.task), self._plan_prompt)
 
     async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Corrected facts, then another plan."""
+        """Ask for corrected facts, then for another plan."""
         facts = self._facts_update_prompt.format(task=magentic_context.task, old_facts=self._facts)
         return await self._plan(magentic_context, facts, self._plan_update_prompt)
 
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Ask until it can be read.
+        """Ask for the ledger until it can be read.
 
         Raises:
-            WorkflowError: It never could.
+            WorkflowError: No attempt could be read.
         """
         context = magentic_context
         names = list(context.participant_descriptions)
@@ -243,17 +244,17 @@ class StandardMagenticManager(MagenticManagerBase):
         raise WorkflowError(f"The manager's judgement could not be read after {self._attempts} attempts: {problem}.")
 
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """Ask for it."""
+        """Ask for the final answer."""
         prompt = Message("user", [self._final_prompt.format(task=magentic_context.task)])
         answer = await self._ask(magentic_context, [prompt])
         return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """The facts."""
+        """Return the facts."""
         return {"facts": self._facts}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Take them back."""
+        """Restore the facts."""
         self._facts = state.get("facts", "")
 
     async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:
@@ -268,5 +269,5 @@ class StandardMagenticManager(MagenticManagerBase):
         response = await self._agent.run([*context.chat_history, *messages])
         answers = [message for message in response.messages if message.role == "assistant" and message.text]
         if not answers:
-            raise WorkflowError("The manager's agent answered nothing.")
+            raise WorkflowError("The manager's agent returned an empty answer.")
         return answers[-1]

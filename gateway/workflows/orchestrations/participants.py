@@ -1,18 +1,20 @@
-"""What orchestrations share: who takes part, whose outputs count, and answers that a person looks at first."""
+"""What orchestrations share: participants, output selection, and answers that a person reviews."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from gateway.sessions.session import SupportsAgentRun
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.workflows.agent_executor import AgentContextOf, AgentExecutor, AgentExecutorResponse, ContextMode, is_agent, resolve_agent_id
-from gateway.workflows.context import WorkflowContext
+from gateway.workflows.builder import WorkflowBuilder
+from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.executor import Executor, response_handler
+from gateway.workflows.workflow_context import WorkflowContext
 
 Participant = Executor | SupportsAgentRun
 Named = str | Executor | SupportsAgentRun
@@ -22,56 +24,65 @@ IntermediateFrom = Literal["all", "all_other"] | Sequence[Named]
 
 @dataclass
 class AgentRequestInfoResponse:
-    """What a person says to an agent's answer: messages to answer again, or none to let it stand."""
+    """A person's response to an agent's answer: messages for another answer, or none to accept it."""
 
     messages: list[Message]
 
     @staticmethod
     def from_messages(messages: list[Message]) -> AgentRequestInfoResponse:
-        """Answer again with these."""
+        """Return the response that asks for another answer to these messages."""
         return AgentRequestInfoResponse(messages)
 
     @staticmethod
     def from_strings(texts: list[str]) -> AgentRequestInfoResponse:
-        """Answer again with these texts of the user."""
+        """Return the response that asks for another answer to these texts of the user."""
         return AgentRequestInfoResponse([Message("user", [text]) for text in texts])
 
     @staticmethod
     def approve() -> AgentRequestInfoResponse:
-        """Let it stand."""
+        """Return the response that accepts the answer."""
         return AgentRequestInfoResponse([])
 
 
 class ReviewedAgentExecutor(AgentExecutor):
-    """An agent whose answers are shown to a person before they go on."""
+    """Runs an agent whose answers a person reviews before they are sent on."""
 
     shows_parts: ClassVar[bool] = False
 
-    async def hand_on(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Ask first."""
+    async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
+        """Ask a person to review the answer instead of sending it on."""
         await ctx.request_info(answer, AgentRequestInfoResponse)
 
     @response_handler
     async def reviewed(self, original_request: AgentExecutorResponse, response: AgentRequestInfoResponse, ctx: AgentContextOf) -> None:
-        """Hand it on, or answer again."""
+        """Send the answer on, or run the agent again with the remarks."""
         if response.messages:
             await self.from_messages([*response.messages], ctx)
         else:
-            await AgentExecutor.hand_on(self, original_request, ctx, is_shown=False)
+            await AgentExecutor.publish_answer(self, original_request, ctx, is_shown=False)
 
 
 class ParticipantBuilder:
-    """Base of the builders: participants by id, each once, and output selection over them."""
+    """Base of the builders: participants with unique ids, and output selection."""
 
     def __init__(
-        self, participants: Sequence[Participant] | None, output_from: OutputFrom | None, intermediate_output_from: IntermediateFrom | None
+        self,
+        participants: Sequence[Participant] | None,
+        output_from: OutputFrom | None,
+        intermediate_output_from: IntermediateFrom | None,
+        *,
+        name: str,
+        storage: CheckpointStorage | None,
     ) -> None:
-        """`participants`: `None` where they come later.
+        """`participants` is `None` if they are set later.
 
         Raises:
-            ValueError: There are none, or one twice.
-            TypeError: One is neither agent nor executor.
+            ValueError: There are no participants, or one is listed twice.
+            TypeError: A participant is neither an agent nor an executor.
         """
+        self._name = name
+        self._description: str | None = None
+        self._storage = storage
         self._given: dict[str, Participant] = {}
         if participants is not None:
             self._take(participants)
@@ -88,19 +99,10 @@ class ParticipantBuilder:
                 raise ValueError(f"Duplicate participant name {name!r}: participants need different names.")
             self._given[name] = item
 
-    def _review(self, agents: Sequence[str | SupportsAgentRun] | None) -> None:
-        names = {item if isinstance(item, str) else resolve_agent_id(item) for item in agents or ()}
-        known = {name for name, item in self._given.items() if not isinstance(item, Executor)}
-        if names - known:
-            raise ValueError(
-                f"with_request_info() names {sorted(names - known)}, which are no agents of this orchestration; they are {sorted(known)}."
-            )
-        self._reviewed = names or known
-
     def _executors(
         self, make: Callable[[SupportsAgentRun], Executor] | None = None, *, context_mode: ContextMode | None = None
     ) -> dict[str, Executor]:
-        """The participants as executors; `make` wraps agents that need more than an `AgentExecutor`."""
+        """Return the participants as executors. `make` wraps agents that need more than an `AgentExecutor`."""
         made: dict[str, Executor] = {}
         for name, item in self._given.items():
             if isinstance(item, Executor):
@@ -111,17 +113,31 @@ class ParticipantBuilder:
                 made[name] = make(item) if make is not None else AgentExecutor(item, context_mode=context_mode)
         return made
 
+    def _graph(
+        self, start: Executor, executors: dict[str, Executor], *, default: Sequence[str] = (), always: Sequence[str] = ()
+    ) -> WorkflowBuilder:
+        """Return a builder that begins with `start` and has the outputs of `_outputs`; the edges are missing."""
+        outputs, intermediates = self._outputs(executors, default=default, always=always)
+        return WorkflowBuilder(
+            name=self._name,
+            description=self._description,
+            start_executor=start,
+            checkpoint_storage=self._storage,
+            output_from=outputs,
+            intermediate_output_from=intermediates,
+        )
+
     def _outputs(
         self, executors: dict[str, Executor], *, default: Sequence[str], always: Sequence[str] = ()
     ) -> tuple[list[str], list[str]]:
-        """Ids whose outputs count and whose are reported on the way. `default` counts where nothing was chosen."""
+        """Return the ids of output executors and of intermediate executors. `default` are the outputs if nothing is selected."""
         chosen, other = self._output_from, self._intermediate_output_from
         if isinstance(chosen, str) and chosen != "all":
-            raise ValueError(f"output_from={chosen!r} is no selection: give a list of participants, or 'all'.")
+            raise ValueError(f"output_from={chosen!r} is not a selection: give a list of participants, or 'all'.")
         if isinstance(other, str) and other not in ("all", "all_other"):
-            raise ValueError(f"intermediate_output_from={other!r} is no selection: give a list of participants, 'all' or 'all_other'.")
+            raise ValueError(f"intermediate_output_from={other!r} is not a selection: give a list of participants, 'all' or 'all_other'.")
         if chosen is not None and other is not None and not chosen and not other:
-            raise ValueError("output_from and intermediate_output_from cannot both be empty: nothing would be seen.")
+            raise ValueError("output_from and intermediate_output_from cannot both be empty: the workflow would have no output.")
         names = list(executors)
         intermediate = self._ids(other, names, "intermediate") if other is not None and not isinstance(other, str) else []
         if chosen == "all":
@@ -149,11 +165,26 @@ class ParticipantBuilder:
         return ids
 
 
+class ReviewBuilder(ParticipantBuilder):
+    """Base of the builders whose agents' answers a person may review."""
+
+    def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
+        """Ask a person to review the answers of these agents, or of all, before they are passed on."""
+        names = {item if isinstance(item, str) else resolve_agent_id(item) for item in agents or ()}
+        known = {name for name, item in self._given.items() if not isinstance(item, Executor)}
+        if names - known:
+            raise ValueError(
+                f"with_request_info() names {sorted(names - known)}, which are not agents of this orchestration. Agents: {sorted(known)}."
+            )
+        self._reviewed = names or known
+        return self
+
+
 def participant_id(item: Any) -> str:
-    """What a participant is called in the graph.
+    """Return a participant's id in the graph.
 
     Raises:
-        TypeError: It is neither an agent nor an executor.
+        TypeError: The participant is neither an agent nor an executor.
     """
     if isinstance(item, Executor):
         return item.id
@@ -163,12 +194,12 @@ def participant_id(item: Any) -> str:
 
 
 def describe(executor: Executor) -> str:
-    """What a participant says it is for."""
+    """Return a participant's description."""
     return (executor.description if isinstance(executor, AgentExecutor) else None) or executor.id
 
 
 def spoken(messages: Sequence[Message]) -> list[Message]:
-    """What was said, without the calls of tools and their results, which only make sense to whoever made them."""
+    """Return the messages without calls of tools and their results, which only the calling agent needs."""
     kept: list[Message] = []
     for message in messages:
         contents: list[Content] = [content for content in message.contents if content.type in ("text", "uri", "data")]
@@ -178,7 +209,7 @@ def spoken(messages: Sequence[Message]) -> list[Message]:
 
 
 async def finish(ctx: WorkflowContext[Any, Any], message: Message) -> None:
-    """Yield the last word, in parts where the run is streamed."""
+    """Yield the final message, as an update if the run is streamed."""
     if ctx.is_streaming():
         await ctx.yield_output(AgentResponseUpdate(list(message.contents), message.role, message.author_name, message.message_id))
     else:
@@ -186,10 +217,10 @@ async def finish(ctx: WorkflowContext[Any, Any], message: Message) -> None:
 
 
 def as_messages(given: str | Message | Sequence[str | Message]) -> list[Message]:
-    """A run's message as a list.
+    """Return a run's message as a list.
 
     Raises:
-        ValueError: It is empty.
+        ValueError: The list is empty.
     """
     messages = to_messages(given)
     if not messages:

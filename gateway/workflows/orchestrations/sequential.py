@@ -1,41 +1,38 @@
-"""`SequentialBuilder`: participants one after the other, each with what was said before."""
+"""`SequentialBuilder`: participants run one after the other, each with the conversation so far."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
-from gateway.sessions.session import SupportsAgentRun
 from gateway.types.messages import Message
-from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
-from gateway.workflows.context import WorkflowContext
 from gateway.workflows.executor import Executor, handler
-from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, ParticipantBuilder, as_messages
+from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, ReviewBuilder, as_messages
 from gateway.workflows.workflow import Workflow
+from gateway.workflows.workflow_context import WorkflowContext
 
 
 class InputToConversation(Executor):
-    """Makes a conversation of whatever the run begins with."""
+    """Converts a run's message to a conversation."""
 
     @handler
     async def from_str(self, prompt: str, ctx: WorkflowContext[list[Message]]) -> None:
-        """A user's text."""
+        """Convert a user's text."""
         await ctx.send_message(as_messages(prompt))
 
     @handler
     async def from_message(self, message: Message, ctx: WorkflowContext[list[Message]]) -> None:
-        """A message."""
+        """Convert a message."""
         await ctx.send_message(as_messages(message))
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
-        """Messages; texts are the user's."""
+        """Convert messages; texts are the user's."""
         await ctx.send_message(as_messages(messages))
 
 
-class SequentialBuilder(ParticipantBuilder):
-    """Chains agents and executors; the last one's output is the workflow's."""
+class SequentialBuilder(ReviewBuilder):
+    """Builds a chain of agents and executors. The output of the last is the workflow's."""
 
     def __init__(
         self,
@@ -47,27 +44,14 @@ class SequentialBuilder(ParticipantBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """With `chain_only_agent_responses` an agent gets the answer before it instead of the whole conversation."""
-        super().__init__(participants, output_from, intermediate_output_from)
-        self._name = name or "Sequential"
+        """With `chain_only_agent_responses` an agent gets only the answer before it, instead of the whole conversation."""
+        super().__init__(participants, output_from, intermediate_output_from, name=name or "Sequential", storage=checkpoint_storage)
         self._storage = checkpoint_storage
         self._only_answers = chain_only_agent_responses
 
-    def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
-        """Show the answers of these agents, or of all, to a person before they go on."""
-        self._review(agents)
-        return self
-
     def build(self) -> Workflow:
-        """The workflow."""
+        """Build the workflow."""
         start = InputToConversation("input-conversation")
         executors = self._executors(context_mode="last_agent" if self._only_answers else None)
-        outputs, intermediates = self._outputs(executors, default=[list(executors)[-1]])
-        builder = WorkflowBuilder(
-            name=self._name,
-            start_executor=start,
-            checkpoint_storage=self._storage,
-            output_from=outputs,
-            intermediate_output_from=intermediates,
-        )
+        builder = self._graph(start, executors, default=[list(executors)[-1]])
         return builder.add_chain([start, *executors.values()]).build()

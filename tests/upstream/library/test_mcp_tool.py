@@ -22,9 +22,9 @@ from gateway.errors import ModelError, ToolFailed, UpstreamError
 from gateway.tools.base import Complete
 from gateway.tools.context import ClientProfile, NoCaller
 from gateway.upstream.library.options import MCPToolOptions
+from tests.architecture.documents import blocks
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, free_port, raw_http, upstream_http, upstream_stdio
-from tests.house.documents import blocks
 
 BARE_SERVER = """
 import json, pathlib, sys
@@ -366,9 +366,9 @@ async def test_every_decision_is_logged_without_content(urls: dict[str, str], ca
             with pytest.raises((ToolFailed, UpstreamError)):
                 await tool.call_tool("ask_model")
     warnings = [r.getMessage() for r in caplog.records if r.levelno == logging.WARNING]
-    assert any("1 message(s), maxTokens 100000" in text for text in warnings)
-    assert any("capped from 100000 to 4096" in text for text in warnings)
-    assert any("refused by sampling.maxRequests" in text for text in warnings)
+    assert any("messages=1 max_tokens=100000" in text for text in warnings)
+    assert any("max_tokens=100000 capped=4096" in text for text in warnings)
+    assert any("rule=sampling.maxRequests" in text for text in warnings)
     assert not any("France" in r.getMessage() or "Paris" in r.getMessage() for r in caplog.records)
 
 
@@ -394,7 +394,7 @@ async def test_with_a_session_of_the_program_sampling_settings_do_not_apply(
             with pytest.raises((ToolFailed, UpstreamError)):
                 await tool.call_tool("ask_model")
         assert (await session.list_tools()).tools  # still the program's, and open
-    assert "sampling settings given here do not apply" in caplog.text
+    assert "these sampling settings do not apply" in caplog.text
     assert client.requests == []
 
 

@@ -1,0 +1,1 @@
+from gateway.agents.remote.a2a import A2AAgent as A2AAgent

@@ -1,0 +1,179 @@
+"""`AgentRuns`: runs the agent of one file for `AgentTool`, which imports this module with its first call."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, cast
+
+from gateway.agents.agent import Agent
+from gateway.agents.agent_setup import AgentSetup, files_of
+from gateway.agents.attachments import read_attachments
+from gateway.agents.compaction_key import KeepSummary, to_strategy
+from gateway.agents.conversations import in_session
+from gateway.agents.features import file_provider, loop_middleware, memory_provider, security_provider
+from gateway.agents.following import RunFollower, follow_run
+from gateway.agents.model_call_recorder import RecordModelCalls
+from gateway.agents.remote.remote_run import run_remote
+from gateway.agents.run_context import AgentMiddleware
+from gateway.agents.run_progress import RunProgress
+from gateway.agents.run_results import to_complete
+from gateway.errors import AgentError
+from gateway.json_types import JsonObject
+from gateway.policy.skill_tools import narrow_tools
+from gateway.sessions.session_context import ContextProvider
+from gateway.tools.base import Complete, Tool, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.wrappers import RenamedTool
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+from gateway.types.responses import AgentResponse
+
+MAX_DEPTH = 5
+"""Maximum depth of agents that call each other; ends circular calls."""
+
+SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_resource", "skill/run_skill_script")
+
+
+
+class AgentRuns:
+    """Runs of one agent."""
+
+    def __init__(self, setup: AgentSetup) -> None:
+        self._agent = setup.definition
+        self._shared = setup.shared
+        self._remote = setup.remote
+        self._conversations = setup.conversations
+        self._context_providers = setup.context_providers
+        self._middleware = setup.middleware
+        self._toolbox = setup.shared.toolbox
+        self._models = setup.shared.models
+        self._skills = setup.shared.skills
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """See `AgentTool.call`."""
+        # An agent's file names tools, not resources. A link in arguments that an agent wrote must not let it read resources.
+        resources = None if ctx.provenance.agent_depth else self._shared.resources
+        attached = await read_attachments(arguments.get("attachments"), resources, ctx)
+        messages = [Message("user", [str(arguments["task"]), *attached])]
+        session_id = str(arguments.get("session_id") or "")
+        options = cast("ChatOptions", {name: arguments[name] for name in self._agent.file.parameters if name in arguments})
+        if not session_id or self._conversations is None:
+            return await self.converse(messages, (), ctx, options)
+        progress, inner = self._inside(ctx)
+        async with self._conversations.hold(self._agent.file, session_id, ctx.principal.id, ctx.durable) as conversation:
+            if (answer := await conversation.resuming(ctx)) is not None:
+                return await in_session(conversation, answer)
+            if self._remote.agent is not None:
+                response = await run_remote(self._remote.agent, messages, ctx, conversation.session)
+                await conversation.history.save_messages(conversation.id, [*messages, *response.messages])
+                return await in_session(conversation, self._to_complete(None, response, ctx))
+            providers = [conversation.history, *self._context_providers]
+            agent = await self._build(inner, providers, progress, conversation.keep_summary)
+            run = partial(agent.run, messages, options=options, session=conversation.session, ctx=inner, observer=progress)
+            return await in_session(conversation, self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx))
+
+    async def converse(
+        self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
+    ) -> ToolOutcome:
+        """See `AgentTool.converse`."""
+        progress, inner = self._inside(ctx)
+        if self._remote.agent is not None:
+            return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx), ctx)
+        agent = await self._build(inner, self._context_providers, progress)
+        run = partial(agent.run, messages, tools=[*tools], options=options or {}, ctx=inner, observer=progress)
+        return self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx)
+
+    def _inside(self, ctx: CallContext) -> tuple[RunProgress, CallContext]:
+        """Return the progress reporter and the call context of a run.
+
+        Raises:
+            AgentError: Agents call each other too deeply.
+        """
+        depth = ctx.provenance.agent_depth
+        if depth >= MAX_DEPTH:
+            raise AgentError(f"Agent {self._agent.file.name!r} was not run: {depth} agents already call each other, which is the limit.")
+        progress = RunProgress(ctx)
+        guards = self._shared.guards
+        guard = guards.guard_of(f"agent/{self._agent.file.name}") if guards is not None else None
+        file = self._agent.file
+        inside = ctx.inside_agent(file.skills, tells_errors=bool(file.loop.include_detailed_errors))
+        return progress, dataclasses.replace(inside, caller=progress, tool_guard=guard)
+
+    def _to_complete(self, model: str | None, response: AgentResponse, ctx: CallContext) -> Complete:
+        hands_back = isinstance(ctx.caller, RunFollower)
+        return to_complete(response, model=model, output=self._agent.file.output, hands_back=hands_back)
+
+    async def _build(
+        self, ctx: CallContext, providers: Sequence[ContextProvider], progress: RunProgress, keep_summary: KeepSummary | None = None
+    ) -> Agent:
+        file = self._agent.file
+        own: list[ContextProvider] = []
+        settings = self._shared.settings
+        if (files := files_of(self._agent, self._shared)) is not None:
+            own.append(await file_provider(*files, self._shared.roots))
+        if file.memory is not None:
+            own.append(memory_provider(file.memory, file.name, self._models, self._shared.conversations))
+        security = file.security or settings.security
+        if security is not None:
+            own.append(security_provider(security))
+        middleware: list[AgentMiddleware] = []
+        if file.loop_until is not None:
+            judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
+            middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
+        tools = await self._tools(ctx.on_behalf_of.scopes)
+        parts = [self._agent.instructions]
+        if file.skills:
+            if self._skills is None:
+                raise AgentError(f"Agent {file.name!r} names skills, but the gateway serves none; set `expose.skills`.")
+            parts.append(self._skills.instructions(file.skills))
+        options = cast("ChatOptions", dict(file.options))
+        if file.output is not None:
+            options["response_format"] = file.output
+        recorded: list[RecordModelCalls] = []
+        if ctx.durable is not None:
+            recorded.append(RecordModelCalls(ctx, ctx.durable, is_remote_agent=self._remote.client is not None))
+        client = self._remote.client or self._models.resolve(file.model, ctx)
+        return Agent(
+            client,
+            "\n\n".join(parts),
+            name=file.name,
+            description=file.description,
+            tools=tools,
+            default_options=options,
+            middleware=[*middleware, *self._middleware, *recorded],
+            function_invocation_configuration={**file.loop.to_limits(), "max_iterations": max(1, file.max_turns - 1)},
+            context_providers=[*providers, *own],
+            compaction_strategy=to_strategy(file.compaction, client, keep_summary),
+        )
+
+    async def _tools(self, scopes: Sequence[str] | None) -> Sequence[Tool]:
+        """Return the tools that the file names and the skill tools, narrowed to the tools that its skills allow if the file says so.
+
+        The description of `load_skill` lists the skills that the file names or, if it names none, those that `scopes` allow.
+        """
+        file = self._agent.file
+        patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
+        if not patterns or file.max_turns == 1:
+            return ()  # the last turn is made without tools
+        tools = [
+            tool.described(scopes, file.skills) if isinstance(tool, RenamedTool) else tool for tool in await self._toolbox.tools(patterns)
+        ]
+        if not file.narrow_to_skills or not file.skills or self._skills is None:
+            return tools
+        always = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
+        kept = always | narrow_tools([tool.definition.name for tool in tools], self._skills.wishes(file.skills))
+        return [tool for tool in tools if tool.definition.name in kept]
+
+
+def model_of(agent: Agent) -> str | None:
+    """Return the model name of the agent's client, if it has one."""
+    return getattr(agent.client, "model", None)
+
+
+async def _reported(run: Callable[..., Any], ctx: CallContext, progress: RunProgress) -> AgentResponse:
+    """Start `run` and return its response. A `RunFollower` receives each update; other callers receive text if they want progress."""
+    if not ctx.wants_progress and not isinstance(ctx.caller, RunFollower):
+        return await run()
+    return await follow_run(run(stream=True), ctx, progress.said)

@@ -1,0 +1,90 @@
+"""`EventStream`: an HTTP response that streams the AG-UI events of a run as server-sent events. Used by `server.agui` and `hosting`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import anyio
+from ag_ui.core import BaseEvent
+from ag_ui.encoder import EventEncoder
+from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
+
+KEEP_ALIVE_SECONDS = 15
+"""Seconds without an event after which a comment is sent: proxies close silent streams, and writing detects a lost client."""
+
+SEND_SECONDS = 30
+"""Seconds after which a client that reads nothing is considered lost."""
+
+
+class EventStream(Response, ABC):
+    """Streams one run; the run is cancelled if the client disconnects."""
+
+    def __init__(self) -> None:
+        super().__init__(media_type="text/event-stream", headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
+        del self.headers["content-length"]
+
+    @abstractmethod
+    async def run(self, channel: Channel) -> None:
+        """Execute the run and send all of its events."""
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the response."""
+        channel = Channel(send)
+        await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+        async with anyio.create_task_group() as tasks:
+
+            async def leave_with_client() -> None:
+                while (await receive())["type"] != "http.disconnect":
+                    pass
+                tasks.cancel_scope.cancel()
+
+            tasks.start_soon(leave_with_client)
+            tasks.start_soon(channel.keep_alive)
+            await self.run(channel)
+            await channel.end()
+            tasks.cancel_scope.cancel()
+
+
+class Channel:
+    """Writes the response body, one write at a time and with a deadline for each."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._lock = anyio.Lock()
+        self._encoder = EventEncoder()
+        self._wrote = anyio.Event()
+
+    async def send(self, events: Sequence[BaseEvent]) -> None:
+        """Write events.
+
+        Raises:
+            TimeoutError: The client does not read.
+        """
+        if events:
+            await self._write("".join(map(self._encoder.encode, events)).encode())
+
+    async def keep_alive(self) -> None:
+        """Write a comment after each interval without an event, until cancelled."""
+        while True:
+            self._wrote = anyio.Event()
+            with anyio.move_on_after(KEEP_ALIVE_SECONDS):
+                await self._wrote.wait()
+                continue
+            await self._write(b": still here\n\n")
+
+    async def end(self) -> None:
+        """Complete the body."""
+        await self._write(b"", more=False)
+
+    async def _write(self, body: bytes, *, more: bool = True) -> None:
+        async with self._lock:
+            with anyio.fail_after(SEND_SECONDS):
+                await self._send({"type": "http.response.body", "body": body, "more_body": more})
+        self._wrote.set()
+
+
+def refusal(status: int, message: str) -> JSONResponse:
+    """Return the response to a request that starts no run."""
+    return JSONResponse({"error": "not_found" if status == 404 else "invalid_request", "message": message}, status)

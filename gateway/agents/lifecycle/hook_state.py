@@ -1,0 +1,149 @@
+"""State and events of hooks: `StateCell` and `TurnState` within a turn, `HookEvents` between hooks and the program."""
+
+from __future__ import annotations
+
+import inspect
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import TypeVar, cast
+
+import anyio
+
+from gateway.errors import AskExpired, AskUnavailable, MiddlewareFailure
+from gateway.json_types import JsonMapping, JsonValue
+
+StateT = TypeVar("StateT")
+
+MAX_OPEN_REQUESTS = 100
+"""Maximum number of requests that wait for a response."""
+
+REQUEST_SECONDS = 3600.0
+"""Default time limit for a response to a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnState:
+    """An immutable snapshot of a turn's state."""
+
+    iteration: int = -1
+    """Number of the current model call, from 0; -1 before the first call."""
+    is_terminated: bool = False
+    termination_reason: str = ""
+    own: Mapping[type, object] = field(default_factory=lambda: MappingProxyType(cast("dict[type, object]", {})))
+    """State of the hooks, by type."""
+
+    def get(self, kind: type[StateT]) -> StateT:
+        """Return the state of this type, or a default instance if none is set."""
+        found = self.own.get(kind)
+        return found if isinstance(found, kind) else kind()
+
+    def having(self, value: object) -> TurnState:
+        """Return a copy with a hook's state set under its type."""
+        return replace(self, own=MappingProxyType({**self.own, type(value): value}))
+
+    def terminated(self, reason: str) -> TurnState:
+        """Return a copy that ends the run with a reason."""
+        return replace(self, is_terminated=True, termination_reason=reason)
+
+
+class StateCell:
+    """Holds the current state of a turn."""
+
+    def __init__(self) -> None:
+        self._value = TurnState()
+
+    @property
+    def value(self) -> TurnState:
+        """The current state."""
+        return self._value
+
+    def get(self, kind: type[StateT]) -> StateT:
+        """Return the hooks' state of this type."""
+        return self._value.get(kind)
+
+    def update(self, change: Callable[[TurnState], TurnState]) -> TurnState:
+        """Replace the state by `change(state)`; if `change` raises, the state stays as it is. Return the new state.
+
+        A state that is `terminated` ends the run before its next model call, with the reason as the answer.
+
+        Raises:
+            MiddlewareFailure: `change` returned another type or another `iteration`, which only the run changes.
+        """
+        value = cast("object", change(self._value))
+        if not isinstance(value, TurnState):
+            raise MiddlewareFailure(f"state.update needs a function that returns a TurnState; it returned {type(value).__name__}.")
+        if value.iteration != self._value.iteration:
+            raise MiddlewareFailure("`iteration` of the state cannot be changed: only the run counts its model calls.")
+        self._value = value
+        return value
+
+    def begin_iteration(self) -> int:
+        """Increase the iteration number and return it. Called by the run, not by hooks."""
+        self._value = replace(self._value, iteration=self._value.iteration + 1)
+        return self._value.iteration
+
+    def set(self, value: object) -> None:
+        """Set a hook's state under its type."""
+        self.update(lambda state: state.having(value))
+
+
+@dataclass(frozen=True, slots=True)
+class HookEvent:
+    """An event that a hook sends to the program."""
+
+    name: str
+    data: JsonMapping = field(default_factory=lambda: cast("JsonMapping", {}))
+    request_id: str | None = None
+    """Set if the hook waits for a response: pass it to `HookEvents.respond`."""
+
+
+EventListener = Callable[[HookEvent], Awaitable[None] | None]
+
+
+class HookEvents:
+    """Sends events from hooks to the program, and responses back. One object can serve many runs."""
+
+    def __init__(self, listener: EventListener | None = None) -> None:
+        """`listener` receives every event. It must not raise and should return quickly."""
+        self._listener = listener
+        self._open: dict[str, tuple[anyio.Event, list[JsonValue]]] = {}
+
+    async def emit(self, event: HookEvent) -> None:
+        """Send an event to the listener; without a listener, do nothing."""
+        if self._listener is not None:
+            done = self._listener(event)
+            if inspect.isawaitable(done):
+                await done
+
+    async def request(self, name: str, data: JsonMapping | None = None, *, timeout_seconds: float = REQUEST_SECONDS) -> JsonValue:
+        """Send a request to the listener and wait for its response.
+
+        Raises:
+            AskUnavailable: The program has no listener, or too many requests are waiting.
+            AskExpired: No response arrived in time.
+        """
+        if self._listener is None or len(self._open) >= MAX_OPEN_REQUESTS:
+            raise AskUnavailable("The run has no event listener, or too many requests are waiting.", capability="events")
+        request_id = secrets.token_hex(8)
+        answered = anyio.Event()
+        box: list[JsonValue] = []
+        self._open[request_id] = (answered, box)
+        try:
+            with anyio.move_on_after(timeout_seconds):
+                await self.emit(HookEvent(name, data or {}, request_id))
+                await answered.wait()
+                return box[0]
+        finally:
+            del self._open[request_id]
+        raise AskExpired(f"Request {name!r} received no response within {timeout_seconds:g} s.")
+
+    def respond(self, request_id: str, answer: JsonValue) -> bool:
+        """Send the response to a request; return false if the request does not wait for one any more."""
+        found = self._open.get(request_id)
+        if found is None or found[1]:
+            return False
+        found[1].append(answer)
+        found[0].set()
+        return True

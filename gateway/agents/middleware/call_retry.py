@@ -1,0 +1,141 @@
+"""Retrying middleware: `ModelRetryMiddleware` for model calls, `ToolRetryMiddleware` for idempotent tools."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator, Sequence
+
+import anyio
+
+from gateway.chat.chat_context import ChatContext
+from gateway.chat.chat_middleware import ChatMiddleware
+from gateway.errors import MiddlewareException, ModelError, PolicyDenied, UserInputRequired
+from gateway.middleware import CallNext
+from gateway.policy.retry_safety import is_idempotent
+from gateway.tools.base import Tool
+from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
+from gateway.tools.schema import ArgumentsRefused
+from gateway.types.responses import ChatResponse, ChatResponseUpdate
+from gateway.types.streams import ResponseStream
+
+
+class _Backoff:
+    """Exponential backoff with random pauses, so that many callers do not retry at the same time."""
+
+    def __init__(self, attempts: int, base_seconds: float, max_seconds: float) -> None:
+        if attempts < 1:
+            raise ValueError("attempts must be at least 1")
+        if base_seconds < 0 or max_seconds < 0:
+            raise ValueError("seconds must not be negative")
+        self.attempts = attempts
+        self._base = base_seconds
+        self._max = max_seconds
+
+    async def pause(self, attempt: int, wanted: float | None = None) -> None:
+        """Wait before attempt `attempt + 1`, at least the seconds that the peer requested, up to the maximum."""
+        longest = min(self._max, self._base * 2 ** (attempt - 1))
+        await anyio.sleep(max(random.uniform(0, longest), min(wanted or 0.0, self._max)))
+
+
+class ModelRetryMiddleware(ChatMiddleware):
+    """Retries model calls that failed temporarily (`ModelError.retryable`).
+
+    A streamed answer is retried only before its first update was yielded. Clients that retry by themselves do so within each attempt.
+    """
+
+    def __init__(self, *, attempts: int = 3, base_seconds: float = 0.5, max_seconds: float = 20.0) -> None:
+        """`attempts` includes the first one. Raises `ValueError` for attempts below 1 or negative seconds."""
+        self._backoff = _Backoff(attempts, base_seconds, max_seconds)
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        """Call the model until it answers or the attempts are used up."""
+        if context.stream:
+            context.result = ResponseStream(self._streamed(context, call_next), ChatResponse.from_updates)
+            return
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                await call_next()
+                return
+            except ModelError as error:
+                await self._pause_or_raise(error, attempt)
+
+    async def _streamed(self, context: ChatContext, call_next: CallNext) -> AsyncGenerator[ChatResponseUpdate, None]:
+        attempt = 0
+        while True:
+            attempt += 1
+            handed_on = False
+            inner: object = None
+            try:
+                await call_next()
+                inner = context.result
+                if isinstance(inner, ChatResponse):
+                    for update in inner.to_updates():
+                        yield update
+                elif inner is not None:
+                    async for update in inner:
+                        handed_on = True
+                        yield update
+                return
+            except ModelError as error:
+                if handed_on:
+                    raise
+                await self._pause_or_raise(error, attempt)
+            finally:
+                if isinstance(inner, ResponseStream):
+                    await inner.aclose()
+
+    async def _pause_or_raise(self, error: ModelError, attempt: int) -> None:
+        if not error.retryable or attempt >= self._backoff.attempts:
+            raise error
+        wanted: object = getattr(error, "retry_after_seconds", None)
+        await self._backoff.pause(attempt, wanted if isinstance(wanted, float) else None)
+
+
+_FINAL = (PolicyDenied, ArgumentsRefused, UserInputRequired, MiddlewareException)
+"""Errors that another attempt cannot change."""
+
+
+class ToolRetryMiddleware(FunctionMiddleware):
+    """Retries calls that raised an exception, for tools that may be called more than once.
+
+    These are the tools that are named, and with `trust_annotations` tools with a `readOnlyHint` or `idempotentHint`. Refusals by policy
+    and error results are not retried: the model reacts to them.
+    """
+
+    def __init__(
+        self,
+        tools: Sequence[str] = (),
+        *,
+        trust_annotations: bool = False,
+        attempts: int = 3,
+        base_seconds: float = 0.5,
+        max_seconds: float = 20.0,
+    ) -> None:
+        """`tools` are globs over tool names. Raises `ValueError` for attempts below 1 or negative seconds."""
+        self._tools = tuple(tools)
+        self._trust_annotations = trust_annotations
+        self._backoff = _Backoff(attempts, base_seconds, max_seconds)
+
+    async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
+        """Execute the call; retry it if the tool may be called again."""
+        attempt = 0
+        may_repeat = covers(self._tools, context.function, trust_annotations=self._trust_annotations)
+        while True:
+            attempt += 1
+            try:
+                await call_next()
+                return
+            except _FINAL:
+                raise
+            except Exception:  # any exception of the tool; the last one is raised
+                if not may_repeat or attempt >= self._backoff.attempts:
+                    raise
+            await self._backoff.pause(attempt)
+
+
+def covers(globs: Sequence[str], tool: Tool, *, trust_annotations: bool) -> bool:
+    """Return whether a tool is named, or with `trust_annotations` declares that another call changes nothing more."""
+    definition = tool.definition
+    return is_idempotent(definition.name, definition.annotations, idempotent=globs, trust_annotations=trust_annotations)

@@ -1,0 +1,45 @@
+"""`RecordModelCalls`: records an agent's model calls in a durable task, so that a completed call is not paid for twice."""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gateway.chat.chat_context import ChatContext
+from gateway.chat.chat_middleware import ChatMiddleware
+from gateway.json_types import JsonObject
+from gateway.middleware import CallNext
+from gateway.tools.context import CallContext, DurablePort
+from gateway.types.responses import ChatResponse
+from gateway.types.streams import ResponseStream
+
+
+class RecordModelCalls(ChatMiddleware):
+    """Chat middleware that records each model call; the outermost, so that other middleware runs once per call."""
+
+    def __init__(self, ctx: CallContext, durable: DurablePort, *, is_remote_agent: bool = False) -> None:
+        """`ctx` is the call that the run serves, `durable` its port.
+
+        `is_remote_agent` tells that a remote agent takes the model's place; its runs may have effects and are not repeated unasked.
+        """
+        self._ctx = ctx
+        self._durable = durable
+        self._name = "remote agent" if is_remote_agent else "model"
+        self._repeatable = not is_remote_agent
+
+    async def process(self, context: ChatContext, call_next: CallNext) -> None:
+        """Call the model, or return its recorded answer."""
+        step = await self._durable.begin(self._name, repeatable=self._repeatable, ctx=self._ctx)
+        if step.is_done:
+            recorded = step.value
+            context.result = ChatResponse.from_dict(cast("JsonObject", recorded)) if recorded is not None else ChatResponse([])
+            return
+
+        async def record(response: ChatResponse) -> None:
+            await step.finish(response.to_dict())
+
+        await call_next()
+        result = context.result
+        if isinstance(result, ResponseStream):
+            context.result = result.with_result_hook(record)  # records the response once the stream has been read
+        elif result is not None:
+            await record(result)

@@ -1,0 +1,352 @@
+"""`MemoryContextProvider`: an agent's facts by topic, across all sessions of an owner. Its names and tools are agent-framework's.
+
+Before a run it adds an index of the topics and the topics that the input names. After a run a model extracts facts worth keeping, and at
+intervals consolidates topics; failures there lose memories, not the answer. Whole conversations are stored too, and `recent_turns` of
+them are loaded. `SemanticMemoryProvider` recalls by meaning instead and calls no chat model.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import anyio
+import anyio.to_thread
+
+from gateway.agents.providers.memory_model import Consolidated, consolidated, extracted
+from gateway.agents.providers.memory_records import INDEX_LINE_CHARS, MemoryIndexEntry, MemoryTopicRecord, one_line, timestamp
+from gateway.agents.providers.memory_store import MemoryStore
+from gateway.agents.providers.memory_tools import memory_tools
+from gateway.chat.chat_context import SupportsChatGetResponse
+from gateway.errors import GatewayError
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.sessions.file_history import FileHistoryProvider
+from gateway.sessions.history import HistoryProvider
+from gateway.sessions.message_groups import groups_of
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import PRINCIPAL_KEY, SessionContext
+from gateway.types.messages import Message
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_MEMORY_SOURCE_ID = "memory"
+
+MAX_LOADED_CHARS = 20_000
+"""Maximum characters of a topic that are added to a run; tools read the rest."""
+
+MAX_SESSION_IDS = 200
+"""Maximum session ids stored per topic, and between two consolidations."""
+
+CONTEXT_PROMPT = "## Memory\nYour notes from earlier conversations. Use them where they matter; they may be out of date."
+
+INSTRUCTIONS = """\
+## Memory
+
+You have a memory that outlives this conversation: topics with facts. MEMORY.md lists the topics; only topics that the input names are
+loaded.
+- Keep what will matter later (facts, preferences, decisions) with `write_memory`; leave out what only this task needs.
+- Before you rely on or correct a topic that is not loaded, read it with `read_memory_topic`; `list_memory_topics` lists all topics.
+- `search_memory_transcripts` searches the text of earlier conversations. Use `delete_memory_topic` and `consolidate_memories` only if
+  the user asks for it."""
+
+_WORD = re.compile(r"[^\W_][\w-]+")
+
+
+class MemoryContextProvider(HistoryProvider):
+    """A memory by topic, and a history. An agent without another history needs `recent_turns` to receive the last messages."""
+
+    def __init__(
+        self,
+        recent_turns: int = 0,
+        load_tool_turns: bool = True,
+        *,
+        store: MemoryStore,
+        source_id: str = DEFAULT_MEMORY_SOURCE_ID,
+        context_prompt: str | None = None,
+        index_line_limit: int = 200,
+        index_line_length: int = INDEX_LINE_CHARS,
+        selection_limit: int = 3,
+        max_extractions: int = 5,
+        consolidation_interval: timedelta = timedelta(hours=24),
+        consolidation_min_sessions: int = 5,
+        extraction_prompt: str | None = None,
+        consolidation_prompt: str | None = None,
+        consolidation_client: SupportsChatGetResponse | None = None,
+        history_message_filter: Callable[[Message], Message | None] | None = None,
+        history_dumps: Callable[[JsonValue], str | bytes] | None = None,
+        history_loads: Callable[[str | bytes], JsonValue] | None = None,
+    ) -> None:
+        """`max_extractions=0` turns off extraction. `load_tool_turns` keeps tool calls in the turns that are loaded.
+
+        Topics are consolidated once `consolidation_interval` has passed and `consolidation_min_sessions` sessions have run.
+        `history_message_filter` changes messages before they are stored, or drops a message by returning `None`.
+
+        Raises:
+            ValueError: A number is too small.
+        """
+        super().__init__(source_id)
+        positive = {
+            "index_line_limit": index_line_limit,
+            "index_line_length": index_line_length,
+            "consolidation_min_sessions": consolidation_min_sessions,
+        }
+        optional = {"selection_limit": selection_limit, "recent_turns": recent_turns, "max_extractions": max_extractions}
+        for minimum, values in ((1, positive), (0, optional)):
+            if low := [name for name, value in values.items() if value < minimum]:
+                raise ValueError(f"{low[0]} must be at least {minimum}.")
+        self.store = store
+        self.context_prompt = context_prompt or CONTEXT_PROMPT
+        self.index_line_limit = index_line_limit
+        self.index_line_length = index_line_length
+        self.selection_limit = selection_limit
+        self.recent_turns = recent_turns
+        self.load_tool_turns = load_tool_turns
+        self.max_extractions = max_extractions
+        self.consolidation_interval = consolidation_interval
+        self.consolidation_min_sessions = consolidation_min_sessions
+        self.extraction_prompt = extraction_prompt
+        self.consolidation_prompt = consolidation_prompt
+        self.consolidation_client = consolidation_client
+        self.history_message_filter = history_message_filter
+        self.history_dumps = history_dumps
+        self.history_loads = history_loads
+        self._lock = anyio.Lock()
+
+    @property
+    def replays(self) -> bool:
+        """Whether earlier messages are loaded, which needs `recent_turns`."""
+        return self.load_messages and self.recent_turns > 0
+
+    @property
+    def written_folders(self) -> Sequence[Path]:
+        """The store's folder, if it has one."""
+        return () if self.store.folder is None else (self.store.folder,)
+
+    # -- the conversation --------------------------------------------------------------------------------------
+
+    async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
+        """Return the session's messages; an empty list without `state`, which names the owner. Raises `StorageError`."""
+        return [] if state is None else await self._history(session_id, state).get_messages(session_id)
+
+    async def save_messages(
+        self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
+    ) -> None:
+        """Append messages, after the filter. Raises `StorageError`."""
+        kept = list(messages)
+        if self.history_message_filter is not None:
+            kept = [filtered for message in messages if (filtered := self.history_message_filter(message)) is not None]
+        if state is not None and kept:
+            await self._history(session_id, state).save_messages(session_id, kept)
+
+    def _history(self, session_id: str | None, state: JsonObject) -> FileHistoryProvider:
+        session = AgentSession(session_id=session_id)
+        self.store.import_provider_state(session, state=state)
+        folder = self.store.get_transcripts_directory(session, source_id=self.source_id)
+        return FileHistoryProvider(folder, source_id=self.source_id, dumps=self.history_dumps, loads=self.history_loads)
+
+    # -- around a run ------------------------------------------------------------------------------------------
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Add tools, instructions, recent turns and memories to the run."""
+        self._bind(session, context, state)
+        context.extend_instructions(self.source_id, [INSTRUCTIONS])
+        context.extend_tools(self.source_id, memory_tools(self, agent, session))
+        if self.recent_turns:
+            messages = await self.get_messages(context.session_id, state=state)
+            context.extend_messages(self.source_id, _last_turns(messages, self.recent_turns, self.load_tool_turns))
+        try:
+            text = await self._shown(session, context)
+        except GatewayError as error:
+            logger.warning("memories not loaded source=%s error=%s", self.source_id, error)
+            return
+        context.extend_messages(self.source_id, [Message("user", [text])])
+
+    async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Store the conversation, then extract and consolidate. Raises `StorageError` only if the conversation cannot be stored."""
+        self._bind(session, context, state)
+        await super().after_run(agent=agent, session=session, context=context, state=state)
+        try:
+            await self._note_session(session)
+            if self.max_extractions:
+                said = [*context.input_messages, *(context.response.messages if context.response is not None else [])]
+                for item in (await extracted(_client_of(agent), said, self.extraction_prompt))[: self.max_extractions]:
+                    await self.remember(session, item.topic, item.memory)
+            await self.consolidate(agent, session, force=False)
+        except GatewayError as error:
+            logger.warning("memories not updated source=%s error=%s", self.source_id, error)
+
+    def _bind(self, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        self.store.bind(session, str(context.metadata.get(PRINCIPAL_KEY) or "local"))
+        state.clear()
+        state.update(self.store.export_provider_state(session))
+
+    async def _shown(self, session: AgentSession, context: SessionContext) -> str:
+        """Return the index and the topics that the input names, as text."""
+        entries, index = await self._with_store(session, self._index)
+        words = _words(" ".join(message.text for message in context.input_messages))
+        scored = [(len(words & _words(f"{entry.topic} {entry.summary}")), entry) for entry in entries]
+        scored.sort(key=lambda item: (-item[0], item[1].topic.lower()))
+        chosen = [entry.slug for score, entry in scored[: self.selection_limit] if score]
+        topics = [await self.topic(session, slug) for slug in chosen]
+        loaded = [f"### topics/{one.slug}.md\n{_cut(one.to_markdown())}" for one in topics if one is not None]
+        return "\n\n".join([f"{self.context_prompt}\n\n### MEMORY.md\n{index}", *loaded])
+
+    # -- what the tools do -------------------------------------------------------------------------------------
+
+    async def index(self, session: AgentSession) -> list[MemoryIndexEntry]:
+        """Return the index of topics. Raises `StorageError`."""
+        return (await self._with_store(session, self._index))[0]
+
+    async def topic(self, session: AgentSession, topic: str) -> MemoryTopicRecord | None:
+        """Return a topic by name or slug, or `None`. Raises `StorageError`."""
+        try:
+            get = partial(self.store.get_topic, session, source_id=self.source_id, topic=one_line(topic, "topic"))
+            return await anyio.to_thread.run_sync(get)
+        except FileNotFoundError:
+            return None
+
+    async def remember(self, session: AgentSession, topic: str, memory: str) -> MemoryTopicRecord:
+        """Add a fact to a topic, which is created if needed. Raises `ValueError` for an empty text, `StorageError`."""
+        name, fact = one_line(topic, "topic"), one_line(memory, "memory")
+
+        def add() -> MemoryTopicRecord:
+            try:
+                known = self.store.get_topic(session, source_id=self.source_id, topic=name)
+            except FileNotFoundError:
+                known = MemoryTopicRecord(topic=name, summary=fact, memories=[], updated_at=timestamp())
+            ids = [*(one for one in known.session_ids if one != session.session_id), session.session_id][-MAX_SESSION_IDS:]
+            record = copy.copy(known)
+            facts = [*known.memories, *([] if fact.casefold() in {one.casefold() for one in known.memories} else [fact])]
+            record.memories, record.updated_at, record.session_ids = facts, timestamp(), ids
+            self.store.write_topic(session, record, source_id=self.source_id)
+            self._index(session)
+            return record
+
+        return await self._with_store(session, lambda _: add())
+
+    async def forget(self, session: AgentSession, topic: str) -> bool:
+        """Delete a topic; return false if there is no such topic. Raises `StorageError`."""
+
+        def delete(_: AgentSession) -> bool:
+            try:
+                self.store.delete_topic(session, source_id=self.source_id, topic=one_line(topic, "topic"))
+            except FileNotFoundError:
+                return False
+            self._index(session)
+            return True
+
+        return await self._with_store(session, delete)
+
+    async def consolidate(self, agent: SupportsAgentRun, session: AgentSession, *, force: bool) -> int:
+        """Have the model shorten the topics if that is due or forced. Return the number of changed topics. Raises `StorageError`."""
+        listed: list[MemoryTopicRecord] | None = await self._with_store(session, partial(self._due, force=force))
+        if listed is None:
+            return 0
+        client = self.consolidation_client or _client_of(agent)
+        count = 0
+        for record in listed:
+            answer = await consolidated(client, record, self.consolidation_prompt)
+            if answer is not None:
+                count += await self._with_store(session, partial(self._put, before=record, answer=answer))
+        if count or not listed:
+            await self._with_store(session, self._settle)
+        return count
+
+    # -- steps, in worker threads and under the lock -----------------------------------------------------------
+
+    @asynccontextmanager
+    async def _changing(self, session: AgentSession) -> AsyncGenerator[None]:
+        async with self._lock, self.store.lock(session, source_id=self.source_id):
+            yield
+
+    async def _with_store(self, session: AgentSession, work: Callable[[AgentSession], Any]) -> Any:
+        async with self._changing(session):
+            return await anyio.to_thread.run_sync(work, session)
+
+    def _index(self, session: AgentSession) -> tuple[list[MemoryIndexEntry], str]:
+        limits = {"line_limit": self.index_line_limit, "line_length": self.index_line_length}
+        entries = self.store.rebuild_index(session, source_id=self.source_id, **limits)
+        return entries, self.store.get_index_text(session, source_id=self.source_id, index_entries=entries, **limits)
+
+    async def _note_session(self, session: AgentSession) -> None:
+        def note(_: AgentSession) -> None:
+            state = self.store.read_state(session, source_id=self.source_id)
+            ids = cast("list[str]", state["sessions_since_consolidation"])
+            if session.session_id not in ids:
+                state["sessions_since_consolidation"] = [*ids, session.session_id][-MAX_SESSION_IDS:]
+                self.store.write_state(session, state, source_id=self.source_id)
+
+        await self._with_store(session, note)
+
+
+    def _due(self, session: AgentSession, *, force: bool) -> list[MemoryTopicRecord] | None:
+        state = self.store.read_state(session, source_id=self.source_id)
+        is_time = force or (
+            len(cast("list[str]", state["sessions_since_consolidation"])) >= self.consolidation_min_sessions
+            and _is_over(state["last_consolidated_at"], self.consolidation_interval)
+        )
+        return self.store.list_topics(session, source_id=self.source_id) if is_time else None
+
+    def _put(self, session: AgentSession, *, before: MemoryTopicRecord, answer: Consolidated) -> int:
+        """Replace the facts that the model received. Facts added meanwhile stay, and a topic deleted meanwhile stays deleted."""
+        try:
+            now = self.store.get_topic(session, source_id=self.source_id, topic=before.slug)
+        except FileNotFoundError:
+            return 0
+        seen = {memory.casefold() for memory in before.memories}
+        facts = [*answer.memories, *(memory for memory in now.memories if memory.casefold() not in seen)]
+        record = MemoryTopicRecord(
+            topic=now.topic, summary=answer.summary, memories=facts, updated_at=timestamp(), session_ids=now.session_ids
+        )
+        record.slug = now.slug
+        self.store.write_topic(session, record, source_id=self.source_id)
+        return 1
+
+    def _settle(self, session: AgentSession) -> None:
+        state: JsonMapping = {
+            **self.store.read_state(session, source_id=self.source_id),
+            "last_consolidated_at": timestamp(),
+            "sessions_since_consolidation": [],
+        }
+        self.store.write_state(session, state, source_id=self.source_id)
+        self._index(session)
+
+
+def _client_of(agent: SupportsAgentRun) -> SupportsChatGetResponse | None:
+    client = getattr(agent, "client", None)
+    return cast("SupportsChatGetResponse", client) if callable(getattr(client, "get_response", None)) else None
+
+
+def _is_over(since: JsonValue, interval: timedelta) -> bool:
+    try:
+        moment = datetime.fromisoformat(str(since))
+    except ValueError:
+        return True
+    return datetime.now(UTC) - (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)) >= interval
+
+
+def _words(text: str) -> set[str]:
+    return {word.lower() for word in _WORD.findall(text)}
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= MAX_LOADED_CHARS else f"{text[:MAX_LOADED_CHARS]}\n[cut; read_memory_topic gives all of it]"
+
+
+def _last_turns(messages: Sequence[Message], count: int, with_tools: bool) -> list[Message]:
+    """Return the messages from the `count`-last user message on, with all tool calls or none."""
+    marked = [copy.copy(message) for message in messages]
+    for message in marked:
+        message.additional_properties = dict(message.additional_properties)
+    groups = groups_of(marked)
+    starts = [group.start for group in groups if group.kind == "user"]
+    first = starts[max(0, len(starts) - count)] if starts else 0
+    kept = {id(m) for g in groups if g.start >= first and (with_tools or g.kind != "tool_call") for m in g.messages}
+    return [message for message, mark in zip(messages, marked, strict=True) if id(mark) in kept]

@@ -1,0 +1,207 @@
+"""`FoundryAgentProvider`: creates and finds agents of a Foundry project, which run as agents in this process.
+
+The project stores the agent's model, instructions and tool definitions; a run sends the agent's name and the messages. Functions
+execute in this process: the caller passes the functions that the agent was created with. All agents of a provider share its connections.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+from gateway.agents.agent import Agent
+from gateway.chat.chat_client import BaseChatClient
+from gateway.chat.foundry_client import API_PATH, FoundryChatClient
+from gateway.chat.openai_endpoint import Credential, Key
+from gateway.chat.responses_client import OpenAIChatClient
+from gateway.chat.responses_request import to_request
+from gateway.errors import ChatClientInvalidResponseException
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.given import normalize_tools, tell_apart
+from gateway.types.messages import Message
+from gateway.types.options import ChatOptions
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+API_VERSION = "v1"
+"""API version of the project's agents; paths below `API_PATH` take none."""
+
+_KEPT_THERE = ("model", "instructions", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "reasoning", "text")
+"""Request keys that the agent's definition sets; the project rejects them in a request."""
+
+
+@dataclass(frozen=True, slots=True)
+class AgentReference:
+    """An agent of a project: `name`, and `version` unless it is the newest."""
+
+    name: str
+    version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """Parts of an agent that the project does not store."""
+
+    tools: Any
+    middleware: Any
+    context_providers: Sequence[Any] | None
+
+
+class FoundryAgentProvider:
+    """Creates and finds a project's agents. It owns the connections: `aclose` it after its agents."""
+
+    def __init__(
+        self,
+        *,
+        project_endpoint: str | None = None,
+        credential: Credential | None = None,
+        api_key: Key | None = None,
+        model: str | None = None,
+        async_client: AsyncOpenAI | None = None,
+        env_file_path: str | None = None,
+    ) -> None:
+        """The arguments are those of `FoundryChatClient`; `model` is the default of agents that are created.
+
+        Raises:
+            SettingNotFoundError: The endpoint or the credentials are missing; the text names the setting.
+        """
+        self._default_model = model
+        self._client: FoundryChatClient[ChatOptions] = FoundryChatClient(
+            project_endpoint=project_endpoint,
+            model=model or "of the agent",
+            credential=credential,
+            api_key=api_key,
+            async_client=async_client,
+            env_file_path=env_file_path,
+        )
+
+    async def create_agent(
+        self,
+        name: str,
+        *,
+        model: str | None = None,
+        instructions: str | None = None,
+        description: str | None = None,
+        tools: Any = None,
+        options: JsonMapping | None = None,
+        middleware: Any = None,
+        context_providers: Sequence[Any] | None = None,
+    ) -> Agent:
+        """Create an agent, or a new version of it, in the project, and return it as an `Agent`.
+
+        `options` are further keys of its definition (`temperature`, `text`, …); `middleware` and `context_providers` go to `Agent`.
+
+        Raises:
+            ModelError: The project rejected the request.
+            ValueError: No model is given, and the provider has no default.
+        """
+        chosen = model or self._default_model
+        if not chosen:
+            raise ValueError(f"Agent {name!r} needs a model: pass model= here or to the provider.")
+        ours, hosted = await tell_apart(normalize_tools(tools))
+        offered = to_request([Message("user", [""])], {"tools": [*ours, *hosted]}).get("tools")
+        definition: JsonObject = {"kind": "prompt", "model": chosen, **(options or {})}
+        definition |= {key: value for key, value in (("instructions", instructions), ("tools", offered)) if value}
+        body: JsonObject = {"definition": definition, **({"description": description} if description else {})}
+        made = await self._ask(name, f"{self._agents(name)}/versions", body)
+        return self._agent({"description": description, **_version(name, made)}, _Own(tools, middleware, context_providers))
+
+    async def get_agent(
+        self,
+        name: str,
+        *,
+        version: str | None = None,
+        tools: Any = None,
+        middleware: Any = None,
+        context_providers: Sequence[Any] | None = None,
+    ) -> Agent:
+        """Return an agent of the project. `tools` are the functions that it was created with; the last two arguments go to `Agent`.
+
+        Raises:
+            ModelError: The project has no such agent.
+            ValueError: The agent has a function that is not in `tools`.
+        """
+        path = self._agents(name) + (f"/versions/{quote(version, safe='')}" if version else "")
+        found = _version(name, await self._ask(name, path, None))
+        definition = cast("JsonObject", found.get("definition") or {})
+        there = cast("list[JsonObject]", definition.get("tools") or [])
+        wanted = {str(tool.get("name")) for tool in there if tool.get("type") == "function"}
+        here, _ = await tell_apart(normalize_tools(tools))
+        if missing := sorted(wanted - {tool.definition.name for tool in here}):
+            raise ValueError(f"Agent {name!r} has the functions {', '.join(map(repr, missing))}: pass them as tools=, they run here.")
+        return self._agent(found, _Own(tools, middleware, context_providers))
+
+    def as_agent(
+        self,
+        reference: AgentReference | JsonMapping | str,
+        *,
+        tools: Any = None,
+        middleware: Any = None,
+        context_providers: Sequence[Any] | None = None,
+    ) -> Agent:
+        """Return the agent for a name, an `AgentReference`, or the project's own object, without a request."""
+        known: JsonObject
+        if isinstance(reference, Mapping):
+            known = _version(str(reference.get("name")), dict(reference))
+        else:
+            found = AgentReference(reference) if isinstance(reference, str) else reference
+            known = {"name": found.name, "version": found.version}
+        return self._agent(known, _Own(tools, middleware, context_providers))
+
+    async def aclose(self) -> None:
+        """Close the connections; the agents stay in the project."""
+        await self._client.aclose()
+
+    def _agents(self, name: str) -> str:
+        return f"{self._client.service_url().rstrip('/').removesuffix(API_PATH)}/agents/{quote(name, safe='')}"
+
+    async def _ask(self, name: str, path: str, body: JsonObject | None) -> JsonObject:
+        return await self._client.connection.answer(name, f"{path}?api-version={API_VERSION}", body, subject=f"agent {name!r}")
+
+    def _agent(self, known: JsonObject, own: _Own) -> Agent:
+        reference = AgentReference(str(known["name"]), cast("str | None", known.get("version")))
+        return Agent(
+            FoundryAgentClient(self._client, reference),
+            name=reference.name,
+            description=cast("str | None", known.get("description")),
+            tools=own.tools,
+            middleware=own.middleware,
+            context_providers=own.context_providers,
+        )
+
+
+class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
+    """A chat client of the Responses API that names an agent of the project."""
+
+    OTEL_PROVIDER_NAME = "azure.ai.foundry"
+
+    def __init__(self, owner: FoundryChatClient[Any], reference: AgentReference) -> None:
+        BaseChatClient.__init__(self, reference.name)  # not super(): the connection belongs to the owner
+        self.connection = owner.connection
+        self.instruction_role = None
+        self.reference = reference
+
+    def _request(self, messages: Sequence[Message], options: ChatOptions, model: str) -> JsonObject:
+        """Return the request without the keys that the agent's definition sets."""
+        sent = super()._request(messages, options, model)
+        named = {"type": "agent_reference", "name": self.reference.name}
+        if self.reference.version:
+            named["version"] = self.reference.version
+        return {"agent_reference": named, **{key: value for key, value in sent.items() if key not in _KEPT_THERE}}
+
+
+
+def _version(name: str, found: JsonObject) -> JsonObject:
+    """Return the version of an agent in a project's response, which is a version or an agent with its newest version.
+
+    Raises:
+        ChatClientInvalidResponseException: The response is neither.
+    """
+    newest = cast("JsonObject", found.get("versions") or {}).get("latest")
+    version = cast("JsonObject", newest) if isinstance(newest, dict) else found
+    if not isinstance(version.get("name", name), str) or not (version.get("version") or version.get("name")):
+        raise ChatClientInvalidResponseException(f"The project's response does not describe agent {name!r}.")
+    return {"name": name, **version}

@@ -1,0 +1,102 @@
+"""`run_remote`: runs a remote A2A agent for a call, and sends its questions to the caller's client as requests for input.
+
+In a durable task each message to the agent is a recorded step. A message that was sent when the process died is not resent: its remote
+task is continued, or if none had been opened, a person decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+from gateway.agents.following import follow_run
+from gateway.errors import AgentError, AskUnavailable
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.approval_policy import MAX_SHOWN_NAME
+from gateway.policy.framing import frame, shown
+from gateway.sessions.session import AgentSession
+from gateway.tools.context import CallContext
+from gateway.types.messages import Message
+from gateway.types.responses import AgentResponse, ContinuationToken
+
+if TYPE_CHECKING:
+    from gateway.agents.remote.a2a import A2AAgent
+    from gateway.chat.agui_client import AGUIChatClient
+
+MAX_QUESTIONS = 20
+"""Maximum number of questions of a remote agent in one run."""
+
+
+@dataclass(frozen=True, slots=True)
+class Remote:
+    """Connection to an agent that runs elsewhere; at most one of the two is set, and neither for an agent that runs here."""
+
+    agent: A2AAgent | None = None
+    client: AGUIChatClient | None = None
+    """A remote AG-UI agent, which is used as a chat client."""
+
+
+async def run_remote(
+    agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, session: AgentSession | None = None
+) -> AgentResponse:
+    """Run a remote agent until it answers. A `session` keeps the id of the remote conversation.
+
+    Raises:
+        AgentError: The agent cannot be used, failed, or asked a question that nobody answered.
+    """
+    session = session or agent.create_session()
+    for _ in range(MAX_QUESTIONS):
+        response = await _turn(agent, messages, ctx, session)
+        if not response.user_input_requests:
+            return response
+        question = "\n".join(content.text or "" for content in response.user_input_requests)
+        messages = [Message("user", [await _answer(agent.name or "", question, ctx)])]
+    raise AgentError(f"The remote agent {agent.name!r} was stopped, because it asked more than {MAX_QUESTIONS} questions.")
+
+
+async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, session: AgentSession) -> AgentResponse:
+    durable = ctx.durable
+    if durable is None:
+        return await follow_run(agent.run(messages, stream=True, session=session), ctx)
+
+    def opened(key: str) -> JsonObject | None:
+        return cast("JsonObject | None", durable.kept(key.rpartition("/")[2]))
+
+    async def work(key: str) -> JsonValue:
+        name = key.rpartition("/")[2]
+
+        async def note(token: ContinuationToken) -> None:
+            await durable.keep(name, dict(token))
+
+        stream = agent.run_noted(messages, session, note, durable.goes_on, continuation_token=opened(key))
+        response = await follow_run(stream, ctx)
+        return {"response": response.to_dict(), "state": dict(session.state)}
+
+    done = cast("JsonObject", await durable.step("remote agent", work, repeatable=lambda key: opened(key) is not None, ctx=ctx))
+    session.state.update(done["state"])
+    return AgentResponse.from_dict(done["response"])
+
+
+async def _answer(name: str, question: str, ctx: CallContext) -> str:
+    """Send a remote agent's question to the client and return the answer. The question is checked like a server's form.
+
+    Raises:
+        AgentError: The question requests a secret, the client cannot answer, or the person did not answer.
+    """
+    schema: JsonObject = {"type": "object", "properties": {"answer": {"type": "string"}}, "required": ["answer"]}
+    asked: JsonObject = {"message": question, "requestedSchema": schema}
+    from gateway.policy.form_judging import judge_form  # imported on first use, because compiling its word lists takes 0.1 s
+
+    problem = judge_form(asked)
+    if problem is not None:
+        raise AgentError(f"The question of the remote agent {name!r} was rejected by {problem.rule}: {problem.reason}")
+    framed = frame(f"The remote agent {shown(name, MAX_SHOWN_NAME)!r} asks:", question)
+    try:
+        answer = await ctx.ask({"method": "elicitation/create", "params": {**asked, "message": framed}}, ctx.question("remote agent"))
+    except AskUnavailable:
+        raise AgentError(f"The remote agent {name!r} asks: {question} Your client cannot answer; call again with the answer.") from None
+    if answer.get("action") != "accept":
+        raise AgentError(f"The question of the remote agent {name!r} was not answered: {question}")
+    content = cast("JsonObject", answer.get("content") or {})
+    return str(content.get("answer") or "")

@@ -1,0 +1,130 @@
+"""Factories for the updates of the run loop: `AgentUpdates` for an agent, `ChatUpdates` for a chat client without an agent."""
+
+from __future__ import annotations
+
+import copy
+import re
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from gateway.json_types import JsonObject
+from gateway.types.content import Content
+from gateway.types.messages import Role
+from gateway.types.responses import AgentResponseUpdate, ChatResponse, ChatResponseUpdate
+
+PartT = TypeVar("PartT")
+PartT_co = TypeVar("PartT_co", covariant=True)
+
+
+class Updates(Protocol[PartT_co]):
+    """Creates the updates of one run."""
+
+    @property
+    def response_id(self) -> str:
+        """The run's own id, the prefix of its message ids."""
+        ...
+
+    def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> PartT_co:
+        """Return an update of message `message_id` for a part of a model's answer, with `contents` as its contents."""
+        ...
+
+    def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:
+        """Return an update for contents that the loop created, such as tool results."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ReplacedAnswer:
+    """A model's answer that middleware changed after its updates had been emitted; the response contains this answer instead."""
+
+    start: int
+    end: int
+    """The range of the run's updates that the answer replaces."""
+    message_id: str
+    answer: ChatResponse
+
+
+def with_replaced(updates: Sequence[PartT], replaced: Sequence[ReplacedAnswer], factory: Updates[PartT]) -> list[PartT]:
+    """Return a run's updates with the changed answers in place of the emitted ones."""
+    result = list(updates)
+    for one in reversed(replaced):
+        parts = enumerate(one.answer.to_updates())
+        result[one.start : one.end] = [
+            factory.of_model(part, part.contents, f"{one.message_id}-{part.message_id or number}") for number, part in parts
+        ]
+    return result
+
+
+_RUN_ID = re.compile(r"run-[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?=-)")
+
+
+def new_run_id() -> str:
+    """Return a new id for an agent's run."""
+    return f"run-{uuid.uuid4()}"
+
+
+def answer_of(update: AgentResponseUpdate) -> str | None:
+    """Return the id that all updates of one answer share: the id of the agent's run, or the response id of another agent.
+
+    A run makes several model calls, and each has its own response id from the provider, so a response id does not identify a run.
+    """
+    run = _RUN_ID.match(update.message_id or "")
+    return update.response_id if run is None else run[0]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentUpdates:
+    """Creates the updates of an agent's run."""
+
+    response_id: str
+    agent_name: str | None
+    agent_id: str | None
+    hides_response_id: bool = False
+    """Omit the provider's response id: histories that store each model call continue the conversation, not a response."""
+
+    def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
+        """Return the part as the agent's update; the response id stays the provider's."""
+        return AgentResponseUpdate(
+            contents,
+            part.role or "assistant",
+            part.author_name or self.agent_name,
+            message_id,
+            None if self.hides_response_id else part.response_id,
+            part.finish_reason,
+            self.agent_id,
+            part.created_at,
+            part.continuation_token,
+            part.additional_properties,
+            part,
+        )
+
+    def own(
+        self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None
+    ) -> AgentResponseUpdate:
+        """Return an update with the agent's name as author, unless it carries tool results."""
+        author = None if role == "tool" else self.agent_name
+        return AgentResponseUpdate(
+            contents, role, author, message_id, agent_id=self.agent_id, additional_properties=additional_properties
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ChatUpdates:
+    """Creates the updates of a chat client's answer; response and conversation ids stay the provider's."""
+
+    response_id: str
+
+    def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> ChatResponseUpdate:
+        """Return a copy of the part in the run's message `message_id`."""
+        update = copy.copy(part)  # a client may send the same objects again
+        update.contents = contents
+        update.message_id = message_id
+        return update
+
+    def own(
+        self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None
+    ) -> ChatResponseUpdate:
+        """Return an update for contents that no model call produced."""
+        return ChatResponseUpdate(contents, role, message_id=message_id, additional_properties=additional_properties)

@@ -1,0 +1,1 @@
+from gateway.app.gateway import Gateway as Gateway

@@ -1,0 +1,35 @@
+"""Selects the events that the audit log keeps. Used by `Gateway`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from gateway.storage.record_types import AuditEntry
+from gateway.storage.records import Records
+from gateway.telemetry.gateway_events import Event, EventStream
+
+AUDITED = frozenset(
+    {
+        "ask.judged",
+        "approval.waiting",
+        "approval.decided",
+        "approval.rule",
+        "call.audited",
+        "call.refused",
+        "command.accepted",
+        "command.held",
+        "read.refused",
+        "script.refused",
+        "script.finished",
+    }
+)
+"""Kinds of events that the audit log keeps: decisions, and calls with side effects."""
+
+
+def audit(events: EventStream, records: Records) -> Callable[[], None]:
+    """Record audited events from now on; return the function that stops."""
+
+    def note(event: Event) -> None:
+        records.note(AuditEntry(event.time, event.kind, event.source, event.name, event.principal, event.fields))
+
+    return events.subscribe(note, kinds=AUDITED)

@@ -1,0 +1,55 @@
+"""The HTTP/1.1 protocol that uvicorn runs: `wire.http1_server` with the gateway's limits, request heads and fast path."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gateway.app.connections import Connections, connection_limit
+from gateway.app.unread import UnreadAnswers
+from gateway.policy.quotas import connection_quotas
+from gateway.server.head import VARYING, Head
+from gateway.server.usage import Usages
+from gateway.wire.heap import Heap
+from gateway.wire.http1_exchange import Admission, StartedRequest
+from gateway.wire.http1_server import ServerConnection
+from gateway.wire.write_batching import WriteBatch
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+    from gateway.config.models import ServerSettings
+
+StartFast = Callable[[Head, bytes], StartedRequest | None]
+"""As `ServerConnection.start_fast`."""
+
+Admit = Callable[[Head], "ASGIApp | Admission"]
+"""As `ServerConnection.admit`."""
+
+
+def http_protocol(
+    settings: ServerSettings, fast: StartFast | None = None, judge: Admit | None = None, usages: Usages | None = None
+) -> type[ServerConnection[Head]]:
+    """Return the protocol class for uvicorn's `Config.http`, with the timeouts and limits of `settings`.
+
+    Unread responses count against the quotas of `usages`; without it they are not limited.
+    """
+    http = settings.http
+    table = Connections(connection_quotas(settings.limits, connection_limit(http), http.max_request_bytes))
+
+    class GatewayConnection(ServerConnection[Head]):
+        __slots__ = ()
+
+        make_head = Head
+        varies = VARYING.__contains__
+        write_batch = WriteBatch()
+        heap = Heap()
+        connections = table
+        unread_responses = UnreadAnswers(usages or Usages())
+        start_fast = staticmethod(fast) if fast is not None else None
+        admit = staticmethod(judge) if judge is not None else None
+        head_seconds = http.head_seconds
+        body_seconds = http.body_seconds
+        unread_seconds = http.unread_seconds
+
+    return GatewayConnection

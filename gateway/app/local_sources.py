@@ -1,0 +1,335 @@
+"""`LocalSources`: the gateway's local sources (`expose`): skills, functions, agents, workflows. Rebuilds those that a change affects.
+
+A package is imported only if something is configured for it. `remote_servers` holds the servers.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, cast
+
+import anyio.to_thread
+
+from gateway.app.acceptance import Acceptance
+from gateway.app.local_files import LocalFiles
+from gateway.app.roots import RootRules
+from gateway.app.source_host import HostableSource, HostedSource, SourceHost
+from gateway.config.load import LoadedConfig
+from gateway.config.models import GatewayConfig
+from gateway.config.policies import SkillFilter
+from gateway.errors import SkillError
+from gateway.gate.function_rules import FunctionRules
+from gateway.json_types import JsonValue
+from gateway.policy.root_policy import Access
+from gateway.policy.skill_policy import judge_skill
+from gateway.storage.records import Records
+from gateway.telemetry.gateway_events import EventStream
+from gateway.tools.base import Tool, ToolSource
+from gateway.tools.toolbox import ToolBox
+from gateway.types.messages import Message
+
+if TYPE_CHECKING:
+    from gateway.agents.source import AgentSource
+    from gateway.catalog.remote_skills import RemoteSkills
+    from gateway.chat.model_resolver import ModelResolver
+    from gateway.skills.source import SkillSource
+    from gateway.tools.functions_source import FunctionSource, SourceProblem
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSource:
+    """One local source and the settings that it was built from."""
+
+    made_from: tuple[object, ...]
+    source: ToolSource
+    held: HostedSource
+    files: object
+    """The state of the files that it was read from."""
+
+
+@dataclass(frozen=True, slots=True)
+class LocalChanges:
+    """What a configuration changes about the local sources."""
+
+    table: dict[str, LocalSource]
+    joining: list[LocalSource]
+    leaving: list[LocalSource]
+
+
+class ServedSkills:
+    """Skills for agents (`SkillTexts`): those that are served at the time of the call."""
+
+    def __init__(self, source: Callable[[], SkillSource | None]) -> None:
+        self._source = source
+
+    def instructions(self, names: Sequence[str]) -> str:
+        """Return the instructions, as `SkillSource.instructions`."""
+        return self._served().instructions(names)
+
+    def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
+        """Return the tools that skills ask for, as `SkillSource.wishes`."""
+        return self._served().wishes(names)
+
+    def _served(self) -> SkillSource:
+        source = self._source()
+        if source is None:
+            raise SkillError("No skills are served; set `expose.skills`.", code="unknown-skill")
+        return source
+
+
+class LocalSources:
+    """Holds the local sources. `prepare` builds and enters new ones, `take` serves them, `release` leaves old ones."""
+
+    def __init__(
+        self,
+        hosts: SourceHost,
+        toolbox: ToolBox,
+        models: Callable[[], ModelResolver],
+        records: Records,
+        state_folder: Path,
+        events: EventStream,
+        acceptance: Acceptance,
+    ) -> None:
+        """`models` returns the gateway's resolver, created when an agent first needs it; `records` stores sessions.
+
+        `acceptance` decides which files may import Python modules. No side effects.
+        """
+        self._hosts = hosts
+        self._acceptance = acceptance
+        self._records = records
+        self._state_folder = state_folder
+        self._events = events
+        self._toolbox = toolbox
+        self._models = models
+        self._table: dict[str, LocalSource] = {}
+        self.problem: str | None = None
+        """Why a setting of skills is not used as written."""
+        self._functions: FunctionSource | None = None
+        self._files = LocalFiles()
+
+    def names_of(self, objects: Sequence[object]) -> list[str]:
+        """Return the names of the served functions that run one of these objects."""
+        return self._functions.names_of(objects) if self._functions is not None else []
+
+    @property
+    def table(self) -> dict[str, LocalSource]:
+        """The local sources by id, in catalog order."""
+        return self._table
+
+    @property
+    def skills(self) -> SkillSource | None:
+        """The skills, if any are exposed."""
+        local = self._table.get("skill")
+        return cast("SkillSource", local.source) if local is not None else None
+
+    @property
+    def has_sessions(self) -> bool:
+        """Whether callers may have sessions with an exposed agent."""
+        local = self._table.get("agent")
+        return local is not None and cast("AgentSource", local.source).has_sessions
+
+    def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
+        """Return the tool for a conversation, as `AgentSource.conversation`, from the current agents."""
+        local = self._table.get("agent")
+        return cast("AgentSource", local.source).conversation(name, messages, tools) if local is not None else None
+
+    def secrets(self) -> set[str]:
+        """Return values of local sources to mask in all output."""
+        local = self._table.get("agent")
+        return cast("AgentSource", local.source).secrets if local is not None else set()
+
+    def noted(self, what: Literal["problems", "remarks"]) -> list[tuple[str, SourceProblem]]:
+        """Return remarks of functions, agents and workflows on their files, each with its source. Skills have their own reports."""
+        return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
+
+    async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> LocalChanges | None:
+        """Also serve the skills of remote servers. Return the changes to serve or release if the source itself came or went."""
+        if (skills := self.skills) is not None:
+            if not skills.library.has(remote):
+                skills.library.add(remote)
+            if remote.skills or loaded.config.expose.skills or loaded.config.skills.objects:
+                return None
+        turnover = await self.prepare(loaded, remote)
+        self.take(turnover)
+        return turnover
+
+    async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> LocalChanges:
+        """Build and enter the sources that `loaded` exposes and that are new or changed; nothing is served or left yet.
+
+        The source `skill` exists also if only servers have skills (`remote`).
+        """
+        with self._files.importing(loaded.base_dir):
+            return await self._prepare(loaded, remote)
+
+    @property
+    def module_files(self) -> Collection[str]:
+        """The files of Python modules that were imported for agents, workflows and functions."""
+        return self._files.modules.keys()
+
+    async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
+        """Call `take_up` when files of agents, workflows or functions change, until cancelled. `loaded` is called each time."""
+        await self._files.follow(loaded, take_up)
+
+    async def _prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None) -> LocalChanges:
+        table: dict[str, LocalSource] = {}
+        joining: set[str] = set()
+        if not loaded.config.expose.functions:
+            self._functions = None
+        roots = RootRules(loaded)
+        if loaded.config.skills.scripts.read_paths:
+            loaded = await anyio.to_thread.run_sync(self._with_readable, loaded, roots)
+        wanted = dict(_wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)))
+        files = await self._files.take(loaded)
+        roots.protect_files(self._files.modules)
+        # Agents come last: their folders are judged when all modules of workflows and functions are imported.
+        for kind in sorted(wanted, key=lambda kind: kind == "agent"):
+            made_from, local = wanted[kind], self._table.get(kind)
+            is_alike = local is not None and local.made_from == made_from
+            if local is None or not is_alike or local.files != files.of(kind) or await self._is_judged_anew(local.source, roots):
+                source = self._build(kind, loaded, roots)
+                # Under other rules the earlier version might not have loaded either.
+                if local is not None and is_alike and kind in ("agent", "workflow"):
+                    cast("AgentSource", source).go_on_from(cast("AgentSource", local.source))
+                policy = loaded.config.policy(kind)
+                local = LocalSource(made_from, source, HostedSource(cast("HostableSource", source), policy.timeout_seconds), files.of(kind))
+                await self._hosts.start(local.held)
+                if kind == "skill" and remote is not None:
+                    cast("SkillSource", source).library.add(remote)
+                joining.add(kind)
+            table[kind] = local
+            if kind == "function":  # workflows, which load next, are judged by its names
+                self._functions = cast("FunctionSource", local.source)
+            roots.protect(getattr(local.source, "modules", ()))
+        table = {kind: table[kind] for kind in wanted}
+        leaving = [local for kind, local in self._table.items() if table.get(kind) is not local]
+        return LocalChanges(table, [table[kind] for kind in wanted if kind in joining], leaving)
+
+    async def _is_judged_anew(self, source: ToolSource, roots: RootRules) -> bool:
+        """Return whether a file of `source` waited for acceptance, or the verdict on an agent's folder changed."""
+        if getattr(source, "is_waiting", False):
+            return True
+        judged = cast("Mapping[tuple[Path, Access], str | None]", getattr(source, "judged", {}))
+        for (root, access), before in judged.items():
+            if await anyio.to_thread.run_sync(roots.refusal, root, access) != before:
+                return True
+        return False
+
+    def take(self, turnover: LocalChanges) -> None:
+        """Serve these sources from now on."""
+        self._table = turnover.table
+
+    def release(self, locals_: Sequence[LocalSource]) -> None:
+        """Leave sources when their running calls have finished."""
+        for local in locals_:
+            self._hosts.release(local.held)
+
+    def _build(self, kind: str, loaded: LoadedConfig, roots: RootRules) -> ToolSource:
+        expose, base = loaded.config.expose, loaded.base_dir
+        match kind:
+            case "skill":
+                return self._build_skills(loaded)
+            case "function":
+                from gateway.tools.functions_source import FunctionSource
+
+                return FunctionSource(expose.functions, base_dir=base, previous=self._functions)
+            case "agent":
+                return self._agents(loaded, roots)
+            case _:
+                from gateway.gate.approvals import Approvals
+                from gateway.workflows.source import WorkflowSource
+
+                workflows = WorkflowSource(
+                    [Path(path) for path in expose.agents],
+                    toolbox=self._toolbox,
+                    base_dir=base,
+                    forms=Approvals(self._records, self._events),
+                    rules=FunctionRules(loaded.config.policies.get, self.names_of),
+                )
+                workflows.judge_files(self._acceptance.refusal)
+                return workflows
+
+    def _with_readable(self, loaded: LoadedConfig, roots: RootRules) -> LoadedConfig:
+        """Return the configuration without the paths that scripts may not read."""
+        skills = loaded.config.skills
+        refused = {path: refusal for path in skills.scripts.read_paths if (refusal := roots.refusal(Path(path), "read"))}
+        self.problem = "; ".join(f"skills.scripts.readPaths: {refusal}" for refusal in refused.values()) or None
+        if self.problem is None:
+            return loaded
+        logger.error("%s", self.problem)
+        kept = [path for path in skills.scripts.read_paths if path not in refused]
+        scripts = skills.scripts.model_copy(update={"read_paths": kept})
+        skills = skills.model_copy(update={"scripts": scripts})
+        return dataclasses.replace(loaded, config=loaded.config.model_copy(update={"skills": skills}))
+
+    def _build_skills(self, loaded: LoadedConfig) -> SkillSource:
+        from gateway.skills.source import SkillRules, SkillSource
+
+        wanted = loaded.config.skills
+        rules = loaded.config.policy("skill").skills
+        scripts = code = None
+        if wanted.scripts.enabled:
+            from gateway.skills.scripts import ScriptRunner
+
+            scripts = ScriptRunner(wanted.scripts, os.environ)
+        if wanted.objects:
+            from gateway.skills.code import CodeSkills
+
+            code = CodeSkills(wanted.objects, base_dir=loaded.base_dir, strict=wanted.strict)
+        paths = [loaded.base_dir / path for path in loaded.config.expose.skills]
+        return SkillSource(
+            paths,
+            strict=wanted.strict,
+            refresh_seconds=wanted.refresh_seconds,
+            scripts=scripts,
+            state_folder=self._state_folder / "skills",
+            code=code,
+            events=self._events,
+            rules=SkillRules(
+                keeps=partial(judge_skill, rules=rules) if rules != SkillFilter() else None,
+                signed=wanted.signatures,
+                instruction_template=wanted.instruction_template,
+            ),
+        )
+
+    def _agents(self, loaded: LoadedConfig, roots: RootRules) -> AgentSource:
+        from gateway.agents.conversations import ConversationLimits, Conversations
+        from gateway.agents.source import AgentSource
+
+        kept, base = loaded.config.sessions, loaded.base_dir
+        limits = ConversationLimits(ttl_seconds=kept.ttl_seconds, max_per_caller=kept.max_per_caller, wait_seconds=kept.wait_seconds)
+        source = AgentSource(
+            [base / path for path in loaded.config.expose.agents],
+            toolbox=self._toolbox,
+            models=self._models(),
+            skills=ServedSkills(lambda: self.skills),
+            environ=os.environ,
+            conversations=Conversations(self._records, limits),
+            base_dir=base,
+            settings=loaded.config.agents,
+        )
+        source.judge_folders(roots)
+        source.judge_files(self._acceptance.refusal)
+        return source
+
+
+def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[str, tuple[object, ...]]]:
+    """The local sources to build, each with the settings it depends on. Skills come first, because agents advertise them."""
+    expose, skills = config.expose, config.skills
+    wanted: list[tuple[str, tuple[object, ...]]] = []
+    if expose.skills or skills.objects or has_remote:
+        wanted.append(("skill", (expose.skills, skills, config.policy("skill").skills)))
+    if expose.functions:
+        wanted.append(("function", (expose.functions,)))
+    if expose.agents:
+        rules = {name: policy for name, policy in config.policies.items() if name == "function" or name.startswith("workflow/")}
+        wanted.append(("agent", (expose.agents, expose.skills, skills, config.agents)))
+        wanted.append(("workflow", (expose.agents, expose.functions, rules)))
+    return wanted

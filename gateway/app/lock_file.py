@@ -1,0 +1,69 @@
+"""`LockFile`: reads the pins of a configuration, and applies the lock file again when it changes."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+
+from gateway.config.load import LoadedConfig
+from gateway.config.watch import FileWatch
+from gateway.errors import ConfigError
+from gateway.upstream.pins import Pins, lock_path, read_pins
+
+logger = logging.getLogger(__name__)
+
+
+class LockFile:
+    """The lock file of one gateway; `run` must be running."""
+
+    def __init__(self, apply: Callable[[Pins], None]) -> None:
+        """`apply` receives the pins each time the file changes."""
+        self._apply = apply
+        self._watch: FileWatch | None = None
+        self._moved = anyio.Event()
+        self.problem: str | None = None
+        """Why the current file is not in use."""
+
+    async def read(self, loaded: LoadedConfig) -> Pins:
+        """Return the pins for a configuration and follow its lock file from now on.
+
+        Raises:
+            ConfigError: The file cannot be read; the former one is still followed.
+        """
+        config = loaded.config
+        path = lock_path(loaded) if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
+        # The watch is made before the file is read, so that no change is missed.
+        watch = self._watch
+        if path is None or watch is None or watch.path != path:
+            watch = await anyio.to_thread.run_sync(FileWatch, path) if path is not None else None
+        pins = await anyio.to_thread.run_sync(read_pins, path)
+        self.problem = None
+        if watch is not self._watch:
+            self._watch = watch
+            self._moved.set()
+        return pins
+
+    async def run(self) -> None:
+        """Follow the file until cancelled."""
+        while True:
+            self._moved = anyio.Event()
+            async with anyio.create_task_group() as tasks:
+                if self._watch is not None:
+                    tasks.start_soon(self._follow, self._watch)
+                await self._moved.wait()
+                tasks.cancel_scope.cancel()
+
+    async def _follow(self, watch: FileWatch) -> None:
+        while True:
+            await watch.changed()
+            try:
+                pins = await anyio.to_thread.run_sync(read_pins, watch.path)
+            except ConfigError as error:
+                self.problem = f"The lock file is not applied, the earlier pins stay: {error}"
+                logger.error("%s", self.problem)
+                continue
+            self.problem = None
+            self._apply(pins)
+            logger.info("lock file applied again: %s", watch.path)

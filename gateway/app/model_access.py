@@ -1,0 +1,48 @@
+"""`Models`: the model resolver of one gateway, created when an agent or a sampling policy first needs it. Used by `Gateway`."""
+
+from __future__ import annotations
+
+import logging
+import os
+from typing import TYPE_CHECKING
+
+from gateway.config.models import GatewayConfig
+
+if TYPE_CHECKING:
+    from gateway.chat.model_resolver import ModelResolver
+
+logger = logging.getLogger(__name__)
+
+
+class Models:
+    """Owns the resolver; agents and sampling share its clients."""
+
+    def __init__(self, default: str | None) -> None:
+        """`default` is the model spec of `defaults.model`, if set."""
+        self._default = default
+        self._resolver: ModelResolver | None = None
+
+    def resolver(self) -> ModelResolver:
+        """Return the resolver, created on first use."""
+        if self._resolver is None:
+            from gateway.chat.model_resolver import ModelResolver
+
+            self._resolver = ModelResolver(os.environ, self._default)
+        return self._resolver
+
+    def for_sampling(self, config: GatewayConfig) -> ModelResolver | None:
+        """Return the resolver if a policy lets a model of the gateway answer sampling requests, else `None`."""
+        policies = {name: config.policy(name).sampling for name in config.mcp_servers}
+        policies = {name: sampling for name, sampling in policies.items() if sampling.mode in ("ask", "answer")}
+        if not policies:
+            return None
+        models = self.resolver()
+        for name, sampling in policies.items():
+            if sampling.mode == "answer" and not models.can_answer(sampling.model or "auto"):
+                logger.warning("policies.%s.sampling.mode is `answer`, but no model is configured, so sampling is not announced", name)
+        return models
+
+    async def aclose(self) -> None:
+        """Close the clients of the resolver."""
+        if self._resolver is not None:
+            await self._resolver.aclose()

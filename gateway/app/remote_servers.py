@@ -1,0 +1,155 @@
+"""`Servers`: the remote servers of a running gateway. Each can be added, changed or removed while the others run.
+
+Decides which servers a changed configuration affects. The catalog decides what is served; each source supervises its server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from gateway.app.source_host import HostedSource, SourceHost
+from gateway.config.load import LoadedConfig
+from gateway.config.models import ServerEntry, StdioServer
+from gateway.config.policies import SourcePolicy
+from gateway.config.watch import FileWatch
+from gateway.json_types import JsonObject
+from gateway.storage.state_folder import StateFolder
+from gateway.upstream.accepted_definitions import AcceptedDefinitions, accepted_mark
+from gateway.upstream.child_processes import ChildProcesses
+from gateway.upstream.input_requests import AskServices
+from gateway.upstream.listing_cache import ListingCache
+from gateway.upstream.pins import Pins
+from gateway.upstream.source import UpstreamSource
+
+if TYPE_CHECKING:
+    from gateway.upstream.credentials import OwnedCredentials
+
+@dataclass(frozen=True, slots=True)
+class Server:
+    """One server and the settings that it was built from."""
+
+    entry: ServerEntry
+    policy: SourcePolicy
+    source: UpstreamSource
+    held: HostedSource
+
+
+@dataclass(frozen=True, slots=True)
+class ServerChanges:
+    """What a configuration changes about the servers."""
+
+    table: Mapping[str, Server]
+    """All servers after the change, in file order."""
+    joining: list[Server]
+    leaving: list[Server]
+
+
+class Servers:
+    """The remote servers; `hosts` enters and leaves them."""
+
+    def __init__(
+        self, hosts: SourceHost, state: StateFolder, services: AskServices, children: ChildProcesses, *, own_id: str, client: JsonObject
+    ) -> None:
+        """`own_id` is the gateway's hop id, `client` its `clientInfo`. No side effects."""
+        self.services = services
+        """For servers that are built from now on."""
+        self._state = state
+        self._children = children
+        self._own_id = own_id
+        self._client = client
+        self._hosts = hosts
+        self._table: Mapping[str, Server] = {}
+        self._accepted: FileWatch | None = None
+
+    @property
+    def table(self) -> Mapping[str, Server]:
+        """The current servers by name, in file order."""
+        return self._table
+
+    @property
+    def sources(self) -> list[UpstreamSource]:
+        """Their sources, in file order."""
+        return [server.source for server in self._table.values()]
+
+    async def plan(self, loaded: LoadedConfig, pins: Pins) -> ServerChanges:
+        """Build the servers of `loaded` that are new or changed; nothing is started or stopped."""
+        table: dict[str, Server] = {}
+        joining: list[Server] = []
+        # The watch is made before the records are read, so that no acceptance is missed.
+        if self._accepted is None:
+            self._accepted = await anyio.to_thread.run_sync(FileWatch, accepted_mark(self._state.path))
+        for name, written in loaded.config.mcp_servers.items():
+            if written.disabled:
+                continue
+            entry, policy = located(written, loaded), loaded.config.policy(name)
+            known = self._table.get(name)
+            if known is not None and (known.entry, known.policy) == (entry, policy):
+                table[name] = known
+                continue
+            source = await self._build(name, entry, policy, pins, known.source if known is not None else None)
+            table[name] = Server(entry, policy, source, HostedSource(source, policy.timeout_seconds))
+            joining.append(table[name])
+        leaving = [server for name, server in self._table.items() if table.get(name) is not server]
+        return ServerChanges(table, joining, leaving)
+
+    async def _build(
+        self, name: str, entry: ServerEntry, policy: SourcePolicy, pins: Pins, former: UpstreamSource | None
+    ) -> UpstreamSource:
+        source = UpstreamSource(
+            name,
+            entry,
+            policy,
+            self.services,
+            own_id=self._own_id,
+            client=self._client,
+            credentials=build_credentials(name, entry, policy, self._state),
+            children=self._children,
+        )
+        source.lists.pin(pins.of(name))
+        first_use = AcceptedDefinitions(self._state.path, name, entry)
+        await anyio.to_thread.run_sync(source.lists.recall, ListingCache(self._state.path, name, entry), first_use)
+        if former is not None:
+            source.succeed(former)
+        return source
+
+    async def follow_acceptance(self) -> None:
+        """Apply changed tools that a person accepts, until cancelled. Call `plan` first."""
+        while self._accepted is not None:
+            await self._accepted.changed()
+            for source in self.sources:
+                await source.lists.read_pins_again()
+
+    def take(self, turnover: ServerChanges) -> None:
+        """Serve these servers from now on."""
+        self._table = turnover.table
+
+    async def start(self, servers: Sequence[Server]) -> None:
+        """Enter servers; each connects in the background."""
+        for server in servers:
+            await self._hosts.start(server.held)
+
+    def release(self, servers: Sequence[Server]) -> None:
+        """Leave servers when their running calls have finished, at the latest after their `timeoutSeconds`."""
+        for server in servers:
+            self._hosts.release(server.held)
+
+
+def located(entry: ServerEntry, loaded: LoadedConfig) -> ServerEntry:
+    """Return a stdio entry with an absolute working directory."""
+    if isinstance(entry, StdioServer):
+        return entry.model_copy(update={"cwd": str(loaded.base_dir / entry.cwd) if entry.cwd else str(loaded.base_dir)})
+    return entry
+
+
+def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
+    """Return the OAuth credentials of a server if its policy has any; the package is imported only then."""
+    if policy.auth is None or isinstance(entry, StdioServer):
+        return None
+    from gateway.upstream.oauth.credentials import OAuthCredentials
+    from gateway.upstream.oauth.tokens import TokenFile
+
+    return OAuthCredentials(server, entry.url, policy.auth, TokenFile(state, server, entry.url))

@@ -1,0 +1,60 @@
+"""Stores the answers to `initialize` and the listings for the next start over stdio (`storage.startup_cache`)."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Collection, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import anyio.to_thread
+
+from gateway.app.local_files import files_of
+from gateway.auth.principal import LOCAL
+from gateway.config.load import LoadedConfig
+from gateway.errors import GatewayError
+from gateway.server.startup_answers import StartupAnswers
+from gateway.storage.startup_cache import MAX_FILES, CachedAnswers
+from gateway.storage.state_folder import state_dir
+from gateway.upstream.pins import lock_path
+
+if TYPE_CHECKING:
+    from gateway.server.gateway_server import GatewayServer
+
+logger = logging.getLogger(__name__)
+
+
+async def keep_answers(loaded: LoadedConfig, server: GatewayServer, modules: Collection[str], first: StartupAnswers) -> None:
+    """Store the answers as they are now, unless a file that they depend on changed since the start.
+
+    `modules` are the files of Python modules that were imported for sources.
+    """
+
+    def keep(known: CachedAnswers) -> bool:
+        files = [*islice(_deciding(loaded), MAX_FILES + 1), *map(Path, modules)]
+        return first.file.keep(files, first.since_ns, known)
+
+    try:
+        known = CachedAnswers(server.introduction("", LOCAL), await server.plain.whole_lists())
+        if not await anyio.to_thread.run_sync(keep, known):
+            logger.debug("startup answers not stored: files changed since this start, or there are too many")
+    except (OSError, GatewayError) as error:
+        logger.info("startup answers could not be stored error=%s", error)
+
+
+def _deciding(loaded: LoadedConfig) -> Iterator[Path]:
+    """The files, other than Python modules, that decide what is listed, and the folders in which more may appear."""
+    if (lock := lock_path(loaded)) is not None:
+        yield lock
+    yield state_dir(loaded.config.storage.dir) / "keys.json"
+    for name in loaded.config.expose.agents:
+        yield loaded.base_dir / name
+        yield from files_of(loaded.base_dir / name)
+    for name in loaded.config.expose.skills:
+        for folder, folders, files in os.walk(name):
+            folders[:] = [inner for inner in folders if inner != "__pycache__"]
+            yield from (Path(folder, file) for file in (".", *files))
+    for rule in loaded.config.skills.signatures.values():
+        yield from (Path(file) for file in (rule.public_key, rule.trust_config, *rule.certificates) if file is not None)

@@ -1,0 +1,271 @@
+"""`KeyStore`: API keys in a file; each key is one principal.
+
+A key is `gk_<id>_<secret>` with a random 256-bit secret. Only its SHA-256 digest is stored: a slow hash protects guessable passwords, and
+this secret cannot be guessed. Processes share the file, so a running gateway applies `moongate keys add|revoke` at the next request.
+Methods block for a `stat` call, or for reading a small file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import math
+import os
+import secrets
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from gateway.auth.principal import Principal
+from gateway.errors import NotFound, StorageError
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.scopes import MAX_SCOPES, scope_problem
+from gateway.storage.atomic_files import locked, read_json, write_atomic
+
+_VERSIONS = (1, 2)
+"""Versions of the file. Files with scopes have version 2, so that a Moongate without scopes accepts none of their keys."""
+_SECONDS_PER_DAY = 86_400
+_MAX_NAME_LENGTH = 100
+_MAX_TOKEN_LENGTH = 200
+"""Maximum length of a token that is examined; ours have 55 characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeyInfo:
+    """Public data of a key."""
+
+    id: str
+    name: str
+    created_at: float
+    """Seconds since the epoch."""
+    expires_at: float | None = None
+    """Seconds since the epoch; `None` means never."""
+    scopes: tuple[str, ...] | None = None
+    """Scopes of the key (`policy.scopes`); `None` for everything."""
+    principal: Principal = field(init=False, repr=False, compare=False)
+    """The caller that uses this key; always the same object."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "principal", Principal(f"key:{self.id}", self.name, self.scopes))
+
+    def is_expired(self, now: float) -> bool:
+        """Return whether the key is expired at `now`."""
+        return self.expires_at is not None and now >= self.expires_at
+
+
+@dataclass(frozen=True, slots=True)
+class NewKey:
+    """A new key. `token` is stored nowhere: show it once."""
+
+    id: str
+    token: str
+
+    def __repr__(self) -> str:
+        """Return a representation without the token."""
+        return f"NewKey(id={self.id!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class _Stored:
+    info: KeyInfo
+    digest: str
+
+
+class KeyStore:
+    """The keys in one file, which is read again only after it changed."""
+
+    def __init__(self, path: Path) -> None:
+        """`path` need not exist; without the file there are no keys. `add` creates its folder."""
+        self._path = path
+        self._file = str(path)
+        self._stamp: tuple[int, int, int] | None = None
+        self._stored: dict[str, _Stored] = {}
+        self._infos: tuple[KeyInfo, ...] = ()
+
+    def add(self, name: str, *, expires_days: float | None = None, scopes: Sequence[str] | None = None) -> NewKey:
+        """Create a key called `name` (for people; need not be unique), valid for `expires_days` or without end, for `scopes` or everything.
+
+        The scopes of a key never change: create another key and revoke this one.
+
+        Raises:
+            ValueError: `name`, `expires_days` or a scope is invalid.
+            StorageError: The file cannot be read or written.
+        """
+        if not name.strip() or len(name) > _MAX_NAME_LENGTH or not name.isprintable():
+            raise ValueError(f"A key needs a name of 1 to {_MAX_NAME_LENGTH} printable characters.")
+        if expires_days is not None and not (math.isfinite(expires_days) and expires_days > 0):
+            raise ValueError("A key must be valid for more than 0 days.")
+        if scopes is not None and not 0 < len(scopes) <= MAX_SCOPES:
+            raise ValueError(f"A key has 1 to {MAX_SCOPES} scopes; omit them for a key for everything.")
+        if problem := next(filter(None, map(scope_problem, scopes or ())), None):
+            raise ValueError(problem)
+        self._make_folder()
+        now = time.time()
+        with locked(self._path):
+            self._reload()
+            key_id = secrets.token_hex(6)
+            while key_id in self._stored:
+                key_id = secrets.token_hex(6)
+            token = f"gk_{key_id}_{secrets.token_urlsafe(32)}"
+            expires_at = None if expires_days is None else now + expires_days * _SECONDS_PER_DAY
+            granted = None if scopes is None else tuple(dict.fromkeys(scopes))
+            stored = _Stored(KeyInfo(key_id, name.strip(), now, expires_at, granted), _digest(token))
+            self._write({**self._stored, key_id: stored})
+        return NewKey(key_id, token)
+
+    def list(self) -> Sequence[KeyInfo]:
+        """Return all keys, oldest first, including expired ones; an empty sequence if the file does not exist.
+
+        Raises:
+            StorageError: The file exists but is unusable.
+        """
+        self._reload()
+        return self._infos
+
+    def revoke(self, key_id: str) -> KeyInfo:
+        """Delete a key and return it. Every process rejects it from now on.
+
+        Raises:
+            NotFound: The key does not exist.
+            StorageError: The file cannot be read or written.
+        """
+        if not self._path.exists():
+            raise NotFound("key", key_id)
+        with locked(self._path):
+            self._reload()
+            stored = self._stored.get(key_id)
+            if stored is None:
+                raise NotFound("key", key_id)
+            self._write({other: kept for other, kept in self._stored.items() if other != key_id})
+        return stored.info
+
+    def find(self, token: str) -> KeyInfo | None:
+        """Return the key with this token, or `None` if the token is wrong, revoked or expired. Takes the same time in all cases.
+
+        Raises:
+            StorageError: The file exists but is unusable, so nobody is authenticated.
+        """
+        self._reload()
+        parts = token.split("_", 2) if len(token) <= _MAX_TOKEN_LENGTH else []
+        stored = self._stored.get(parts[1]) if len(parts) == 3 and parts[0] == "gk" else None
+        expected = stored.digest if stored is not None else "0" * 64
+        matches = hmac.compare_digest(_digest(token[:_MAX_TOKEN_LENGTH]), expected)
+        if stored is None or not matches or stored.info.is_expired(time.time()):
+            return None
+        return stored.info
+
+    def holds(self, key: KeyInfo) -> bool:
+        """Return whether the token that yielded this very `key` is still valid, without hashing it again. Raises as `find`."""
+        self._reload()
+        stored = self._stored.get(key.id)
+        return stored is not None and stored.info is key and not key.is_expired(time.time())
+
+    def current(self, principal: Principal) -> Principal | None:
+        """Return the caller with the current scopes of its key, or `None` if the key is revoked or expired.
+
+        A caller without a key is returned unchanged.
+
+        Raises:
+            StorageError: The file exists but is unusable.
+        """
+        kind, _, key_id = principal.id.partition(":")
+        if kind != "key":
+            return principal
+        self._reload()
+        stored = self._stored.get(key_id)
+        return None if stored is None or stored.info.is_expired(time.time()) else stored.info.principal
+
+    def are_required(self) -> bool:
+        """Return whether HTTP clients need a key. An unreadable file counts as yes."""
+        try:
+            return bool(self.list())
+        except StorageError:
+            return True
+
+    def _make_folder(self) -> None:
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(f"Cannot create the folder of {str(self._path)!r}: {error.strerror or error}.") from None
+
+    def _reload(self) -> None:
+        try:
+            status = os.stat(self._file)
+        except FileNotFoundError:
+            self._stamp, self._stored, self._infos = None, {}, ()
+            return
+        except OSError as error:
+            raise StorageError(f"Cannot read {str(self._path)!r}: {error.strerror or error}. Check its permissions.") from None
+        stamp = (status.st_mtime_ns, status.st_size, status.st_ino)
+        if stamp == self._stamp:
+            return
+        self._stamp = None  # after an error below, the previous keys must not count as current
+        stored = _decode(read_json(self._path), self._path)
+        self._keep(stored, stamp)
+
+    def _write(self, stored: dict[str, _Stored]) -> None:
+        keys: list[JsonValue] = [
+            {
+                "id": key.info.id,
+                "name": key.info.name,
+                "sha256": key.digest,
+                "createdAt": key.info.created_at,
+                "expiresAt": key.info.expires_at,
+                **({} if key.info.scopes is None else {"scopes": list(key.info.scopes)}),
+            }
+            for key in stored.values()
+        ]
+        version = _VERSIONS[any(key.info.scopes is not None for key in stored.values())]
+        write_atomic(self._path, json.dumps({"version": version, "keys": keys}, indent=2).encode() + b"\n")
+        status = self._path.stat()
+        self._keep(stored, (status.st_mtime_ns, status.st_size, status.st_ino))
+
+    def _keep(self, stored: dict[str, _Stored], stamp: tuple[int, int, int]) -> None:
+        self._stored = stored
+        self._infos = tuple(key.info for key in stored.values())
+        self._stamp = stamp
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _decode(document: JsonValue, path: Path) -> dict[str, _Stored]:
+    """Decode the file's keys. Anything unexpected counts as damage, because a guess could admit somebody."""
+    try:
+        if not isinstance(document, dict):
+            raise TypeError("not an object")
+        root = cast("JsonObject", document)
+        if root["version"] not in _VERSIONS:
+            raise StorageError(
+                f"{str(path)!r} has version {root['version']!r}; this Moongate reads up to {_VERSIONS[-1]}. Use the one that wrote it."
+            )
+        stored = [_decode_key(cast("JsonObject", key)) for key in root["keys"]]
+    except (KeyError, TypeError, ValueError, AttributeError):
+        raise StorageError(
+            f"{str(path)!r} is damaged, so no API key is accepted. Restore it from a backup, or move it away and create new keys with "
+            f"`moongate keys add NAME`."
+        ) from None
+    return {key.info.id: key for key in stored}
+
+
+def _decode_key(key: JsonObject) -> _Stored:
+    expires = key["expiresAt"]
+    digest = key["sha256"]
+    if not isinstance(digest, str) or len(digest) != 64 or not isinstance(key["id"], str) or not isinstance(key["name"], str):
+        raise TypeError("not a key")
+    info = KeyInfo(key["id"], key["name"], float(key["createdAt"]), None if expires is None else float(expires), _decode_scopes(key))
+    return _Stored(info, digest)
+
+
+def _decode_scopes(key: JsonObject) -> tuple[str, ...] | None:
+    if "scopes" not in key:
+        return None
+    given: JsonValue = key["scopes"]
+    scopes = cast("list[JsonValue]", given) if isinstance(given, list) else [given, None]
+    if not all(isinstance(scope, str) for scope in scopes):
+        raise TypeError("not scopes")
+    return tuple(cast("list[str]", scopes))

@@ -1,0 +1,1 @@
+from gateway.agents.providers.ai_search import AzureAISearchContextProvider as AzureAISearchContextProvider

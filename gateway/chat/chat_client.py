@@ -1,0 +1,309 @@
+"""`BaseChatClient`: the base class of all chat clients, which call one model endpoint.
+
+A subclass implements one hook, an async generator of updates; folding them gives the whole response. Clients store no conversation.
+Errors become `ModelError`, which says what to set or do and never contains a key.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
+
+from typing_extensions import TypeVar
+
+from gateway.chat.chat_context import ChatContext, ChatStream
+from gateway.chat.chat_middleware import around_model, ask_client, read, whole_of
+from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
+from gateway.former import FormerMethods
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.middleware import Middleware, around_models, listed, sort_middleware
+from gateway.tools.given import validate_chat_options
+from gateway.tools.invocation import SessionData
+from gateway.types.messages import Message, to_messages
+from gateway.types.options import ChatOptions
+from gateway.types.responses import ChatResponse, ChatResponseUpdate, ResponseFormat
+from gateway.types.streams import ResponseStream
+
+if TYPE_CHECKING:
+    from gateway import Agent
+
+_ONE_CALL = {"enabled": False}
+"""The option `loop` of a call whose tools the caller runs."""
+
+OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any], default=ChatOptions)
+"""Type of a client's options: `ChatOptions` or an extension of it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientRequest:
+    """A call of `get_response` that runs tools or compaction."""
+
+    client: BaseChatClient[Any]
+    messages: list[Message]
+    options: ChatOptions
+    stream: bool
+    limits: JsonMapping | None
+    """Limits of this call; override those of the client."""
+    middleware: Sequence[object]
+    compaction_strategy: Any
+    tokenizer: Any
+    client_kwargs: JsonMapping
+    function_invocation_kwargs: JsonMapping
+    session: SessionData | None
+
+
+class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
+    """Base of chat clients. Subclasses implement `_updates`, or `_inner_get_response` as in agent-framework."""
+
+    OTEL_PROVIDER_NAME: str = "unknown"
+    """Name of the provider in telemetry."""
+
+    def __init__(
+        self,
+        model: str = "",
+        middleware: Sequence[object] | None = None,
+        *,
+        function_invocation_configuration: JsonMapping | None = None,
+        compaction_strategy: object = None,
+        tokenizer: object = None,
+        additional_properties: JsonMapping | None = None,
+        otel_provider_name: str | None = None,
+    ) -> None:
+        """Store the client's defaults for its own `get_response`, and for agents that set none.
+
+        `middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware around every
+        tool call. `function_invocation_configuration` limits the loop of model and tool calls. `compaction_strategy` and `tokenizer`
+        shorten the conversation that the model sees. `otel_provider_name` is the provider's name in telemetry.
+
+        Raises:
+            ValueError: A limit of the loop is unknown or out of range.
+            MiddlewareException: An item is not middleware, or is agent middleware.
+        """
+        given = around_models(sort_middleware(middleware))
+        self.model = model
+        """Name of the model."""
+        self.chat_middleware: list[Any] = list(given.chat)
+        self.function_middleware: list[Any] = list(given.function)
+        self.function_invocation_configuration: Any = normalize_function_invocation_configuration(function_invocation_configuration)
+        self.compaction_strategy: Any = compaction_strategy
+        self.tokenizer: Any = tokenizer
+        self.additional_properties: JsonObject = dict(additional_properties or {})
+        self.otel_provider_name = otel_provider_name or self.OTEL_PROVIDER_NAME
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        """Reject a hook of earlier agent-framework versions, which would never be called.
+
+        Raises:
+            TypeError: The class defines `_inner_get_streaming_response`.
+        """
+        super().__init_subclass__(**kwargs)
+        if "_inner_get_streaming_response" in vars(cls):
+            raise TypeError(
+                f"{cls.__name__}._inner_get_streaming_response would never be called: move it into _inner_get_response, "
+                "which is called with stream=True and then returns the parts."
+            )
+
+    def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
+        """Send one request and yield the response's parts; a single part if `stream` is false.
+
+        Raises:
+            ModelError: The endpoint failed; the text says what to set or do.
+        """
+        asked = ChatContext(self, list(messages), options, stream)
+        return read(asked, self._inner_get_response(messages=messages, stream=stream, options=options))
+
+    def _inner_get_response(
+        self, *, messages: Sequence[Message], stream: bool, options: ChatOptions
+    ) -> Awaitable[ChatResponse | AsyncIterable[ChatResponseUpdate]] | AsyncIterable[ChatResponseUpdate]:
+        """Return the whole response or, with `stream`, its parts: agent-framework's hook. May accept `client_kwargs` as keywords."""
+        raise NotImplementedError(f"{type(self).__name__} implements neither _updates nor _inner_get_response.")
+
+    # -- helpers for subclasses, named as in agent-framework ----------------------------------------------------------
+
+    async def _validate_options(self, options: JsonMapping) -> JsonObject:
+        return await validate_chat_options(options)
+
+    def _finalize_response_updates(
+        self, updates: Sequence[ChatResponseUpdate], *, response_format: ResponseFormat | None = None
+    ) -> ChatResponse:
+        return ChatResponse.from_updates(updates, output_format_type=response_format)
+
+    def _build_response_stream(
+        self,
+        stream: AsyncIterable[ChatResponseUpdate] | Awaitable[AsyncIterable[ChatResponseUpdate]],
+        *,
+        response_format: ResponseFormat | None = None,
+    ) -> ChatStream:
+        return ResponseStream(stream, partial(self._finalize_response_updates, response_format=response_format))
+
+    @overload
+    def get_response(
+        self,
+        messages: str | Message | Sequence[str | Message],
+        *,
+        stream: Literal[False] = False,
+        options: OptionsT | ChatOptions | None = None,
+        middleware: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
+        client_kwargs: JsonMapping | None = None,
+        function_invocation_kwargs: JsonMapping | None = None,
+    ) -> Awaitable[ChatResponse]: ...
+    @overload
+    def get_response(
+        self,
+        messages: str | Message | Sequence[str | Message],
+        *,
+        stream: Literal[True],
+        options: OptionsT | ChatOptions | None = None,
+        middleware: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
+        client_kwargs: JsonMapping | None = None,
+        function_invocation_kwargs: JsonMapping | None = None,
+    ) -> ChatStream: ...
+    def get_response(
+        self,
+        messages: str | Message | Sequence[str | Message],
+        *,
+        stream: bool = False,
+        options: OptionsT | ChatOptions | None = None,
+        middleware: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
+        client_kwargs: JsonMapping | None = None,
+        function_invocation_kwargs: JsonMapping | None = None,
+    ) -> Awaitable[ChatResponse] | ChatStream:
+        """Answer `messages`: return an awaitable whole response, or with `stream` a stream of its parts.
+
+        Tools in the options run when the model calls them, until it answers or a limit of `function_invocation_configuration` is
+        reached. With `enabled` off, and for tools without code, the calls are returned. `middleware` of this call runs inside the
+        client's; `compaction_strategy` and `tokenizer` replace the client's; `function_invocation_kwargs` are passed to tools,
+        `client_kwargs` to middleware and the client.
+        """
+        check_tool_values(function_invocation_kwargs)
+        given = cast("ChatOptions", dict(options or {}))
+        own = dict(client_kwargs or {})
+        layers = [*listed(own.pop("middleware", None)), *listed(middleware)]
+        sorted_layers = around_models(sort_middleware(layers))
+        session = cast("SessionData | None", own.pop("session", None))  # agent-framework's code passes it here
+        strategy = compaction_strategy or self.compaction_strategy
+        tokenizer = tokenizer or self.tokenizer
+        limits = given.pop("loop", None)
+        loop = loop_options(self.function_invocation_configuration, limits)
+        runs_tools = loop.enabled and (given.get("tools") or loop.additional_tools)
+        if runs_tools or strategy is not None or tokenizer is not None:
+            from gateway import FunctionInvocationLayer  # by its public name, because its package is above this one
+
+            request = ClientRequest(
+                client=self,
+                messages=to_messages(messages),
+                options=given,
+                stream=stream,
+                limits=limits,
+                middleware=[*self.function_middleware, *layers],
+                compaction_strategy=strategy,
+                tokenizer=tokenizer,
+                client_kwargs=own,
+                function_invocation_kwargs=function_invocation_kwargs or {},
+                session=session,
+            )
+            response = FunctionInvocationLayer.answers(request)
+        else:
+            context = ChatContext(self, to_messages(messages), given, stream, session=session)
+            if own:
+                context.kwargs = own
+            if function_invocation_kwargs:
+                context.function_invocation_kwargs = dict(function_invocation_kwargs)
+            response = self._call(context, sorted_layers.chat)
+        return response if stream else response.get_final_response()
+
+    def answer(
+        self,
+        messages: Sequence[Message],
+        *,
+        stream: bool,
+        options: ChatOptions,
+        middleware: Sequence[Middleware[ChatContext]] = (),
+        client_kwargs: JsonMapping | None = None,
+        session: SessionData | None = None,
+    ) -> ChatStream:
+        """Make one model call and return its parts, also if a whole response is requested (`stream` off). The run loop calls this.
+
+        `middleware` runs inside the client's own. A class that overrides `get_response` is called through that method.
+        """
+        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream, session=session)
+        if client_kwargs:
+            context.kwargs = dict(client_kwargs)
+        if _uses_own_get_response(type(self)):
+            return self._call(context, middleware)
+        context.options["loop"] = _ONE_CALL
+        return ResponseStream(around_model(context, middleware, lambda: ask_client(context)), partial(whole_of, context))
+
+    def _call(self, context: ChatContext, middleware: Sequence[Middleware[ChatContext]]) -> ChatStream:
+        layers = [*self.chat_middleware, *middleware] if self.chat_middleware else middleware
+
+        def send() -> AsyncGenerator[ChatResponseUpdate, None]:
+            if type(self)._updates is BaseChatClient._updates:
+                inner = cast("Callable[..., Any]", self._inner_get_response)
+                return read(context, inner(messages=context.messages, stream=context.stream, options=context.options, **context.kwargs))
+            return self._updates(context.messages, stream=context.stream, options=context.options)
+
+        return ResponseStream(around_model(context, layers, send), partial(whole_of, context))
+
+    async def cancel_response(self, continuation_token: JsonMapping) -> ChatResponse | None:
+        """Stop background work and return its final state, or `None` if the provider has no background work."""
+        return None
+
+    async def delete_response(self, continuation_token: JsonMapping) -> bool | None:
+        """Delete a response at the provider; return whether it was deleted, or `None` if the provider stores none."""
+        return None
+
+    def service_url(self) -> str:
+        """Return the provider's address, for people and telemetry."""
+        return "Unknown"
+
+    def as_agent(
+        self,
+        *,
+        id: str | None = None,
+        name: str | None = None,
+        description: str | None = None,
+        instructions: str | None = None,
+        tools: Any = None,
+        default_options: OptionsT | ChatOptions | None = None,
+        context_providers: Sequence[Any] | None = None,
+        middleware: Sequence[object] | None = None,
+        function_invocation_configuration: Any = None,
+        compaction_strategy: Any = None,
+        tokenizer: Any = None,
+        require_per_service_call_history_persistence: bool = False,
+        additional_properties: JsonObject | None = None,
+    ) -> Agent:
+        """Return a local agent that uses this client; the arguments are `Agent`'s."""
+        from gateway import Agent  # by its public name, because the package of agents is above this one
+
+        return Agent(
+            self,
+            instructions,
+            id=id,
+            name=name,
+            description=description,
+            tools=tools,
+            default_options=cast("ChatOptions | None", default_options),
+            context_providers=context_providers,
+            middleware=middleware,
+            function_invocation_configuration=function_invocation_configuration,
+            compaction_strategy=compaction_strategy,
+            tokenizer=tokenizer,
+            require_per_service_call_history_persistence=require_per_service_call_history_persistence,
+            additional_properties=additional_properties,
+        )
+
+
+def _uses_own_get_response(kind: type[BaseChatClient[Any]]) -> bool:
+    """Return whether a class inherits `get_response` from `BaseChatClient`; methods of layers, which only delegate, are skipped."""
+    return next(c for c in kind.__mro__ if "get_response" in vars(c) and "is_layer" not in vars(c)) is BaseChatClient

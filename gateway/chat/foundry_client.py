@@ -1,0 +1,150 @@
+"""`FoundryChatClient`: models of a Foundry project, through its OpenAI-compatible endpoint.
+
+Foundry offers the Responses API below the project's endpoint, so this is `OpenAIChatClient` with other authentication: a key, a credential
+of `azure-identity` (installed by the extra `foundry`), or any function that returns a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypedDict
+
+from gateway.chat.chat_client import OptionsT
+from gateway.chat.embeddings import OpenAIEmbeddingClient
+from gateway.chat.model_retry import RetryPolicy
+from gateway.chat.openai_endpoint import FOUNDRY_SCOPE, Credential, Key, TokenCredential, token_source
+from gateway.chat.openai_options import OpenAIChatOptions
+from gateway.chat.responses_client import OpenAIChatClient
+from gateway.config.settings import SecretString, load_settings
+from gateway.errors import SettingNotFoundError
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+FoundryChatOptions = OpenAIChatOptions
+"""Options of a model request; agent-framework's name for `OpenAIChatOptions`."""
+
+__all__ = ["FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
+
+API_PATH = "/openai/v1"
+"""Path of the OpenAI API below a project's endpoint."""
+
+
+class FoundrySettings(TypedDict, total=False):
+    """Settings from variables with the prefix `FOUNDRY_`."""
+
+    project_endpoint: str | None
+    model: str | None
+    embedding_model: str | None
+    api_key: SecretString | None
+
+
+class FoundryChatClient(OpenAIChatClient[OptionsT]):
+    """A client for a Foundry project's models."""
+
+    OTEL_PROVIDER_NAME = "azure.ai.foundry"
+
+    def __init__(
+        self,
+        *,
+        project_endpoint: str | None = None,
+        model: str | None = None,
+        credential: Credential | None = None,
+        api_key: Key | None = None,
+        default_headers: Mapping[str, str] | None = None,
+        async_client: AsyncOpenAI | None = None,
+        instruction_role: str | None = None,
+        middleware: Sequence[object] | None = None,
+        function_invocation_configuration: JsonMapping | None = None,
+        compaction_strategy: object = None,
+        tokenizer: object = None,
+        additional_properties: JsonObject | None = None,
+        env_file_path: str | None = None,
+        env_file_encoding: str | None = None,
+        retry: RetryPolicy | None = None,
+    ) -> None:
+        """Arguments default to `FOUNDRY_PROJECT_ENDPOINT`, `FOUNDRY_MODEL` and `FOUNDRY_API_KEY`.
+
+        Raises:
+            SettingNotFoundError: The endpoint, the model or the authentication is missing; the text says what to set.
+        """
+        settings = _settings(env_file_path, env_file_encoding)
+        model = model or _needed(settings.get("model"), "model", "a model", "FOUNDRY_MODEL")
+        project = None if async_client is not None else _Project.find(project_endpoint, credential or api_key, settings)
+        super().__init__(
+            model,
+            api_key=project and project.key,
+            base_url=project and project.address,
+            default_headers=default_headers,
+            async_client=async_client,
+            instruction_role=instruction_role,
+            middleware=middleware,
+            function_invocation_configuration=function_invocation_configuration,
+            compaction_strategy=compaction_strategy,
+            tokenizer=tokenizer,
+            additional_properties=additional_properties,
+            retry=retry,
+        )
+
+
+class FoundryEmbeddingClient(OpenAIEmbeddingClient):
+    """A client for a Foundry project's embedding models."""
+
+    OTEL_PROVIDER_NAME = "azure.ai.foundry"
+
+    def __init__(
+        self,
+        *,
+        project_endpoint: str | None = None,
+        model: str | None = None,
+        credential: Credential | None = None,
+        api_key: Key | None = None,
+        env_file_path: str | None = None,
+        env_file_encoding: str | None = None,
+    ) -> None:
+        """Accept the same arguments as `FoundryChatClient`. The model defaults to `FOUNDRY_EMBEDDING_MODEL`.
+
+        Raises:
+            SettingNotFoundError: The endpoint, the model or the authentication is missing; the text says what to set.
+        """
+        settings = _settings(env_file_path, env_file_encoding)
+        model = model or _needed(settings.get("embedding_model"), "model", "a model", "FOUNDRY_EMBEDDING_MODEL")
+        project = _Project.find(project_endpoint, credential or api_key, settings)
+        super().__init__(
+            model,
+            api_key=project.key,
+            base_url=project.address,
+        )
+
+
+def _settings(env_file_path: str | None, env_file_encoding: str | None) -> FoundrySettings:
+    return load_settings(FoundrySettings, env_prefix="FOUNDRY_", env_file_path=env_file_path, env_file_encoding=env_file_encoding)
+
+
+def _needed(found: str | None, name: str, what: str, variable: str) -> str:
+    if not found:
+        raise SettingNotFoundError(f"Foundry needs {what}: pass {name}=, or set {variable}.", path=name)
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Project:
+    """Address of a project's API, and its key or token source."""
+
+    address: str
+    key: Key
+
+    @classmethod
+    def find(cls, endpoint: str | None, way_in: Credential | Key | None, settings: FoundrySettings) -> _Project:
+        key = token_source(way_in, FOUNDRY_SCOPE) if isinstance(way_in, TokenCredential) else way_in or settings.get("api_key")
+        if not key:
+            raise SettingNotFoundError(
+                "Foundry needs authentication: pass credential= (for example `DefaultAzureCredential()` of azure-identity, which "
+                "pip install 'moongate[foundry]' brings) or api_key=, or set FOUNDRY_API_KEY.",
+                path="credential",
+            )
+        found = endpoint or settings.get("project_endpoint")
+        address = _needed(found, "project_endpoint", "the project's endpoint", "FOUNDRY_PROJECT_ENDPOINT").rstrip("/")
+        return cls(address if address.endswith(API_PATH) else address + API_PATH, key)

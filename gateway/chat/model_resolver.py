@@ -1,0 +1,228 @@
+"""`ModelResolver`: creates the chat client for a model spec of an agent file. Owns the clients that it creates.
+
+`auto` uses the OpenAI-compatible endpoint that the environment names, otherwise the connected client's own model; if there is neither, it
+fails with instructions. `openai:NAME` and `openai-chat:NAME` select the API.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from gateway.errors import (
+    ChatClientInvalidAuthException,
+    ChatClientInvalidRequestException,
+    ChatClientInvalidResponseException,
+    ModelError,
+)
+from gateway.tools.context import CallContext
+
+if TYPE_CHECKING:  # imported with the first client, because a gateway starts faster without them
+    from gateway.chat.chat_client import BaseChatClient
+    from gateway.chat.embeddings import OpenAIEmbeddingClient
+    from gateway.chat.openai_base import OpenAIClientBase
+    from gateway.chat.openai_connection import OpenAIConnection
+
+DEFAULT_MODEL = "gpt-5-mini"
+"""Model at OpenAI's own endpoint if neither the agent nor `OPENAI_MODEL` nor `defaults.model` names one."""
+
+CHECK_SECONDS = 10.0
+"""Timeout of `check`."""
+
+_ROUTES = {"openai": ("/responses", "input"), "openai-chat": ("/chat/completions", "messages")}
+"""Path of each API's requests, and the field that `check` sends with a wrong type, so that no model runs."""
+
+_JUDGED = (400, 413, 415, 422, 429, 500)
+"""Statuses of an endpoint that offers the path and rejects the wrong field; some crash (500)."""
+
+HOW_TO_SET = (
+    "Set OPENAI_API_KEY (for OpenAI), or OPENAI_BASE_URL and OPENAI_MODEL (for any OpenAI-compatible server), in the "
+    "environment of the gateway; or connect with a client that offers its own model through MCP sampling."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelCheck:
+    """Result of checking a reachable endpoint for a model."""
+
+    model: str
+    endpoint: str
+    """Address without secrets."""
+    listed: frozenset[str] | None
+    """Ids of the endpoint's models; `None` if it does not list models."""
+
+    @property
+    def is_listed(self) -> bool | None:
+        """Whether the model is listed, also without the tag that Ollama adds; `None` if the endpoint does not list models."""
+        return None if self.listed is None else self.model in self.listed or f"{self.model}:latest" in self.listed
+
+
+class ModelResolver:
+    """Creates chat clients. One per gateway; close it with `aclose`."""
+
+    def __init__(self, environ: Mapping[str, str], default_model: str | None) -> None:
+        """`default_model` is `defaults.model` of the configuration."""
+        self._environ = environ
+        self._default_model = default_model
+        self._clients: dict[tuple[str, str], OpenAIClientBase] = {}
+        self._embedders: dict[str, OpenAIEmbeddingClient] = {}
+
+    def resolve(self, spec: str, ctx: CallContext) -> BaseChatClient:
+        """Return the chat client for a model spec and one run.
+
+        Raises:
+            ModelError: The spec is invalid, or no model is configured; the text says what to set.
+        """
+        named = self.named(spec)
+        if named is not None:
+            return self._client(*named)
+        if ctx.client.can("sampling"):
+            from gateway.chat.sampling_client import SamplingChatClient
+
+            return SamplingChatClient(ctx)
+        raise ModelError(f"No model is available for this agent. {HOW_TO_SET}")
+
+    def named(self, spec: str) -> tuple[str, str] | None:
+        """Return the API (`openai` or `openai-chat`) and the model name of a spec, or `None` for the connected client's own model.
+
+        Raises:
+            ModelError: The spec is invalid, or the endpoint or the model is not configured; the text says what to set.
+        """
+        if spec == "auto":
+            return self._auto()
+        kind, _, name = spec.partition(":")
+        if not name or kind not in ("openai", "openai-chat"):
+            raise ModelError(f"Unknown model {spec!r}; write `auto`, `openai:NAME` or `openai-chat:NAME`.")
+        if not self._has_endpoint():
+            raise ModelError(f"Model {spec!r} needs an endpoint. {HOW_TO_SET}")
+        return kind, name
+
+    def can_answer(self, spec: str) -> bool:
+        """Return whether an endpoint and a model are configured for `spec`; the connected client's own model does not count."""
+        try:
+            return self.named(spec) is not None
+        except ModelError:
+            return False
+
+    async def check(self, spec: str) -> ModelCheck | None:
+        """Query the endpoint of a model spec for its models, for at most `CHECK_SECONDS`.
+
+        An endpoint that does not list models receives a request with a field of the wrong type: its response shows whether it is a model
+        API, and costs no tokens. Return `None` if the spec is the connected client's own model.
+
+        Raises:
+            ModelError: The spec is invalid, something is not configured, or the endpoint is unreachable, rejects the key or is not a model
+                API.
+        """
+        named = self.named(spec)
+        if named is None:
+            return None
+        from gateway.chat.openai_errors import shown_url
+
+        connection = self._client(*named).connection
+        shown = shown_url(connection.endpoint.base_url)
+        try:
+            with anyio.fail_after(CHECK_SECONDS):
+                listed = await _listed(connection, named[1])
+                if not listed:
+                    await _try_route(connection, *named)
+        except TimeoutError:
+            raise ModelError(f"The model endpoint {shown} did not answer within {CHECK_SECONDS:g} s.", retryable=True) from None
+        return ModelCheck(named[1], shown, listed or None)
+
+    def embeddings(self, spec: str) -> OpenAIEmbeddingClient:
+        """Return the embedding client for `openai:NAME`; the resolver closes it.
+
+        Raises:
+            ModelError: The spec is invalid, or no endpoint is configured.
+        """
+        from gateway.chat.embeddings import OpenAIEmbeddingClient
+        from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
+
+        kind, _, name = spec.partition(":")
+        if kind != "openai" or not name:
+            raise ModelError(f"Unknown embedding model {spec!r}; write `openai:NAME`.")
+        if not self._has_endpoint():
+            raise ModelError(f"Embedding model {spec!r} needs an endpoint. {HOW_TO_SET}")
+        if name not in self._embedders:
+            base_url = self._environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+            api_key = self._environ.get("OPENAI_API_KEY") or PLACEHOLDER_KEY
+            self._embedders[name] = OpenAIEmbeddingClient(name, api_key=api_key, base_url=base_url)
+        return self._embedders[name]
+
+    def _has_endpoint(self) -> bool:
+        return bool(self._environ.get("OPENAI_API_KEY") or self._environ.get("OPENAI_BASE_URL"))
+
+    def _auto(self) -> tuple[str, str] | None:
+        if not self._has_endpoint():
+            return None
+        name = self._environ.get("OPENAI_MODEL") or self._default_model
+        if not self._environ.get("OPENAI_BASE_URL"):
+            return "openai", name or DEFAULT_MODEL
+        if not name:
+            raise ModelError("OPENAI_BASE_URL is set but no model: set OPENAI_MODEL, or `defaults.model` in gateway.json.")
+        # Nearly every compatible server offers Chat Completions; `openai:NAME` selects Responses.
+        return "openai-chat", name
+
+    def _client(self, kind: str, name: str) -> OpenAIClientBase:
+        key = (kind, name)
+        if key not in self._clients:
+            from gateway.chat.completions_client import OpenAIChatCompletionClient
+            from gateway.chat.openai_endpoint import DEFAULT_BASE_URL, PLACEHOLDER_KEY
+            from gateway.chat.responses_client import OpenAIChatClient
+
+            made = OpenAIChatClient if kind == "openai" else OpenAIChatCompletionClient
+            base_url = self._environ.get("OPENAI_BASE_URL") or DEFAULT_BASE_URL
+            self._clients[key] = made(name, api_key=self._environ.get("OPENAI_API_KEY") or PLACEHOLDER_KEY, base_url=base_url)
+        return self._clients[key]
+
+    async def aclose(self) -> None:
+        """Close every client that was created."""
+        clients = [*self._clients.values(), *self._embedders.values()]
+        self._clients, self._embedders = {}, {}
+        for client in clients:
+            await client.aclose()
+
+
+async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
+    """Return the ids of an endpoint's models; an empty set if it does not list models. Raises `ModelError`."""
+    from gateway.chat.openai_connection import list_of
+
+    try:
+        answer = await connection.answer(model, "/models", None, subject="the list of its models")
+    except ChatClientInvalidAuthException:
+        raise
+    except (ChatClientInvalidRequestException, ChatClientInvalidResponseException):
+        return frozenset()
+    except ModelError as error:
+        if error.status not in (405, 501):
+            raise
+        return frozenset()
+    return frozenset(str(item["id"]) for item in list_of(answer.get("data")) if item.get("id"))
+
+
+async def _try_route(connection: OpenAIConnection, kind: str, model: str) -> None:
+    """Raise `ModelError` unless the endpoint answers the path of its API as a model API does."""
+    from gateway.chat.openai_errors import HtmlResponseException, shown_url
+
+    path, field = _ROUTES[kind]
+    shown = shown_url(connection.endpoint.base_url)
+    fix = "Set OPENAI_BASE_URL to the API's base address, which often ends in /v1"
+    try:
+        answer = await connection.answer(model, path, {"model": model, field: 0})
+    except HtmlResponseException:
+        raise
+    except ChatClientInvalidResponseException:
+        raise ModelError(f"The model endpoint {shown} does not answer {path} with a JSON object. {fix}.") from None
+    except ModelError as error:
+        if error.status in _JUDGED:
+            return
+        if error.status in (404, 405, 410, 501):
+            text = f"The model endpoint {shown} lists no models and answers {error.status} to {path}"
+            raise ModelError(f"{text}, so calls fail. {fix}, and check the model's name, {model!r}.") from None
+        raise
+    if not {"choices", "output", "error"} & answer.keys():
+        raise ModelError(f"The model endpoint {shown} answers {path} with JSON that is not a model's answer. {fix}.")

@@ -1,0 +1,83 @@
+"""Decisions about retries of failed model requests: whether to retry, and how long to wait. Sends nothing itself.
+
+Retried are failures that may be temporary (408, 409, 429, 5xx, no connection, no response). A server's `Retry-After` is respected up to
+a limit. A budget per client keeps retries from multiplying the load when everything fails, like gRPC's retry throttling
+(https://grpc.io/docs/guides/retry/).
+"""
+
+from __future__ import annotations
+
+import email.utils
+import math
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+RETRIED_STATUSES = frozenset({408, 409, 429})
+"""Retried statuses below 500: request timeout, conflict, too many requests."""
+
+MAX_RETRY_AFTER_SECONDS = 60.0
+"""If a server asks for a longer wait, the error is returned to the caller at once."""
+
+BUDGET_CAPACITY = 10.0
+"""Consecutive retries over all requests of a client before it stops retrying."""
+
+BUDGET_REFUND = 0.125
+"""Budget returned by each successful request: in the long run, one retry per eight responses."""
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPolicy:
+    """Number of retries of a request, and the waits between them."""
+
+    max_retries: int = 2
+    base_seconds: float = 0.5
+    """Upper bound of the first wait; it doubles with each retry."""
+    cap_seconds: float = 8.0
+
+    def wait_seconds(self, retry: int) -> float:
+        """Return a random wait below the bound of this retry (counted from 1), so that clients do not retry in step."""
+        return random.uniform(0, min(self.cap_seconds, self.base_seconds * 2 ** min(retry - 1, 30)))
+
+
+class RetryBudget:
+    """Remaining retries of a client, shared by all of its requests."""
+
+    __slots__ = ("_left",)
+
+    def __init__(self) -> None:
+        self._left = BUDGET_CAPACITY
+
+    def answered(self) -> None:
+        """Record a successful request."""
+        if self._left < BUDGET_CAPACITY:
+            self._left = min(BUDGET_CAPACITY, self._left + BUDGET_REFUND)
+
+    def take(self) -> bool:
+        """Take one retry from the budget; return whether it was available."""
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+
+def may_retry(status: int | None, headers: Mapping[str, str]) -> bool:
+    """Return whether a request that failed with `status` may be retried; `None` means that no response arrived."""
+    said = headers.get("x-should-retry")
+    if said in ("true", "false"):
+        return said == "true"
+    return status is None or status in RETRIED_STATUSES or status >= 500
+
+
+def retry_after_seconds(headers: Mapping[str, str]) -> float | None:
+    """Return the wait that the server requests, or `None` (`Retry-After`, RFC 9110 §10.2.3, and `retry-after-ms`)."""
+    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
+        try:
+            seconds = float(headers.get(name, "")) * unit
+        except ValueError:
+            continue
+        if math.isfinite(seconds):
+            return max(0.0, seconds)
+    moment = email.utils.parsedate_tz(headers.get("retry-after", ""))
+    return None if moment is None else max(0.0, email.utils.mktime_tz(moment) - time.time())

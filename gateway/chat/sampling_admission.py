@@ -1,0 +1,53 @@
+"""Admission of servers' sampling requests: checks budget, approval and token limit, in that order, before a model is called.
+
+The gateway (`upstream.inputs`) and Python programs (`upstream.library`) both use it, with their own counters and approvals.
+`sampling_requests` answers admitted requests. Log lines contain counts and limits, never the content of requests.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from gateway.config.policies import SourcePolicy
+from gateway.errors import PolicyDenied
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.decision import Reject, Rewrite
+from gateway.policy.input_requests import judge_input
+
+logger = logging.getLogger(__name__)
+
+Count = Callable[[], Awaitable[int]]
+"""Counts this request and returns the number of earlier requests in the budget's window."""
+
+Approve = Callable[[JsonMapping], Awaitable[Reject | None]]
+"""Decides about the unchanged parameters; `None` approves."""
+
+
+async def admit_sampling(server: str, request: JsonObject, policy: SourcePolicy, *, count: Count, approve: Approve) -> JsonObject:
+    """Return the request as the model may receive it. A rejected request counts towards the budget too.
+
+    Raises:
+        PolicyDenied: The budget, the approval, the mode or the request itself forbids it; `rule` says which.
+    """
+    params = cast("JsonMapping", request.get("params") or {})
+    used = await count()
+    limit = policy.sampling.max_requests
+    asked = (_length(params.get("messages")), params.get("maxTokens"), used, "none" if limit is None else limit)
+    logger.warning("sampling requested server=%s messages=%d max_tokens=%s used=%d limit=%s", server, *asked)
+    verdict = judge_input(request, policy, used)
+    refused = verdict if isinstance(verdict, Reject) else await approve(params)
+    if refused is not None:
+        logger.warning("sampling refused server=%s rule=%s used=%d limit=%s", server, refused.rule, used, asked[3])
+        raise PolicyDenied(f"Refused by {refused.rule}: {refused.reason}", rule=refused.rule, subject=server)
+    if not isinstance(verdict, Rewrite):
+        return request
+    allowed = cast("JsonMapping", verdict.arguments["params"])
+    if allowed.get("maxTokens") != params.get("maxTokens"):
+        logger.warning("sampling capped server=%s max_tokens=%s capped=%s", server, params.get("maxTokens"), allowed.get("maxTokens"))
+    return verdict.arguments
+
+
+def _length(messages: object) -> int:
+    return len(cast("list[object]", messages)) if isinstance(messages, list) else 0

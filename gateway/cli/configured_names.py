@@ -1,0 +1,56 @@
+"""Names in a configuration, read from its files without starting anything. Used for suggestions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gateway.errors import GatewayError
+
+if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
+
+
+def agent_names(loaded: LoadedConfig) -> list[str]:
+    """The names of the agents that the configuration exposes."""
+    from gateway.agents.definition import read_agent
+    from gateway.agents.source import find_files
+
+    names: list[str] = []
+    for path in find_files(_folders(loaded)):
+        try:
+            names.append(read_agent(path).file.name)
+        except GatewayError:
+            names.append(path.name.removesuffix(".md").removesuffix(".agent"))
+    return names
+
+
+def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
+    """The files of the workflows that the configuration exposes, by name."""
+    from gateway.workflows.loader import examine
+    from gateway.workflows.source import find_files
+
+    found: dict[str, Path] = {}
+    for path in find_files(_folders(loaded)):
+        file, _ = examine(path)
+        found.setdefault(file.name if file is not None else path.name.split(".workflow.")[0], path)
+    return found
+
+
+def tool_names(loaded: LoadedConfig, wanted: str) -> list[str]:
+    """Names that `wanted` may stand for: tools of agents and workflows, and `wanted` with another server's prefix."""
+    config = loaded.config
+
+    def exposed(source: str, name: str) -> str:
+        prefix = config.policy(source).prefix
+        return f"{source if prefix is None else prefix}__{name}"
+
+    _, separator, native = wanted.partition("__")
+    servers = [exposed(server, native) for server in config.mcp_servers] if separator else []
+    local = [("agent", agent_names(loaded)), ("workflow", workflow_files(loaded))]
+    return [*servers, *(exposed(source, name) for source, names in local for name in names)]
+
+
+def _folders(loaded: LoadedConfig) -> Sequence[Path]:
+    return [loaded.base_dir / folder for folder in loaded.config.expose.agents]

@@ -1,0 +1,239 @@
+"""`moongate list`: what the gateway serves, by kind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+import click
+
+from gateway.cli.common import (
+    CHARS_PER_TOKEN,
+    Choice,
+    api_key_option,
+    config_option,
+    json_option,
+    load,
+    run_async,
+    standalone_option,
+    url_option,
+)
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from gateway.cli.hub import Hub, HubTool, Target
+    from gateway.config.load import LoadedConfig
+
+ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows", "prompts", "resources"]
+KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
+
+_OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow", "skills": "skill"}
+"""Kinds that come from files, with their source; `list` names the files that did not load."""
+
+_EMPTY: dict[ListKind, str] = {
+    "servers": "No server is configured. `moongate add NAME URL` or `moongate add NAME -- COMMAND` adds one.",
+    "tools": "No tools are served.",
+    "agents": "No agents are served. `expose.agents` of the configuration names folders with `*.agent.md` files.",
+    "workflows": "No workflows are served. `expose.agents` of the configuration names folders with `*.workflow.yaml` files.",
+    "skills": "No skills are served. `expose.skills` of the configuration names folders of skills.",
+    "prompts": "No prompts are served.",
+    "resources": "No resources are served.",
+}
+"""The sentence that `list` prints if nothing of a kind is served."""
+
+_SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
+"""The resource of one skill."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    header: str
+    keys: tuple[str, ...]
+    """The first key with a value is shown."""
+
+
+_COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
+    "tools": (_Column("name", ("name",)), _Column("source", ("source",)), _Column("description", ("description", "title"))),
+    "agents": (_Column("name", ("name",)), _Column("description", ("description",))),
+    "workflows": (_Column("name", ("name",)), _Column("description", ("description",))),
+    "skills": (_Column("name", ("name",)), _Column("uri", ("uri",)), _Column("description", ("description",))),
+    "prompts": (_Column("name", ("name",)), _Column("description", ("description", "title"))),
+    "resources": (_Column("uri", ("uri", "uriTemplate")), _Column("type", ("mimeType",)), _Column("name", ("title", "name"))),
+}
+
+
+@click.command("list")
+@click.argument("kind", type=Choice(KINDS), default="sources")
+@url_option
+@api_key_option
+@standalone_option
+@click.option("--tokens", is_flag=True, help="What tools cost of a model's context (estimated), most first; of tools and servers.")
+@config_option
+@json_option
+def list_command(
+    kind: ListKind, url: str | None, api_key: str | None, standalone: bool, tokens: bool, config_path: str | None, as_json: bool
+) -> None:
+    """List what is served: sources (the default), or one kind of thing.
+
+    Asks the running gateway. If none runs, the command reads agents and workflows itself, and starts the configured sources for everything
+    else.
+    """
+    from gateway.cli.hub import Target
+    from gateway.cli.output import print_json
+
+    if tokens and kind not in ("tools", "servers", "sources"):
+        raise click.UsageError("--tokens goes with tools, servers or sources.")
+    loaded = load(config_path, fetches=False)
+    if tokens:
+        _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
+        return
+    items, has_key = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
+    if as_json:
+        print_json({kind: items})
+    elif kind in ("sources", "servers"):
+        _print_sources(items)
+    else:
+        _print_items(kind, items, f"No {kind} are served to this API key." if has_key else _EMPTY[kind])
+
+
+def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_json: bool) -> None:
+    from gateway.cli.hub import open_hub
+    from gateway.cli.output import print_json, print_table
+
+    async def read() -> tuple[list[HubTool], set[str]]:
+        async with open_hub(loaded, target) as hub:
+            shown = [str(source["name"]) for source in await hub.sources() if source["kind"] == "server"] if hub.shows_sources else []
+            return await hub.tools(), {*loaded.config.mcp_servers, *shown}
+
+    tools, servers = run_async(read)
+    costs = [(tool.name, tool.source or "", estimate_tokens(tool.wire)) for tool in tools]
+    rows: list[JsonObject]
+    if kind == "tools":
+        rows = [{"name": name, "source": source, "tokens": tokens} for name, source, tokens in costs]
+    else:
+        sources = {source for _, source, _ in costs if kind == "sources" or source in servers}
+        rows = [
+            {"name": name, "tools": sum(s == name for _, s, _ in costs), "tokens": sum(t for _, s, t in costs if s == name)}
+            for name in sources
+        ]
+    rows.sort(key=lambda row: (-row["tokens"], row["name"]))
+    total = sum(row["tokens"] for row in rows)
+    if as_json:
+        print_json({kind: rows, "total": total, "estimate": "characters / 4"})
+        return
+    columns = ("name", "source", "tokens") if kind == "tools" else ("name", "tools", "tokens")
+    print_table(columns, [*[[str(row[column]) for column in columns] for row in rows], ["total (estimate)", "", str(total)]], empty="")
+
+
+def estimate_tokens(wire: JsonMapping) -> int:
+    """Estimate the tokens that a tool costs in a context: hosts show a model its name, description and input schema.
+
+    Four characters count as one token, because tokenizers differ by model.
+    """
+    shown = {key: wire[key] for key in ("name", "description", "inputSchema") if key in wire}
+    return -(-len(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) // CHARS_PER_TOKEN)
+
+
+async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
+    """Return the entries of a kind, and whether they were listed to an API key."""
+    from gateway.cli.hub import open_hub, open_own, open_running
+    from gateway.cli.skill_commands import may_start_servers
+
+    if kind in _OF_FILES:
+        starts = kind == "skills" and may_start_servers(loaded)
+        async with open_running(loaded, target, instead="starts the sources" if starts else f"reads the {kind}") as running:
+            if running is not None:
+                return await _of_files(kind, running), running.has_key
+        if kind == "skills":
+            return await _own_skills(loaded), False
+        async with open_own(without_servers(loaded)) as own:
+            return await _of_files(kind, own), False
+    async with open_hub(loaded, target) as hub:
+        return await _of_hub(kind, hub), hub.has_key
+
+
+async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
+    """Sources, tools, resources or prompts; problems are printed on stderr."""
+    from gateway.cli.output import camel_keys, say
+
+    if kind in ("sources", "servers"):
+        for problem in await hub.problems():
+            say(f"problem: {problem}")
+        sources = [camel_keys(source) for source in await hub.sources()]
+        return [source for source in sources if kind == "sources" or source["kind"] == "server"]
+    if kind == "tools":
+        for source in await hub.sources() if hub.shows_sources else ():
+            if source.get("loop"):
+                say(f"problem: server {source['name']!r}: {source['loop']}")
+        return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]
+    return await _resources(hub) if kind == "resources" else await hub.listing("prompts")
+
+
+async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
+    """Agents, workflows or skills that the gateway serves; files that it could not load are named on stderr."""
+    source = _OF_FILES[kind]
+    say_not_loaded([problem for problem in await hub.not_loaded() if problem["source"] == source])
+    if kind == "skills":
+        found = [wire for wire in await hub.listing("resources") if _SKILL_URI.match(str(wire["uri"]))]
+        return [{"name": wire["name"], "description": wire.get("description") or "", "uri": wire["uri"]} for wire in found]
+    return [{**tool.wire, "source": source} for tool in await hub.tools() if tool.source == source]
+
+
+async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
+    from gateway.app.about import rejected_skills
+    from gateway.cli.skill_commands import read_index, skill_row
+
+    index = await read_index(loaded)
+    say_not_loaded(rejected_skills([*index.reports, *index.trouble]))
+    return [skill_row(skill) for skill in index.skills]
+
+
+def say_not_loaded(problems: Sequence[JsonMapping]) -> None:
+    """Print each file that is not served, or whose change cannot be applied, with the reason on stderr."""
+    from gateway.cli.output import say
+    from gateway.tools.functions_source import STAYS
+
+    for problem in problems:
+        label = "not taken up" if str(problem["message"]).endswith(STAYS) else "not served"
+        say(f"{label}: {problem['where']}: {problem['message']}")
+
+
+async def _resources(hub: Hub) -> list[JsonObject]:
+    """Resources, then resource templates."""
+    return [*await hub.listing("resources"), *await hub.listing("templates")]
+
+
+def without_servers(loaded: LoadedConfig) -> LoadedConfig:
+    """Return the same configuration with local sources only."""
+    from dataclasses import replace
+
+    return replace(loaded, config=loaded.config.model_copy(update={"mcp_servers": {}}), is_complete=True)
+
+
+def _print_sources(sources: Sequence[JsonMapping]) -> None:
+    from gateway.cli.output import print_table, remark_text, since_text
+
+    rows = [
+        [
+            str(source["name"]),
+            str(source["transport"] if source["kind"] == "server" else source["kind"]),
+            str(source["protocolVersion"] or "-"),
+            str(source["state"]),
+            str(source["tools"]),
+            f"{source['milliseconds']:.0f}" if source["milliseconds"] is not None else "-",
+            ": ".join(text for text in (since_text(source), str(source["error"] or remark_text(source))) if text),
+        ]
+        for source in sources
+    ]
+    print_table(("name", "kind", "protocol", "state", "tools", "ms", "problem"), rows, empty=_EMPTY["servers"], whole_last=True)
+
+
+def _print_items(kind: ListKind, items: Sequence[JsonMapping], empty: str) -> None:
+    from gateway.cli.output import first_line, print_table
+
+    columns = _COLUMNS[kind]
+    rows = [[first_line(next((item[key] for key in column.keys if item.get(key)), "")) for column in columns] for item in items]
+    print_table([column.header for column in columns], rows, empty=empty)

@@ -1,0 +1,324 @@
+"""`moongate lock`: writes, compares and accepts the definitions of remote tools.
+
+Starts the configured servers once and reads the definitions that they list, before any rule applies. `policy.pin_check` decides what a
+difference means for a running gateway, which reads a written lock file again without a restart.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.cli.failures import CommandFailed
+from gateway.errors import ConfigError, NotFound, NotSent
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from gateway.config.load import LoadedConfig
+    from gateway.policy.pin_check import PinChange
+    from gateway.upstream.accepted_definitions import AcceptedDefinitions
+    from gateway.upstream.pins import Pins
+
+Forms = Mapping[str, JsonObject]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One tool that differs from its entry in the lock file."""
+
+    server: str
+    tool: str
+    change: PinChange
+    before: JsonObject | None
+    after: JsonObject | None
+
+    def to_json(self) -> JsonObject:
+        """The object that `--json` prints."""
+        return {"server": self.server, "tool": self.tool, "change": self.change, "before": self.before, "after": self.after}
+
+
+@click.command()
+@click.argument("servers", nargs=-1, metavar="[SERVER]...")
+@click.option("--check", is_flag=True, help="Write nothing; exit with 5 and show the difference where a pinned server has one.")
+@click.option("--diff", is_flag=True, help="Write nothing; show what differs.")
+@click.option("--accept", "accepted", multiple=True, metavar="NAME", help="Accept a held entry, or what SERVER[/TOOL] lists; repeatable.")
+@click.option("--yes", "assume_yes", is_flag=True, help="Accept a held entry without a question; needed outside a terminal.")
+@config_option
+@json_option
+def lock(
+    servers: tuple[str, ...],
+    check: bool,
+    diff: bool,
+    accepted: tuple[str, ...],
+    assume_yes: bool,
+    config_path: str | None,
+    as_json: bool,
+) -> None:
+    """Pin what remote servers list now (all of them, or those named) in the lock file; accept what a running gateway holds back.
+
+    A running gateway hides a tool that differs from its pin until the new definition is accepted. The pins of a server are its entry in the
+    lock file, or else the definitions that it listed first. The gateway also starts no new or changed command, and imports no new or
+    changed module, until that is accepted.
+    """
+    if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
+        raise click.UsageError("--check, --diff and --accept exclude each other; --accept takes its servers itself.")
+    from gateway.cli.accepting import accept_commands
+    from gateway.cli.output import say
+    from gateway.upstream.pins import read_pins
+
+    if accepted and accept_commands(config_path, accepted, assume_yes=assume_yes, as_json=as_json):
+        return
+    loaded = load(config_path)
+    _check_servers(loaded, [name.partition("/")[0] for name in accepted] or servers)
+    comparing = check or diff or bool(accepted)
+    path = _lock_file(loaded, is_written=not comparing)
+    pins = _pins_to_change(path, full=not servers and not comparing) if not (check or diff) else read_pins(path)
+    if check and not pins.servers:
+        raise CommandFailed(f"Nothing is locked: {path} pins no server. `moongate lock` pins all of them.", code="not-found")
+    first = {} if check else _first_listings(loaded, pins)
+    wanted = sorted({name.partition("/")[0] for name in accepted}) if accepted else list(servers)
+    if not wanted:
+        known = {*pins.servers, *(name for name, record in first.items() if diff and record.read() is not None)}
+        wanted = [name for name in loaded.config.mcp_servers if name in known] if comparing else list(loaded.config.mcp_servers)
+    for text in _floating(loaded, wanted):
+        say(text)
+    listed = run_async(lambda: _listed(loaded, wanted)) if wanted else {}
+    if check or diff:
+        for name in loaded.config.mcp_servers:
+            if name not in pins.servers and loaded.config.policy(name).pins != "off":
+                text = f"server {name!r} is not in {path.name}, so each tool is held to its first listing"
+                say(f"note: {text}; `moongate lock {name}` pins the server")
+        found = [d for name, forms in listed.items() for d in _found(name, forms, pins, first)]
+        _compare(found, must_match=check, as_json=as_json)
+        return
+    if accepted:
+        found = _accept_first(first, listed, accepted)
+        listed = {name: forms for name, forms in listed.items() if name not in first}
+        if not listed:
+            _report_accepted(sorted(set(accepted)), found, as_json=as_json)
+            return
+    _write(path, pins, listed, accepted, full=not servers and not accepted, as_json=as_json)
+
+
+def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
+    """Return the lock file of a configuration.
+
+    Raises:
+        ConfigError: There is no configuration file, or it ships with Moongate and the lock file would be written beside it.
+    """
+    from gateway.config.paths import is_bundled_config
+    from gateway.upstream.pins import lock_path
+
+    path = lock_path(loaded)
+    if path is None:
+        raise ConfigError("Nothing can be pinned without a configuration file; `moongate add` makes one.", path="server.lockFile")
+    if is_written and loaded.path is not None and is_bundled_config(loaded.path):
+        text = f"{loaded.path} ships with Moongate, so no lock file is written beside it; its tools are held to their first listings."
+        raise ConfigError(f"{text} Name a file of your own with `--config FILE`.", path=str(loaded.path))
+    return path
+
+
+def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefinitions]:
+    """The records of servers that the lock file does not name; they are held to their first listing."""
+    from gateway.app.remote_servers import located
+    from gateway.storage.state_folder import state_dir
+    from gateway.upstream.accepted_definitions import AcceptedDefinitions
+
+    folder = state_dir(loaded.config.storage.dir)
+    servers = loaded.config.mcp_servers.items()
+    return {name: AcceptedDefinitions(folder, name, located(entry, loaded)) for name, entry in servers if name not in pins.servers}
+
+
+def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
+    """Servers whose program is not pinned by definitions: its version is left to a registry."""
+    from gateway.config.models import StdioServer
+    from gateway.policy.packages import floating_packages
+
+    entries = [(name, loaded.config.mcp_servers.get(name)) for name in wanted]
+    return [
+        f"warning: server {name!r}: {text}; its definitions are pinned, its program is not"
+        for name, entry in entries
+        if isinstance(entry, StdioServer)
+        for text in floating_packages(entry.command, entry.args)
+    ]
+
+
+def _pins_to_change(path: Path, *, full: bool) -> Pins:
+    """The pins before the command. An unusable file is an error only if a part of it must be kept."""
+    from gateway.upstream.pins import NO_PINS, read_pins
+
+    try:
+        return read_pins(path)
+    except ConfigError:
+        if full:
+            return NO_PINS
+        raise
+
+
+def _check_servers(loaded: LoadedConfig, names: Sequence[str]) -> None:
+    """Refuse names that no server has. Raises `NotFound`."""
+    from gateway.config.suggest import did_you_mean
+
+    configured = loaded.config.mcp_servers
+    for name in names:
+        if name not in configured:
+            disabled = next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), "")
+            raise NotFound("server", name, f"Unknown server {name!r}. {disabled or did_you_mean(name, configured)}".rstrip())
+
+
+async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
+    """Return the tools that each named server lists now. Every server must answer, because half a lock would look like a lock.
+
+    Raises:
+        NotSent: A server cannot be reached.
+    """
+    from gateway.cli.hub import open_own
+    from gateway.upstream.pins import forms_of
+
+    async with open_own(_only(loaded, names)) as own:
+        definitions = own.gateway.inspection.definitions()
+        for status in own.gateway.sources():
+            if status.name in names and status.name not in definitions:
+                text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written; name those to pin."
+                raise NotSent(text, server=status.name)
+        return {name: forms_of(definitions[name]) for name in names}
+
+
+def _only(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
+    """Return the same configuration with these servers only and no local sources, all started at once."""
+    from dataclasses import replace
+
+    from gateway.config.models import Expose
+
+    config = loaded.config
+    servers = {name: config.mcp_servers[name] for name in names}
+    policies = {name: config.policy(name).model_copy(update={"start": "eager", "pins": "off"}) for name in names}
+    update: JsonObject = {"mcp_servers": servers, "policies": policies, "expose": Expose(agents=[], skills=[], functions=[])}
+    return replace(loaded, config=config.model_copy(update=update), disabled=[])
+
+
+def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:
+    """Return the differences between a server and its entry in the lock file, or else its first listing."""
+    if server in first:
+        return _differences(server, first[server].read() or {}, listed, first_use=True)
+    return _differences(server, pins.servers.get(server, {}), listed)
+
+
+def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = False) -> list[Difference]:
+    """Differences by tool name, judged by the rule that the gateway applies."""
+    from gateway.policy.pin_check import judge_pins, pin_digest
+
+    digests = {name: pin_digest(form) for name, form in after.items()}
+    pinned = {name: pin_digest(form) for name, form in before.items()}
+    found = judge_pins(digests, pinned, "quarantine", first_use=first_use)
+    return [Difference(server, name, found[name].change, before.get(name), after.get(name)) for name in sorted(found)]
+
+
+def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) -> None:
+    from gateway.cli.output import print_json
+
+    if as_json:
+        print_json({"differences": [difference.to_json() for difference in found]})
+    for difference in () if as_json else found:
+        _print_difference(difference)
+    if found and must_match:
+        names = sorted({difference.server for difference in found})
+        accept = "; ".join(f"`moongate lock --accept {name}`" for name in names)
+        number = f"{len(found)} tool{' differs' if len(found) == 1 else 's differ'}"
+        raise CommandFailed(f"{number} from the lock file. To accept what is listed now: {accept}.", code="lock-differs")
+    if not found and not as_json:
+        click.echo("Nothing differs.")
+
+
+def _print_difference(difference: Difference) -> None:
+    from gateway.cli.output import clean, tell
+
+    tell(f"{difference.server}/{difference.tool}: {difference.change}")
+    sides = (_lines(difference.before), _lines(difference.after))
+    for line in list(difflib.unified_diff(*sides, "accepted", "listed now", lineterm=""))[2:]:
+        click.echo(clean(f"  {line}"))
+
+
+def _lines(form: JsonMapping | None) -> list[str]:
+    # Escaped, so that a difference in invisible characters can be seen.
+    return json.dumps(form, indent=2, ensure_ascii=True).splitlines() if form is not None else []
+
+
+def _accept_first(first: Mapping[str, AcceptedDefinitions], listed: Mapping[str, Forms], accepted: Sequence[str]) -> list[Difference]:
+    """Accept the current tools of servers that are not in the lock file. Return the accepted differences."""
+    found: list[Difference] = []
+    for name, forms in listed.items():
+        if name in first:
+            tools = _tools_of(name, accepted)
+            differences = _differences(name, first[name].read() or {}, forms, first_use=True)
+            found += [difference for difference in differences if not tools or difference.tool in tools]
+            first[name].accept(partial(_accepted, name, forms, tools))
+    return found
+
+
+def _accepted(server: str, listed: Forms, tools: Sequence[str], before: dict[str, JsonObject]) -> Forms:
+    return _accept_tools(server, before, listed, tools) if tools else listed
+
+
+def _tools_of(server: str, accepted: Sequence[str]) -> list[str]:
+    """The tools of a server to accept; empty if all are."""
+    tools = [written.partition("/")[2] for written in accepted if written.partition("/")[0] == server]
+    return tools if all(tools) else []
+
+
+def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as_json: bool) -> None:
+    from gateway.cli.output import print_json, tell
+
+    if as_json:
+        print_json({"accepted": list(accepted), "changes": [difference.to_json() for difference in found]})
+        return
+    for difference in found:
+        _print_difference(difference)
+    tell(f"accepted {', '.join(accepted)} as listed now; a running gateway takes it up by itself")
+
+
+def _write(
+    path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
+) -> None:
+    """Write the listed tools to the lock file; `full` drops servers that are not configured any more."""
+    from gateway.cli.output import print_json, tell
+    from gateway.upstream.pins import Pins as NewPins
+    from gateway.upstream.pins import write_pins
+
+    servers: dict[str, Forms] = {} if full else dict(pins.servers)
+    for name, forms in listed.items():
+        tools = _tools_of(name, accepted)
+        servers[name] = _accepted(name, forms, tools, dict(servers.get(name, {})))
+    found = [d for name in listed for d in _differences(name, pins.servers.get(name, {}), servers[name])]
+    write_pins(path, NewPins(servers))
+    if as_json:
+        print_json({"lockFile": str(path), "servers": sorted(listed), "changes": [d.to_json() for d in found]})
+        return
+    for difference in found:
+        tell(f"{difference.server}/{difference.tool}: {difference.change}")
+    count = sum(len(forms) for forms in servers.values())
+    tell(f"{path}: {count} tool{'' if count == 1 else 's'} of {len(servers)} server{'' if len(servers) == 1 else 's'} pinned")
+
+
+def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
+    """Return the pins of a server with some tools as they are listed now. A tool that is not listed any more loses its pin."""
+    from gateway.config.suggest import did_you_mean
+
+    for tool in tools:
+        if tool not in listed and tool not in before:
+            hint = did_you_mean(tool, [*listed, *before])
+            raise NotFound("tool", tool, f"Server {server!r} has no tool {tool!r}. {hint}".rstrip())
+        if tool in listed:
+            before[tool] = listed[tool]
+        else:
+            del before[tool]
+    return before

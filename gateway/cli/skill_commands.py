@@ -1,0 +1,179 @@
+"""`moongate skills`: checks skill folders, and lists served skills with their token costs."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gateway.cli.common import CHARS_PER_TOKEN, Group, config_option, json_option, load, run_async
+from gateway.config.policies import SkillFilter
+from gateway.json_types import JsonMapping, JsonObject
+
+if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
+    from gateway.skills.index import SkillIndex
+    from gateway.skills.model import Skill, SkillReport
+
+
+@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+def skills() -> None:
+    """Skill folders: check them, and list what is served."""
+
+
+@skills.command("check")
+@click.argument("paths", nargs=-1, metavar="PATH…")
+@click.option("--strict", is_flag=True, help="Reject what would be served with a warning.")
+@json_option
+def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
+    """Check the skills below each PATH: a folder of skills, a skill's folder or its SKILL.md. Default: here.
+
+    Exit code 5 if one is rejected.
+    """
+    from gateway.cli.failures import CommandFailed
+    from gateway.cli.output import print_json, say
+    from gateway.skills.folder_check import check_skills
+
+    reports = check_skills(paths or (".",), strict=strict)
+    if as_json:
+        print_json([report.to_json() for report in reports])
+    else:
+        for report in reports:
+            _print_report(report)
+        say(_summary(reports))
+    rejected = sum(report.verdict == "rejected" for report in reports)
+    if rejected:
+        raise CommandFailed(f"{rejected} of {len(reports)} skills rejected.", code="skills-rejected")
+
+
+def _print_report(report: SkillReport) -> None:
+    """Print a line per warning and error, in the form that editors and CI read: `file:line: level: message [code]`."""
+    from gateway.cli.output import tell
+    from gateway.skills.model import MANIFEST
+
+    for found in report.diagnostics:
+        if found.level != "info":
+            place = f"{os.path.join(report.path, MANIFEST)}:{found.line}" if found.line else report.path
+            tell(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
+
+
+def _summary(reports: list[SkillReport]) -> str:
+    verdicts = Counter(report.verdict for report in reports)
+    hidden = sum(report.verdict != "rejected" and not report.listed for report in reports)
+    parts = [f"{verdicts['accepted']} accepted", f"{verdicts['accepted_with_warning']} with warnings", f"{verdicts['rejected']} rejected"]
+    return ", ".join(parts) + (f"; {hidden} of them for tools only" if hidden else "") + "."
+
+
+@skills.command("list")
+@click.option("--tokens", is_flag=True, help="What skills cost of a model's context (estimated), most first.")
+@click.option("--folders", is_flag=True, help="Only the skills of folders: no server is started, no Python imported.")
+@config_option
+@json_option
+def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: bool) -> None:
+    """List the skills of folders, of Python objects and of the configured servers, including those that only the tools serve."""
+    from gateway.cli.output import first_line, print_json, print_table, say
+
+    loaded = load(config_path, fetches=False)
+    index = run_async(lambda: read_index(loaded, folders_only=folders))
+    rows = [skill_row(skill, tokens=tokens) for skill in index.skills]
+    if tokens:
+        rows.sort(key=lambda row: (-int(row["tokens"]["loaded"]), str(row["name"])))
+    totals = {key: sum(int(row["tokens"][key]) for row in rows) for key in ("advertised", "loaded")} if tokens else {}
+    if as_json:
+        print_json({"skills": list[JsonMapping](rows), **({"total": totals, "estimate": "characters / 4"} if tokens else {})})
+    elif tokens and rows:
+        cells = [[str(row["name"]), str(row["tokens"]["advertised"]), str(row["tokens"]["loaded"])] for row in rows]
+        total = ["total (estimate)", str(totals["advertised"]), str(totals["loaded"])]
+        print_table(("name", "advertised", "loaded"), [*cells, total], empty="")
+        say("advertised: name and description, in every prompt that names all skills; loaded: the instructions, once a skill is used.")
+    else:
+        print_table(
+            ("name", "listed", "origin", "description"),
+            [[str(r["name"]), "yes" if r["listed"] else "tools", str(r["origin"]), first_line(r["description"])] for r in rows],
+            empty="No skills are served. `expose.skills` of the configuration names folders of skills.",
+        )
+
+
+@skills.command("grant")
+@click.argument("skill_name", metavar="SKILL")
+@click.argument("script_names", metavar="SCRIPT…", nargs=-1)
+@config_option
+@json_option
+def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
+    """Print the entry for `skills.scripts.allow` that lets scripts of SKILL run, as the skill is now.
+
+    Read the skill first. Without SCRIPT, all its scripts.
+    """
+    from gateway.cli.output import print_json, say
+    from gateway.config.suggest import did_you_mean
+    from gateway.errors import NotFound, ToolFailed
+    from gateway.skills.index import build_index
+    from gateway.skills.lookup import find_skill
+    from gateway.skills.scripts import set_digest
+
+    index = build_index(tuple(load(config_path).config.expose.skills))
+    try:
+        skill = find_skill(index, skill_name)
+    except ToolFailed:
+        hint = did_you_mean(skill_name, [index.handle(skill) for skill in index.skills]) or "`moongate skills list` shows them."
+        raise NotFound("skill", skill_name, f"Unknown skill {skill_name!r}. {hint}") from None
+    scripts = [path for path, file in skill.files.items() if file.is_script]
+    for name in script_names:
+        if name not in scripts:
+            hint = did_you_mean(name, scripts) or f"Its scripts: {', '.join(scripts) or 'none'}."
+            raise NotFound("script", name, f"Skill {skill_name!r} has no script {name!r}. {hint}")
+    entries: list[JsonObject] = [
+        {"skill": skill.id, "script": path, "digest": set_digest(skill)} for path in (script_names or tuple(scripts))
+    ]
+    if as_json:
+        print_json({"allow": list[JsonMapping](entries)})
+        return
+    import json
+
+    click.echo(",\n".join(json.dumps(entry) for entry in entries))
+    say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change to the skill ends it.")
+
+
+def may_start_servers(loaded: LoadedConfig) -> bool:
+    """Return whether `read_index` starts the sources: skills can come from servers or objects, or a rule leaves some out."""
+    config = loaded.config
+    return bool(config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter())
+
+
+async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> SkillIndex:
+    """Return the skill index of a gateway with this configuration. Servers start only if they may have skills."""
+    from gateway.cli.hub import open_own
+    from gateway.skills.index import SkillIndex, build_index
+
+    config = loaded.config
+    if folders_only or not may_start_servers(loaded):
+        signed = {str(Path(root).resolve()): rule for root, rule in config.skills.signatures.items()}  # noqa: ASYNC240  # nothing else runs
+        return build_index(tuple(config.expose.skills), strict=config.skills.strict, signed=signed)
+    async with open_own(loaded) as own:
+        return own.gateway.skill_index or SkillIndex()
+
+
+def skill_row(skill: Skill, *, tokens: bool = False) -> JsonObject:
+    """Return a skill as `list` prints it. `name` is the name that the tools take."""
+    from gateway.skills.render import one_line
+
+    row: JsonObject = {
+        "name": skill.id,
+        "description": one_line(skill.document.description),
+        "uri": skill.uri,
+        "listed": skill.is_listed,
+        "origin": skill.origin,
+        "files": len(skill.files),
+        "bytes": sum(file.size for file in skill.files.values()),
+    }
+    if tokens:
+        loaded = len(skill.document.text) or skill.manifest.size  # a server's text is not read for this
+        row["tokens"] = {"advertised": _tokens(len(skill.id) + len(row["description"])), "loaded": _tokens(loaded)}
+    return row
+
+
+def _tokens(characters: int) -> int:
+    return -(-characters // CHARS_PER_TOKEN)

@@ -1,0 +1,289 @@
+"""`moongate tasks`: calls that run in the background, for the operator of the gateway.
+
+Reads and changes the gateway's database; a running gateway notices a cancel or a retry within a second.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gateway.cli.approvals_and_audit import moment, pick, with_records
+from gateway.cli.common import Choice, ListingGroup, config_option, json_option, load
+from gateway.cli.configured_names import tool_names
+from gateway.config.suggest import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gateway.json_types import JsonObject
+    from gateway.storage.record_types import Steps, TaskRow
+    from gateway.storage.records import Records
+    from gateway.tasks.task_questions import OpenQuestion
+
+HEARD_SECONDS = 3.0
+"""How long a command waits for the gateway that runs a task to act on it."""
+
+MAX_ERROR = 400
+"""Characters of an error message that are shown."""
+
+STATUSES = ("working", "input_required", "completed", "failed", "cancelled")
+
+
+@click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+def tasks() -> None:
+    """Calls that run in the background."""
+
+
+@tasks.command("list")
+@click.option("--status", type=Choice(STATUSES), help="Only those that stand so.")
+@click.option("--tool", metavar="NAME", help="Only calls of this tool, by the name clients call it.")
+@click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
+@config_option
+@json_option
+def list_tasks(status: str | None, tool: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
+    """List every task that is kept, the oldest first."""
+    from gateway.cli.output import print_json, print_table
+
+    tools: set[str] = set()
+    callers: set[str] = set()
+
+    async def read(records: Records) -> list[_Seen]:
+        every = await (await records.tasks()).all_of()
+        tools.update(row.tool for row in every)
+        callers.update(row.principal for row in every)
+        return [await _seen(records, row) for row in every if tool in (None, row.tool) and caller in (None, row.principal)]
+
+    found = [seen for seen in with_records(config_path, read) if status in (None, seen.status)]
+    if as_json:
+        print_json({"tasks": [seen.to_json() for seen in found]})
+        return
+    rows = [
+        [row.id[:12], row.tool, row.principal, seen.standing(), moment(row.created_at), moment(row.updated_at), seen.message()]
+        for row, seen in ((seen.row, seen) for seen in found)
+    ]
+    headers = ("id", "tool", "caller", "status", "begun", "changed", "says")
+    empty = "No tasks are kept."
+    if not rows and not (tool is status is caller is None):
+        known = {*tools, *tool_names(load(config_path, fetches=False), tool)} if tool is not None else set[str]()
+        hint = did_you_mean(tool, known) if tool is not None and tool not in known else ""
+        hint = hint or (did_you_mean(caller, callers) if caller is not None and caller not in callers else "")
+        empty = f"No such tasks are kept. {hint}".rstrip()
+    print_table(headers, rows, empty=empty, whole_last=True)
+
+
+@tasks.command("show")
+@click.argument("task_id", metavar="ID")
+@config_option
+@json_option
+def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
+    """Show one task: the call, its question, its steps and its result."""
+    from gateway.cli.output import clean, print_content, print_json, tell
+    from gateway.policy.framing import quote, shown
+    from gateway.storage.record_types import KEPT
+
+    async def read(records: Records) -> tuple[_Seen, Steps]:
+        found = await _matching(records, task_id)
+        return await _seen(records, found), await (await records.tasks()).steps(found.id)
+
+    seen, steps = with_records(config_path, read)
+    row = seen.row
+    made = {key: done for key, (done, _) in sorted(steps.items(), key=lambda item: _order(item[0])) if not key.startswith(KEPT)}
+    asked = {key: item["request"] for key, item in row.asked.items() if "answer" not in item}
+    if as_json:
+        told = {**seen.to_json(), "arguments": row.call["arguments"], "outcome": row.outcome, "asks": asked}
+        print_json({**told, "steps": [{"step": key, "done": done} for key, done in made.items()]})
+        return
+    tell(f"{row.id}  {row.tool}  {row.principal}  {seen.standing()}  attempt {row.attempts}")
+    click.echo(clean(f"arguments: {json.dumps(row.call['arguments'], ensure_ascii=False)}"))
+    for key, request in asked.items():
+        tell(f"asks {key}:\n{_question(request)}")
+    for question in seen.questions:
+        if question.takes:
+            tell(f"takes: {question.takes}")
+        click.echo(clean(f"answer: {question.command}"))
+    for key, done in made.items():
+        tell(f"step {key}: {'done' if done else 'in flight'}")
+    if row.message and not row.gone_at:
+        tell("\n".join(["says:", *quote(row.message)]))
+    if "error" in row.outcome:
+        error: JsonObject = row.outcome["error"]
+        tell(f"error {error['code']}: {shown(str(error['message']), MAX_ERROR)}")
+    elif "result" in row.outcome:
+        print_content(row.outcome["result"])
+
+
+@tasks.command("answer")
+@click.argument("task_id", metavar="ID")
+@click.argument("pairs", metavar="FIELD=VALUE…", nargs=-1)
+@click.option("--question", metavar="KEY", help="Which question, if there are several; `moongate tasks show` names them.")
+@click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
+@click.option("--decline", is_flag=True, help="Decline to answer.")
+@config_option
+@json_option
+def answer_task(**given: Any) -> None:
+    """Answer the question of a task. `moongate tasks show` shows the question and its fields."""
+    words = _Words(given["task_id"], given["pairs"], given["args_json"], given["question"], given["decline"])
+    _tell(with_records(given["config_path"], lambda records: _answer(records, words)), "has its answer", as_json=given["as_json"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    task_id: str
+    pairs: tuple[str, ...]
+    args_json: str | None
+    question: str | None
+    declines: bool
+
+
+async def _answer(records: Records, words: _Words) -> TaskRow:
+    """Store the answer like a client's (`TaskRunner.answer`), for the gateway that runs the task."""
+    from gateway.cli.arguments import build_answer
+    from gateway.cli.failures import CommandFailed
+    from gateway.errors import AnswerRefused
+    from gateway.tasks.task import Task
+    from gateway.tasks.task_questions import await_verdicts, usable_answers
+
+    seen = await _seen(records, await _matching(records, words.task_id))
+    task = Task(seen.row)
+    keys = [words.question] if words.question else list(task.open_requests)
+    if not task.open_requests:
+        elsewhere = "".join(f" `{question.command}` answers what it waits for." for question in seen.questions)
+        raise CommandFailed(f"Task {task.id[:12]} is {seen.standing()} and asks nothing here.{elsewhere}", code="usage")
+    if len(keys) != 1 or keys[0] not in task.open_requests:
+        which = f"has no open question {words.question!r}" if words.question else "asks several questions: name one with --question"
+        raise CommandFailed(f"Task {task.id[:12]} {which}. Open: {', '.join(task.open_requests)}.", code="usage")
+    request = task.open_requests[keys[0]]
+    params: JsonObject = request.get("params") or {}
+    if request.get("method") != "elicitation/create":
+        raise CommandFailed(f"{request.get('method')} is for the client of the task to answer.", code="usage")
+    answer: JsonObject = {"action": "decline"}
+    if not words.declines:
+        answer = {"action": "accept", "content": build_answer(params.get("requestedSchema") or {}, words.pairs, words.args_json)}
+    rows = await records.tasks()
+    try:
+        usable = usable_answers(task, {keys[0]: answer})
+        row = await rows.answer(task.id, usable)
+        await await_verdicts(rows, row, usable)
+    except AnswerRefused as error:
+        raise click.UsageError(str(error)) from None
+    return row or seen.row
+
+
+@tasks.command("cancel")
+@click.argument("task_id", metavar="ID")
+@config_option
+@json_option
+def cancel_task(task_id: str, config_path: str | None, as_json: bool) -> None:
+    """Cancel a task. A finished task stays as it is."""
+    from gateway.cli.failures import CommandFailed
+
+    async def work(records: Records) -> TaskRow:
+        found = await _matching(records, task_id)
+        if found.gone_at:
+            raise CommandFailed(f"Task {found.id[:12]} is {found.status} already.", code="tool-error")
+        await (await records.tasks()).cancel(found.id)
+        return await _heard(records, found)
+
+    row = with_records(config_path, work)
+    _tell(row, "cancelled" if row.status == "cancelled" else "is being cancelled by the gateway that runs it", as_json=as_json)
+
+
+@tasks.command("retry")
+@click.argument("task_id", metavar="ID")
+@click.option("--from-start", is_flag=True, help="Forget what it did; else it goes on after the steps that worked.")
+@config_option
+@json_option
+def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json: bool) -> None:
+    """Run a failed or cancelled task again under the same id."""
+    from gateway.cli.failures import CommandFailed
+    from gateway.tools.base import Complete
+
+    async def work(records: Records) -> TaskRow:
+        found = await _matching(records, task_id)
+        if found.status == "completed" and not Complete(found.outcome["result"]).is_error:
+            raise CommandFailed(f"Task {found.id[:12]} is completed and has a result; call the tool again.", code="tool-error")
+        if not found.gone_at or not await (await records.tasks()).retry(found.id, from_start=from_start):
+            raise CommandFailed(f"Task {found.id[:12]} is {found.status}; only a finished task can be tried again.", code="tool-error")
+        return await _heard(records, found)
+
+    row = with_records(config_path, work)
+    _tell(row, "runs again" if row.owner else "runs again as soon as a gateway runs", as_json=as_json)
+
+
+def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
+    from gateway.cli.output import print_json, tell
+
+    if as_json:
+        print_json(row.to_json())
+        return
+    tell(f"{row.id[:12]} of {row.tool} {what}")
+
+
+async def _heard(records: Records, row: TaskRow) -> TaskRow:
+    """Return the task after a gateway acted on it, or after a moment if none runs."""
+    import anyio
+
+    rows = await records.tasks()
+    with anyio.move_on_after(HEARD_SECONDS):
+        while (now := await rows.get(row.id)) is not None:
+            row = now
+            if row.gone_at or (row.owner and not row.is_cancelled):
+                break
+            await anyio.sleep(0.1)
+    return row
+
+
+async def _matching(records: Records, task_id: str) -> TaskRow:
+    """The task with this id, or the only one whose id begins with it."""
+    return pick(await (await records.tasks()).all_of(), task_id, "task", "tasks list")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A task and its open question."""
+
+    row: TaskRow
+    questions: Sequence[OpenQuestion]
+
+    @property
+    def status(self) -> str:
+        return "input_required" if self.questions else self.row.status
+
+    def standing(self) -> str:
+        row = self.row
+        if row.gone_at:
+            result: JsonObject = row.outcome.get("result") or {}
+            failed = row.status == "completed" and bool(result.get("isError"))
+            return "completed, error" if failed else row.status
+        return "waiting" if not row.admitted_at else self.status
+
+    def message(self) -> str:
+        return "; ".join(question.line() for question in self.questions) or self.row.message
+
+    def to_json(self) -> JsonObject:
+        asked: JsonObject = {"questions": [question.text for question in self.questions]}
+        asked["answerWith"] = [question.command for question in self.questions]
+        return {**self.row.to_json(), "status": self.status, **(asked if self.questions else {})}
+
+
+async def _seen(records: Records, row: TaskRow) -> _Seen:
+    from gateway.tasks.task import Task
+    from gateway.tasks.task_questions import open_questions
+
+    return _Seen(row, await open_questions(records, Task(row)))
+
+
+def _question(request: JsonObject) -> str:
+    params: JsonObject = request.get("params") or {}
+    return str(params.get("message") or request.get("method"))
+
+
+def _order(step: str) -> list[tuple[int | str, ...]]:
+    """Sort the steps of a workflow by round, and numbered ones by number."""
+    parts = [re.fullmatch(r"(.*?)(?:@(\d+)\.(\d+))?(?:#(\d+))?", part, re.DOTALL) for part in step.split("/")]
+    return [(int(part[2] or 0), int(part[3] or 0), part[1], int(part[4] or 0)) for part in parts if part]

@@ -1,0 +1,81 @@
+"""Tables and paragraphs that fit a terminal. Pure; used by `output`."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+
+from gateway.policy.framing import BAR, columns_of, fit, wrap_line
+
+GAP = 2
+"""Spaces between columns."""
+
+MIN_LAST_COLUMNS = 24
+"""Columns that the last column needs beside the others; with fewer it is printed below them."""
+
+INDENT = "    "
+"""Indentation of what is printed below the first line of a row."""
+
+
+def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None, *, wraps_last: bool) -> Iterator[str]:
+    """Yield an aligned table of at most `columns` columns (`None`: unlimited), unless a name alone is longer.
+
+    The last column is shortened first: cut with an ellipsis, or wrapped with `wraps_last`. If it does not fit, it is printed below the
+    others. If the others do not fit either, each row becomes a list of its values. Other columns are never cut.
+    """
+    names = [header.upper() for header in headers]
+    lines = [names, *rows]
+    widths = [max(columns_of(line[index]) for line in lines) for index in range(len(names))]
+    fixed = sum(widths[:-1]) + GAP * (len(widths) - 1)
+    if columns is None or fixed + widths[-1] <= columns:
+        for line in lines:
+            yield _row(line, widths)
+        return
+    room = columns - fixed
+    if room >= MIN_LAST_COLUMNS:
+        for line in lines:
+            first, *others = _parts(line[-1], room, wraps=wraps_last)
+            yield _row([*line[:-1], first], widths)
+            yield from (" " * fixed + other for other in others)
+    elif fixed - GAP <= columns:
+        for line in lines:
+            yield _row(line[:-1], widths)
+            if line is not names and line[-1].strip("-"):
+                yield from (INDENT + part for part in _parts(line[-1], columns - len(INDENT), wraps=wraps_last))
+    else:
+        for row in rows:
+            yield row[0]
+            for name, value in zip(headers[1:], row[1:], strict=True):
+                if value.strip("-"):
+                    label = f"  {name}: "
+                    first, *others = _parts(value, columns - len(label), wraps=wraps_last or value is not row[-1])
+                    yield label + first
+                    yield from (INDENT + other for other in others)
+
+
+def fold(text: str, columns: int | None, indent: str = "  ") -> str:
+    """Wrap the lines of `text` between words; continuation lines get `indent` more. A longer word, such as a path, stays whole."""
+    return text if columns is None else "\n".join(part for line in text.split("\n") for part in _folded(line, columns, indent))
+
+
+def _folded(line: str, columns: int, indent: str) -> Iterator[str]:
+    if line.startswith(BAR):  # untrusted text: every part of it repeats the mark
+        yield from fit(line, columns)
+        return
+    start = line[: len(line) - len(line.lstrip())]
+    parts = textwrap.wrap(
+        line, columns, subsequent_indent=start + indent, break_long_words=False, break_on_hyphens=False, replace_whitespace=False
+    )
+    yield from parts or [""]
+
+
+def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (cell + " " * (width - columns_of(cell)) for cell, width in zip(cells, widths, strict=False))
+    return (" " * GAP).join(padded).rstrip()
+
+
+def _parts(text: str, columns: int, *, wraps: bool) -> list[str]:
+    """The lines of a cell; with cutting, one line that ends with an ellipsis."""
+    room = max(columns, MIN_LAST_COLUMNS // 2)
+    parts = wrap_line(text, room)
+    return parts if wraps or len(parts) == 1 else [f"{wrap_line(text, room - 1)[0]}…"]

@@ -1,0 +1,36 @@
+"""`FileModel` and `Model`: the base classes of every configuration object. Keys are defined in `models` and `policies`."""
+
+from __future__ import annotations
+
+import types
+from typing import Annotated, Any, Union, cast, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, Strict
+from pydantic.alias_generators import to_camel
+
+_SCALARS: frozenset[object] = frozenset({bool, int, float})
+
+
+class FileModel(BaseModel):
+    """Base of every object that is read from a file: booleans and numbers written as text are rejected, not converted."""
+
+    model_config = ConfigDict(defer_build=True)  # `__pydantic_init_subclass__` changes the fields before the schema is built
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Make boolean and number fields strict. A float field still accepts an integer."""
+        for info in cls.model_fields.values():
+            if info.annotation in _SCALARS:
+                info.metadata.append(Strict())
+            elif get_origin(info.annotation) in (Union, types.UnionType):
+                members = (Annotated[one, Strict()] if one in _SCALARS else one for one in get_args(info.annotation))
+                info.annotation = cast("Any", Union[tuple(members)])  # noqa: UP007  # of members that are known at run time only
+
+
+class Model(FileModel):
+    """Base of every configuration object: closed, frozen, camelCase in the file.
+
+    Schemas are built on first use: once for the whole file, instead of once per part at import and again for the whole.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)

@@ -1,0 +1,83 @@
+"""JSON Schemas of the file formats, generated from the pydantic models, for completion in editors.
+
+`build_schema("gateway")` describes `gateway.json`; `schema_of` does the same for a model of another package (agent and workflow files), so
+that all schemas look alike. Called by the CLI and by the test of the committed schemas.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal, cast
+
+from pydantic import BaseModel
+from pydantic.json_schema import GenerateJsonSchema
+
+from gateway.config.docstrings import docstrings_of, models_within
+from gateway.config.hosts import HEADER_VARIABLES, IGNORED_KEYS, IGNORED_ROOT_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
+from gateway.config.models import SOURCE_NAME_PATTERN, GatewayConfig
+from gateway.json_types import JsonObject, JsonValue
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+class _Untitled(GenerateJsonSchema):
+    """Drops titles that only repeat the keys."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+
+def build_schema(kind: Literal["gateway"] = "gateway") -> JsonObject:
+    """Return the schema of `gateway.json`, including other hosts' spellings of its keys."""
+    schema = schema_of(GatewayConfig, title="Moongate: gateway.json")
+    properties = cast("JsonObject", schema["properties"])
+    servers = cast("JsonObject", properties["mcpServers"])
+    servers["propertyNames"] = {"pattern": SOURCE_NAME_PATTERN}
+    properties["servers"] = {**servers, "description": "VS Code's name for `mcpServers`."}
+    schema["patternProperties"] = {_any_of(IGNORED_ROOT_KEYS): True}
+    definitions = cast("JsonObject", schema["$defs"])
+    for name in ("StdioServer", "HttpServer", "SseServer"):
+        _admit_host_spellings(cast("JsonObject", definitions[name]))
+    extras = definitions["SourcePolicy"]["properties"]["additionalArguments"]
+    extras["anyOf"].append({"type": "string"})
+    return schema
+
+
+def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
+    """Return the schema of a document that `model` reads; descriptions are the docstrings of the model."""
+    schema = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Untitled)
+    definitions = cast("JsonObject", schema.get("$defs", {}))
+    for definition in definitions.values():
+        definition.pop("title", None)
+    for name, cls in models_within(model).items():
+        _describe(schema if cls is model else definitions.get(name, {}), docstrings_of(cls))
+    return {"$schema": DIALECT, **schema, "title": title}
+
+
+def _describe(definition: JsonObject, docstrings: Mapping[str, str]) -> None:
+    """Add descriptions to the keys, in alphabetical order among the keywords, as pydantic does."""
+    properties = cast("JsonObject", definition.get("properties", {}))
+    for key, shape in properties.items():
+        if key in docstrings:
+            properties[key] = dict(sorted({"description": docstrings[key], **shape}.items()))
+
+
+def _admit_host_spellings(entry: JsonObject) -> None:
+    properties = cast("JsonObject", entry["properties"])
+    kind = cast("JsonObject", properties["type"])
+    own = cast("str", kind.pop("const"))
+    kind["enum"] = [own, *(alias for alias, target in TYPE_ALIASES.items() if target == own)]
+    if "env" in properties:
+        properties["env"]["additionalProperties"] = {"type": ["string", "number", "null"]}
+    foreign = [*IGNORED_KEYS, *TOOL_FILTERS, "enabled"]
+    if "url" in properties:
+        foreign += [*KEY_ALIASES, *HEADER_VARIABLES]
+        entry["required"] = [key for key in cast("list[str]", entry["required"]) if key != "url"]
+        spellings: list[JsonValue] = [{"required": [key]} for key in ("url", *(k for k, own in KEY_ALIASES.items() if own == "url"))]
+        entry["anyOf"] = spellings
+    entry["patternProperties"] = {_any_of(foreign): True}
+
+
+def _any_of(names: Iterable[str]) -> str:
+    return f"^(?:{'|'.join(re.escape(name) for name in sorted(names))})$"

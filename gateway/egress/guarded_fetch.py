@@ -1,0 +1,199 @@
+"""`GuardedFetch`: fetches URLs that a peer may have written: OAuth metadata, registration and token endpoints.
+
+Only https is allowed (http for this machine, and if the operator wrote it). Every resolved address is judged, and the gateway connects to
+that numeric address, so that the name cannot change in between. No redirects; limits on size and time. The MCP endpoint itself does not use
+this module, because the operator wrote its URL. Origins in `trusted` are the operator's too, and only they may be reached through a proxy.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+import anyio
+import httpx2
+
+from gateway.egress.proxies import proxy_for
+from gateway.egress.tls import tls_context
+from gateway.errors import GatewayError, NotSent
+from gateway.policy.addresses import is_loopback_host, judge_address
+
+FETCH_SECONDS = 15.0
+"""Deadline of one fetch in seconds, from name resolution to the last byte."""
+
+CONNECT_SECONDS = 5.0
+"""Timeout of TCP and TLS to one address in seconds; the next address follows."""
+
+MAX_BODY_BYTES = 262_144
+"""Maximum size of a body; metadata and token responses have a few kB."""
+
+MAX_ADDRESSES = 4
+"""Maximum number of a name's addresses that are tried."""
+
+
+class FetchRefused(GatewayError):
+    """The request was not sent, or the response was rejected; the text says why and names the host."""
+
+
+class FetchFailed(GatewayError):
+    """The host is unreachable or its response failed; a later attempt may succeed."""
+
+
+Origin = tuple[str, str, int]
+"""Scheme, host and port of a URL."""
+
+
+def origin_of(url: str) -> Origin:
+    """Return the origin of an absolute http(s) URL.
+
+    Raises:
+        FetchRefused: The URL is malformed or has another scheme.
+    """
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise FetchRefused("An address in the metadata is malformed.") from None
+    scheme, host = parts.scheme.lower(), (parts.hostname or "").lower()
+    if scheme not in ("http", "https") or not host or parts.username is not None or parts.password is not None:
+        raise FetchRefused(f"{url[:200]!r} is not a plain http(s) address.")
+    return scheme, host, port if port is not None else 443 if scheme == "https" else 80
+
+
+@dataclass(frozen=True, slots=True)
+class GuardedFetch:
+    """Fetches URLs on behalf of one configured server."""
+
+    trusted: frozenset[Origin]
+    """Origins that the operator wrote: the server's own and a pinned issuer's. They may be private."""
+    loopback_allowed: bool
+    """Whether URLs on this machine are allowed: only if the configured server itself is on it."""
+
+    @classmethod
+    def for_server(cls, server_url: str, issuer: str | None) -> GuardedFetch:
+        """Return the rules for a server at `server_url` whose policy pins `issuer`."""
+        server = origin_of(server_url)
+        trusted = {server} if issuer is None else {server, origin_of(issuer)}
+        return cls(frozenset(trusted), is_loopback_host(server[1]))
+
+    async def get(self, url: str) -> httpx2.Response:
+        """Return the complete response to a GET, of any status; see `send`."""
+        return await self.send("GET", url)
+
+    async def send(
+        self, method: str, url: str, *, content: bytes = b"", headers: Mapping[str, str] | None = None, max_seconds: float = FETCH_SECONDS
+    ) -> httpx2.Response:
+        """Return the complete response, of any status, redirects included.
+
+        Raises:
+            FetchRefused: The address is not allowed, or the answer is too large.
+            FetchFailed: The host is unreachable, or the deadline passed.
+        """
+        origin = origin_of(url)
+        try:
+            request = httpx2.Request(method, url, content=content, headers={"accept": "application/json", **(headers or {})})
+        except httpx2.InvalidURL:
+            raise FetchRefused(f"{url[:200]!r} is not a plain http(s) address.") from None
+        try:
+            with anyio.fail_after(max_seconds):
+                return await self._send(request, origin)
+        except TimeoutError:
+            raise FetchFailed(f"{origin[1]} did not answer within {max_seconds:g} s.") from None
+
+    async def _send(self, request: httpx2.Request, origin: Origin) -> httpx2.Response:
+        proxy = self._proxy(origin, request)
+        if proxy is not None:
+            return await self._send_through(proxy, request, origin)
+        addresses = await self._allowed_addresses(origin)
+        failure = "the host is unreachable"
+        async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0) as transport:
+            for address in addresses[:MAX_ADDRESSES]:
+                try:
+                    response = await transport.handle_async_request(_at(request, address, origin))
+                    return await _read(response, request, origin[1])
+                except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+                    failure = f"cannot connect ({type(error).__name__})"
+                except httpx2.HTTPError as error:
+                    failure = f"the response broke off ({type(error).__name__})"
+                    break
+        raise FetchFailed(f"{origin[1]}: {failure}.")
+
+    def _proxy(self, origin: Origin, request: httpx2.Request) -> httpx2.Proxy | None:
+        """Return the proxy for an address that the operator wrote. An address of a peer gets none, because it must be judged here."""
+        if origin not in self.trusted:
+            return None
+        try:
+            return proxy_for("", str(request.url), os.environ)
+        except NotSent as error:
+            raise FetchFailed(str(error)) from None
+
+    async def _send_through(self, proxy: httpx2.Proxy, request: httpx2.Request, origin: Origin) -> httpx2.Response:
+        request.headers["accept-encoding"] = "identity"
+        request.extensions["timeout"] = {"connect": CONNECT_SECONDS, "read": None, "write": None, "pool": None}
+        async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0, proxy=proxy) as transport:
+            try:
+                return await _read(await transport.handle_async_request(request), request, origin[1])
+            except httpx2.HTTPError as error:
+                raise FetchFailed(f"{origin[1]}: not reached through the proxy ({type(error).__name__}).") from None
+
+    async def _allowed_addresses(self, origin: Origin) -> Sequence[str]:
+        scheme, host, port = origin
+        trusted = origin in self.trusted
+        try:
+            found = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise FetchFailed(f"{host} is not known to the name service.") from None
+        addresses = list(dict.fromkeys(str(entry[4][0]) for entry in found))
+        local = [address for address in addresses if judge_address(address, loopback_allowed=True) is None and _is_loopback(address)]
+        if scheme == "http" and len(local) != len(addresses) and not trusted:
+            raise FetchRefused(f"{host} must be reached over https; plain http is only for this machine.")
+        if not trusted:
+            for address in addresses:
+                reason = judge_address(address, loopback_allowed=self.loopback_allowed)
+                if reason is not None:
+                    raise FetchRefused(f"No request is sent to {host}: {address} {reason}.")
+        return addresses
+
+
+def _is_loopback(address: str) -> bool:
+    parsed = ipaddress.ip_address(address)
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
+def _at(request: httpx2.Request, address: str, origin: Origin) -> httpx2.Request:
+    """Return the request for a numeric address; `Host`, SNI and the certificate check use the name."""
+    scheme, host, port = origin
+    headers = [(k, v) for k, v in request.headers.raw if k.lower() not in (b"host", b"accept-encoding", b"connection")]
+    shown = f"[{host}]" if ":" in host else host
+    named = shown if port == (443 if scheme == "https" else 80) else f"{shown}:{port}"
+    headers += [(b"host", named.encode("idna") if named.isascii() is False else named.encode()), (b"accept-encoding", b"identity")]
+    headers.append((b"connection", b"close"))
+    timeout = {"connect": CONNECT_SECONDS, "read": None, "write": None, "pool": None}
+    return httpx2.Request(
+        request.method,
+        request.url.copy_with(host=address),
+        headers=headers,
+        content=request.content,
+        extensions={"timeout": timeout, "sni_hostname": host},
+    )
+
+
+async def _read(response: httpx2.Response, request: httpx2.Request, host: str) -> httpx2.Response:
+    """Read the whole body and return a closed response for the original request."""
+    body = bytearray()
+    try:
+        if response.headers.get("content-encoding", "identity").lower() != "identity":
+            raise FetchRefused(f"{host} responded with a content coding that was not offered.")
+        async for chunk in response.aiter_raw():
+            body += chunk
+            if len(body) > MAX_BODY_BYTES:
+                raise FetchRefused(f"{host} responded with more than {MAX_BODY_BYTES} bytes.")
+    finally:
+        await response.aclose()
+    headers = [(k, v) for k, v in response.headers.raw if k.lower() not in (b"transfer-encoding", b"content-length")]
+    return httpx2.Response(response.status_code, headers=headers, content=bytes(body), request=request)

@@ -1,0 +1,1 @@
+"""The gate: authorization, rules, approvals, limits and audit for everything that can be called or read."""

@@ -1,0 +1,426 @@
+"""`Approvals`: asks a person to approve a call or a sampling request, and waits for the decision.
+
+A caller that may approve its own call gets a form in its client; a 2026 client gets the form as `input_required`. Every other question
+is an entry of the pending list, which `moongate approvals` and the tool `review_approvals` answer. Used by the gate for calls and by
+`upstream` for sampling; `policy.approval_policy` decides which calls need an approval, and from whom. Waiting takes no working time and
+no slot of the call. Any answer that is not a clear approval denies the call.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hmac
+import json
+import logging
+import secrets
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import anyio
+
+from gateway.auth.principal import is_operator
+from gateway.config.policies import ApprovalBy
+from gateway.errors import AskExpired, AskUnavailable, AskWithdrawn, GatewayError, PolicyDenied, ToolFailed
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.approval_policy import (
+    RULE,
+    Decision,
+    approval_form,
+    approvers,
+    canonical_arguments,
+    describe_call,
+    describe_question,
+    judge_sampling,
+    may_approve_itself,
+    may_stand,
+    read_decision,
+    waits_for,
+)
+from gateway.policy.decision import Reject
+from gateway.policy.framing import shown
+from gateway.storage.database_retry import until_stored
+from gateway.storage.record_types import ApprovalRule, PendingQuestion, QuestionState
+from gateway.storage.records import Records
+from gateway.telemetry.gateway_events import EventStream
+from gateway.tools.base import InputRequired, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.drive import asking_of, digest_of
+
+logger = logging.getLogger(__name__)
+
+INPUT_REQUIRED = "input_required"
+"""First word of the status message of a call that waits for an answer."""
+
+MAX_SHOWN_CHARS = 300
+"""Maximum characters of the question in that message."""
+
+POLL_SECONDS = 0.25
+"""Seconds between two reads of the pending entry. Another process may have answered, so the call must read the database."""
+
+_DECISIONS: dict[QuestionState, Decision] = {
+    "approved": "approve",
+    "approved_always": "approve_always",
+    "approved_always_with_arguments": "approve_always_with_arguments",
+}
+"""State of an answered entry → decision."""
+
+_DAY_SECONDS = 86_400.0
+
+_NONCE_BYTES = 16
+
+MARK_PREFIX = "approved:"
+"""Prefix of the request state of a call that was approved in an earlier leg."""
+
+_APPROVED_KEY = "approved_at_gate"
+"""Key in the metadata of a run's call (`FunctionInvocationContext.metadata`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question to a person."""
+
+    kind: Literal["call", "sampling", "question"]
+    source: str
+    name: str
+    """Native name of the tool, or the method."""
+    shown: str
+    """The text that the person reads."""
+    arguments: str = ""
+    """Digest of the call's arguments, if the call may be approved for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """An approved call. Its next leg has the mark in its request state, so that the person is not asked again; each mark works once."""
+
+    mark: str
+    presented: str = ""
+    """The mark in this leg's request state."""
+
+    def opened(self, ctx: CallContext) -> CallContext:
+        """Return the context for the tool, without the mark in its request state."""
+        state = ctx.request_state
+        if not self.presented or state is None:
+            return ctx
+        rest = state[len(self.presented) :]
+        return dataclasses.replace(ctx, request_state=rest[1:] if rest else None)
+
+    def sealed(self, outcome: ToolOutcome) -> ToolOutcome:
+        """Return the outcome with the mark in front of its request state."""
+        if not isinstance(outcome, InputRequired):
+            return outcome
+        return dataclasses.replace(outcome, state=self.mark if outcome.state is None else f"{self.mark}:{outcome.state}")
+
+
+def approved_in_run(ctx: CallContext) -> bool:
+    """Whether a person approved this call in the conversation of the run that makes it (`approval_mode` of a tool), or at the gate."""
+    metadata = cast("JsonMapping", getattr(ctx.invocation, "metadata", None) or {})
+    return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
+
+
+def note_approved(ctx: CallContext) -> None:
+    """Record in the run's metadata that a person approved this call at the gate, for `approved_in_run`."""
+    metadata: JsonObject | None = getattr(ctx.invocation, "metadata", None)
+    if metadata is not None:
+        metadata[_APPROVED_KEY] = True
+
+
+class Approvals:
+    """One per gateway; safe for concurrent calls."""
+
+    def __init__(
+        self,
+        records: Records | None,
+        events: EventStream,
+        *,
+        standing_days: float = 0,
+        default_by: Callable[[], ApprovalBy] = lambda: "caller",
+        chosen_by: Callable[[], ApprovalBy | None] = lambda: None,
+    ) -> None:
+        """`records` stores the pending list. Without it, callers whose clients have no forms are refused.
+
+        `standing_days` is how long an approval for good holds; 0 does not offer that choice. `default_by` returns who may approve if the
+        policy of a source does not set it, and `chosen_by` the value of `server.approvalBy`, if it is set.
+        """
+        self._records = records
+        self._default_by = default_by
+        self._chosen_by = chosen_by
+        self._spent: set[str] = set()
+        self._standing_days = standing_days if records is not None else 0.0
+        self._own_key = secrets.token_bytes(32)
+        self._events = events
+
+    def approvers_on_list(self, ctx: CallContext, by: ApprovalBy | None) -> str:
+        """Return who must decide on the pending list about a call; empty if its client gets a form. `by` is the source's policy."""
+        by, caller = by or self._default_by(), ctx.on_behalf_of
+        is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
+        return "" if is_own and ctx.client.can("elicitation.form") else approvers(by)
+
+    async def approve_call(
+        self, source: str, name: str, arguments: JsonObject, ctx: CallContext, by: ApprovalBy | None = None
+    ) -> Grant | Reject:
+        """Ask about one call, unless an earlier leg of the call was approved. `by` is the source's policy."""
+        by = by or self._default_by()
+        try:
+            mark = await self._mark(source, name, arguments, ctx)
+            key = asking_of(ctx, f"{source}/{name}", arguments).question("approval")
+            if (presented := await self._presented(source, name, arguments, ctx, key)) is not None:
+                return Grant(mark, presented)
+            digest = canonical_arguments(arguments) if self._standing_days and may_stand(source, name) else ""
+            if digest and await self._stands(source, name, digest, ctx.principal.id, by):
+                return Grant(mark)
+            question = Question("call", source, name, describe_call(source, name, arguments), digest)
+            refused = await self.ask(question, ctx, by, key)
+        except AskUnavailable:
+            raise
+        except GatewayError as error:
+            return Reject(RULE, f"A person must approve this call, and could not be asked: {error}")
+        return refused or Grant(mark)
+
+    async def approve_sampling(self, source: str, method: str, shown: str, ctx: CallContext, by: ApprovalBy | None) -> Reject | None:
+        """Ask about a server's sampling request; `None` means approved. `by` is the source's policy. Raises as `ask`."""
+        refused = judge_sampling(source, by or self._chosen_by(), has_forms=ctx.client.can("elicitation.form"))
+        return refused or await self.ask(Question("sampling", source, method, shown), ctx, by)
+
+    async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
+        """Ask a person; `None` means approved. `by` is the source's policy on who may decide.
+
+        Inside a durable task, `key` identifies the question (`CallContext.question`). When the task is resumed, an approval under the same
+        key holds without another question, event or rule.
+
+        Raises:
+            PolicyDenied: Too many questions of this caller are pending.
+            StorageError: The question cannot be put on the list, or the decision cannot be stored.
+        """
+        durable, place = ctx.durable if key else None, f"{key}/{digest_of(question.shown)}"
+        if durable is not None and durable.kept(place) == "approved":
+            return None
+        by = by or self._default_by()
+        caller = ctx.on_behalf_of
+        channel = "list" if self.approvers_on_list(ctx, by) else "client"
+        outcome: Literal["approved", "denied", "expired", "unavailable"] = "unavailable"
+        decided_by = ""
+        started = time.perf_counter()
+        try:
+            if channel == "client":
+                decision, decided_by = await self._by_form(question, ctx, key), caller.id
+            else:
+                decision, decided_by = await self._by_list(question, ctx, by, key)
+            if decision in ("approve_always", "approve_always_with_arguments"):
+                exactly = decision == "approve_always_with_arguments"
+                await self._keep_rule(question, ctx, with_arguments=exactly, made_by=decided_by)
+            outcome = "denied" if decision == "decline" else "expired" if decision == "expired" else "approved"
+        finally:
+            waited = round((time.perf_counter() - started) * 1000)
+            fields: JsonObject = {"what": question.kind, "outcome": outcome, "channel": channel, "by": by, "milliseconds": waited}
+            if decided_by:
+                fields["decidedBy"] = decided_by
+            self._events.emit(
+                "approval.decided", source=question.source, name=question.name, principal=ctx.principal.id, fields=fields
+            )
+        if outcome == "approved":
+            if self._records is not None:
+                await self._records.flush()
+            if durable is not None:
+                await durable.keep(place, outcome)
+            return None
+        if outcome == "expired":
+            return Reject(f"{RULE}.expired", f"Nobody approved it within {ctx.ask_timeout_seconds:g} s ({waits_for(by)} must).")
+        return Reject(RULE, "The person did not approve it. Do not try it again unless they ask for it.")
+
+    async def _by_form(self, question: Question, ctx: CallContext, key: str) -> Decision | Literal["expired"]:
+        standing = bool(question.arguments) and is_operator(ctx.on_behalf_of)
+        try:
+            return read_decision(await ctx.ask(approval_form(question.shown, standing=standing), key), standing=standing)
+        except ToolFailed:
+            return "decline"
+        except AskWithdrawn:
+            raise
+        except AskExpired:
+            return "expired"
+
+    async def _stands(self, source: str, name: str, digest: str, principal: str, by: ApprovalBy) -> bool:
+        """Whether an operator approved the call for good. A caller that may not approve its own calls cannot have made that rule itself."""
+        assert self._records is not None
+        rule = await (await self._records.rules()).find(principal, source, name, digest)
+        if rule is not None and by == "other-principal" and rule.made_by == principal:
+            return False
+        if rule is not None:
+            fields: JsonObject = {"what": "call", "outcome": "approved", "channel": "rule", "rule": rule.id}
+            self._events.emit("approval.decided", source=source, name=name, principal=principal, fields=fields)
+        return rule is not None
+
+    async def _keep_rule(self, question: Question, ctx: CallContext, *, with_arguments: bool, made_by: str) -> None:
+        assert self._records is not None
+        now = time.time()
+        rule = ApprovalRule(
+            id=secrets.token_hex(5),
+            principal=ctx.principal.id,
+            source=question.source,
+            name=question.name,
+            arguments=question.arguments if with_arguments else "",
+            shown=question.shown,
+            created_at=now,
+            expires_at=now + self._standing_days * _DAY_SECONDS,
+            made_by=made_by,
+        )
+        await (await self._records.rules()).add(rule)
+        fields: JsonObject = {"id": rule.id, "arguments": "these" if with_arguments else "any", "madeBy": made_by}
+        self._events.emit("approval.rule", source=rule.source, name=rule.name, principal=rule.principal, fields=fields)
+
+    async def _by_list(
+        self, question: Question, ctx: CallContext, by: ApprovalBy, key: str
+    ) -> tuple[Decision | Literal["expired"], str]:
+        """Return the decision, and the id of the principal that made it."""
+        ended = await self._wait_on_list(question, ctx, key, hint="moongate approvals approve {id}` or `deny", by=by)
+        decision = _DECISIONS.get(ended.state)
+        if decision is not None:
+            return (decision if question.arguments else "approve"), ended.decided_by
+        return ("expired" if ended.state == "expired" else "decline"), ended.decided_by
+
+    async def put_form(
+        self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = ""
+    ) -> JsonObject:
+        """Put a workflow's form on the pending list, for a client without forms, and return the answer as an elicitation result.
+
+        `key` as for `ask`.
+
+        Raises:
+            AskExpired: Nobody answered in time.
+            PolicyDenied: Too many questions of this caller are pending.
+            StorageError: The question cannot be put on the list.
+        """
+        fields_wanted = cast("JsonMapping", form.get("properties") or {})
+        question = Question("question", source, name, describe_question(name, message, fields_wanted))
+        hint = "moongate approvals answer {id} FIELD=VALUE…` or `deny {id}"
+        ended = await self._wait_on_list(question, ctx, key, hint=hint, by="caller", form=form)
+        if ended.state == "expired":
+            raise AskExpired(f"Nobody answered within {ctx.ask_timeout_seconds:g} s, so {name!r} was ended.")
+        fields: JsonObject = {"what": "question", "outcome": ended.state, "channel": "list"}
+        self._events.emit("approval.decided", source=source, name=name, principal=ctx.principal.id, fields=fields)
+        return {"action": "accept", "content": ended.answer or {}} if ended.state == "answered" else {"action": "decline"}
+
+    async def _wait_on_list(
+        self, question: Question, ctx: CallContext, key: str, *, hint: str, by: ApprovalBy, form: JsonObject | None = None
+    ) -> PendingQuestion:
+        """Put an entry on the pending list, wait for its decision, and return the entry as decided or expired.
+
+        A durable task that is resumed waits for the same entry, and keeps a decision that it took before. While the database is not
+        available, the wait goes on until the entry expires.
+        """
+        if self._records is None:
+            raise PolicyDenied("The connected client cannot ask a person.", rule=RULE, subject=question.source)
+        asks, durable, place = await self._records.questions(), ctx.durable if key else None, f"{key}/{digest_of(question.shown)}/listed"
+        kept = cast("JsonObject", durable.kept(place) or {}) if durable is not None else {}
+        if "taken" in kept:
+            taken = _entry(question, ctx, by, form)
+            return dataclasses.replace(taken, state=kept["taken"], answer=kept["answer"], decided_by=kept["decidedBy"])
+        entry = await asks.get(kept["id"]) if kept else None
+        if entry is None or entry.state in ("withdrawn", "expired", "delivered"):
+            entry = _entry(question, ctx, by, form)
+            if durable is not None:  # before the entry is stored: a person may decide it while the process is down
+                await durable.keep(place, {"id": entry.id})
+            await asks.add(entry)
+        fields: JsonObject = {"id": entry.id, "by": entry.by}
+        self._events.emit("approval.waiting", source=question.source, name=question.name, principal=entry.principal, fields=fields)
+        command = hint.format(id=entry.id)
+        logger.warning("approval waiting source=%s name=%s command=%r", question.source, question.name, command)
+        text = _waiting_text(question, ctx, by, command)
+        message = f"{INPUT_REQUIRED}: {shown(question.shown, MAX_SHOWN_CHARS)} {text}"
+        try:
+            with ctx.durable.shows(message) if ctx.durable is not None else nullcontext():
+                async with ctx.waiting():
+                    await ctx.progress(0.0, None, message)
+                    await ctx.log("warning", text, "moongate")
+                    ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
+                    while ended is not None and ended.state == "open":
+                        await anyio.sleep(POLL_SECONDS)
+                        ended = await until_stored(lambda: asks.get(entry.id), deadline=entry.expires_at)
+                    await ctx.here()
+            if ended is None:
+                return dataclasses.replace(entry, state="withdrawn")
+            decided = ended.state
+            is_decided = decided == "answered" or decided in _DECISIONS
+            if is_decided and not await until_stored(lambda: asks.move(entry.id, decided, "delivered"), deadline=entry.expires_at):
+                return dataclasses.replace(ended, state="expired")
+            await ctx.progress(0.0, None, f"{question.name!r} of {question.source!r} was answered.")
+            if durable is not None:
+                await durable.keep(place, {"taken": ended.state, "answer": ended.answer, "decidedBy": ended.decided_by})
+            return ended
+        finally:
+            with anyio.CancelScope(shield=True):
+                try:
+                    if durable is None or not await durable.goes_on():
+                        await asks.move(entry.id, "open", "withdrawn")
+                except GatewayError as error:
+                    logger.info("pending question not withdrawn id=%s error=%s", entry.id, error)
+
+    async def _mark(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, nonce: str = "") -> str:
+        """Return an authentication code (HMAC-SHA-256) for one more leg of this call by this caller."""
+        nonce = nonce or secrets.token_hex(_NONCE_BYTES)
+        said = json.dumps([nonce, source, name, arguments, ctx.principal.id], sort_keys=True).encode()
+        key = self._own_key if self._records is None else await self._records.key("approvals")
+        return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
+
+    async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, key: str) -> str | None:
+        """Return the valid mark in a leg's request state, and mark it as used; `None` without a mark, or if it was used before.
+
+        A client can send a request state again, so a mark that worked twice would let one approval run the call any number of times. A
+        durable task that is resumed may present the mark that it used itself (`key` as for `ask`).
+        """
+        state = ctx.request_state or ""
+        if not state.startswith(MARK_PREFIX):
+            return None
+        nonce = state[len(MARK_PREFIX) :][: 2 * _NONCE_BYTES]
+        mark = await self._mark(source, name, arguments, ctx, nonce)
+        if len(nonce) != 2 * _NONCE_BYTES or not hmac.compare_digest(state[: len(mark)].encode(), mark.encode()):
+            return None
+        durable = ctx.durable if key else None
+        if durable is not None and durable.kept(f"{key}/mark") == nonce:
+            return mark
+        if not await self._spend(nonce, ctx.ask_timeout_seconds):
+            return None
+        if durable is not None:
+            await durable.keep(f"{key}/mark", nonce)
+        return mark
+
+    async def _spend(self, nonce: str, seconds: float) -> bool:
+        if self._records is not None:
+            return await (await self._records.questions()).spend(nonce, seconds)
+        is_new = nonce not in self._spent
+        self._spent.add(nonce)
+        return is_new
+
+
+def _waiting_text(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> str:
+    """Describe a waiting call: for what it waits, how long, for whom, and the command that answers."""
+    waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.ask_timeout_seconds)} for a decision"
+    return f"{waits}: {waits_for(by)} must decide (`{command}`)."
+
+
+def _span(seconds: float) -> str:
+    for unit, size in (("days", 86_400), ("hours", 3600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _entry(question: Question, ctx: CallContext, by: ApprovalBy, form: JsonObject | None) -> PendingQuestion:
+    """Build a new entry of the pending list."""
+    now = time.time()
+    return PendingQuestion(
+        id=secrets.token_hex(5),
+        kind=question.kind,
+        source=question.source,
+        name=question.name,
+        principal=ctx.principal.id,
+        shown=question.shown,
+        state="open",
+        created_at=now,
+        expires_at=now + ctx.ask_timeout_seconds,
+        form=form,
+        by=by,
+    )

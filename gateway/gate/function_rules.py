@@ -1,0 +1,62 @@
+"""`FunctionRules`: judges which Python functions workflow files may run, by the names that the operator's policies use.
+
+A policy applies to a function whichever way a file refers to it: through another module, another attribute, or a wrapper.
+`policy.own_sources` decides. Used by `workflows` when a file is loaded, and by `gate.own_tools` at each call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from gateway.config.policies import SourcePolicy
+from gateway.policy.approval_policy import judge_approval
+from gateway.policy.decision import Reject
+from gateway.policy.own_sources import FunctionNames, judge_function
+from gateway.tools.function import FunctionTool
+from gateway.tools.functions_source import unwrapped
+
+FUNCTION_SOURCE = "function"
+"""Source of the functions that are served as tools. Its policy also applies to functions that files name."""
+
+class FunctionRules:
+    """The policies of one configuration, for functions."""
+
+    def __init__(
+        self, policies: Callable[[str], SourcePolicy | None], served: Callable[[Sequence[object]], Sequence[str]] | None = None
+    ) -> None:
+        """`policies` returns the policy of a source. `served` returns the names of the served tools that run one of the given objects."""
+        self.policies = policies
+        self._served = served
+
+    def names(self, reference: str, found: object) -> FunctionNames:
+        """Return the names of the object that `reference` (`package.module:name`) refers to."""
+        written = reference.rpartition(":")[2]
+        chain = unwrapped(found)
+        served = list(self._served(chain)) if self._served is not None else []
+        own = [name for name in map(_name_of, chain) if name is not None]
+        first, *aliases = dict.fromkeys([*served, *own, written])
+        return FunctionNames(first, tuple(aliases))
+
+    def judge(self, source: str, reference: str, found: object) -> Reject | None:
+        """Judge whether a file with the policy of `source` may run this function; `None` means yes."""
+        names = self.names(reference, found)
+        for key in (FUNCTION_SOURCE, source):
+            policy = self.policies(key)
+            if policy is not None and (verdict := judge_function(names, policy, key)) is not None:
+                return verdict
+        return None
+
+    def needs_approval(self, source: str, reference: str, found: object) -> bool:
+        """Whether a person must approve each call of this function."""
+        names = self.names(reference, found)
+        by_author = getattr(found, "approval_mode", None) == "always_require"
+        written = [self.policies(key) or SourcePolicy() for key in (FUNCTION_SOURCE, source)]
+        return any(judge_approval(names.name, policy.approval, by_author=by_author) for policy in written)
+
+
+def _name_of(found: object) -> str | None:
+    if isinstance(found, FunctionTool):
+        return cast("FunctionTool[..., Any]", found).name
+    name = getattr(found, "__name__", None)
+    return name if isinstance(name, str) and name.isidentifier() else None

@@ -1,0 +1,167 @@
+"""`pass_gate`: the steps of the gate, in order. Every tool call and every read passes them; no other code runs a tool or reads a source.
+
+`gate.tools` binds the steps to tools, `gate.reads` to resources, prompts, completion and skills, `gate.own_tools` to the tools and
+functions that agents and workflows bring along. Other parts judge two limits earlier: `server.usage` the requests in progress of one
+caller, and `policy.task_scheduling` the tasks that may start per minute.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gateway.errors import GatewayError, mask_secrets
+from gateway.gate.approvals import Approvals
+from gateway.gate.results import ResultKeeper
+from gateway.gate.slot import Limiter, Usage, run_within
+from gateway.policy.decision import Reject
+from gateway.telemetry.gateway_events import EventStream
+from gateway.tools.context import CallContext
+
+OutcomeT = TypeVar("OutcomeT")
+
+
+@dataclass(frozen=True, slots=True)
+class GateServices:
+    """The parts of the gateway that all gates share."""
+
+    events: EventStream
+    approvals: Approvals | None = None
+    """Asks people. Without it, calls that need an approval are refused."""
+    keeper: ResultKeeper | None = None
+    """Keeps the whole of shortened results. Without it, results over the limit are refused."""
+    mask: Callable[[str], str] | None = None
+    """Removes secrets from the texts of errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGate:
+    """What the calls and reads of one source share."""
+
+    source: str
+    """Id of the source."""
+    services: GateServices
+    limiter: Limiter | None = None
+    """Bounds the calls and reads that the source gets at once."""
+    usage: Usage | None = None
+    """Counts the running calls and reads; the source is closed when all have ended."""
+
+
+class GatedCall(ABC, Generic[OutcomeT]):
+    """One call or read on its way through the gate, together with what its audit event will contain."""
+
+    __slots__ = ("ctx", "gate", "name", "needs_approval", "outcome", "rule", "seconds", "started")
+
+    def __init__(self, gate: SourceGate, name: str, ctx: CallContext, seconds: float) -> None:
+        """`seconds` is the working time. Waiting for a slot or for a person does not count."""
+        self.gate = gate
+        self.name = name
+        """Exposed name of the tool or prompt, or the exposed URI."""
+        self.ctx = ctx
+        self.outcome = "cancelled"
+        """How the call ended, as the audit event says."""
+        self.rule = ""
+        """The rule that refused it; empty if none did."""
+        self.seconds = seconds
+        self.needs_approval = False
+        """Whether a person must approve the call."""
+        self.started = time.perf_counter()
+
+    @abstractmethod
+    def begin(self) -> None:
+        """Emit the event of a call that begins, if there is one."""
+
+    @abstractmethod
+    def authorize(self) -> Reject | None:
+        """Judge the scopes of the caller's key. Behind the gate they no longer apply, so `ctx` changes if the call is authorized."""
+
+    def judge_arguments(self) -> Reject | None:
+        """Judge the arguments, and replace them by those that may be sent."""
+        return None
+
+    async def approve(self) -> Reject | None:
+        """Have a person approve the call."""
+        return None
+
+    @abstractmethod
+    def run(self, ctx: CallContext) -> Awaitable[OutcomeT]:
+        """Do the work. `ctx` holds the deadline and the slot."""
+
+    @abstractmethod
+    def is_plain(self, outcome: OutcomeT) -> bool:
+        """Whether the outcome is known to pass `judge_outcome` as it is."""
+
+    @abstractmethod
+    async def judge_outcome(self, outcome: OutcomeT) -> OutcomeT:
+        """Remove or refuse hidden text, then shorten or refuse what is too large."""
+
+    @abstractmethod
+    def refuse(self, verdict: Reject) -> OutcomeT:
+        """Note a refusal by policy, and return or raise it."""
+
+    @abstractmethod
+    def fail(self, error: GatewayError) -> OutcomeT:
+        """Note an error that the work raised, and return it as an outcome or raise it."""
+
+    @abstractmethod
+    def time_out(self) -> OutcomeT:
+        """Note the timeout, and return it as an outcome or raise it."""
+
+    def complete(self, outcome: OutcomeT) -> OutcomeT:
+        """Return the outcome with what the gate adds to it."""
+        return outcome
+
+    @abstractmethod
+    def end(self) -> None:
+        """Emit the audit event."""
+
+    def mask(self, error: Exception) -> None:
+        """Remove secrets from the text of a `GatewayError`; other errors stay as they are."""
+        if self.gate.services.mask is not None and isinstance(error, GatewayError):
+            mask_secrets(error, self.gate.services.mask)
+
+    @property
+    def milliseconds(self) -> float:
+        """Since the call came to the gate, to the microsecond."""
+        return int((time.perf_counter() - self.started) * 1e6) / 1000
+
+
+def audit_refusal(gate: SourceGate, name: str, principal: str, rule: str) -> None:
+    """Emit the audit event for a call of something that is not served, so that no call of it exists to take through the gate."""
+    gate.services.events.emit(
+        "call.refused", source=gate.source, name=name, principal=principal, fields={"outcome": "refused", "rule": rule}
+    )
+
+
+async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
+    """Take a call or read through every step of the gate, and return its outcome.
+
+    A refused call never reaches `run`. The audit event is emitted however the call ends: with a result, a refusal, an error, at its
+    deadline, or cancelled.
+    """
+    usage = call.gate.usage
+    call.begin()
+    if usage is not None:
+        usage.begin()
+    try:
+        refused = call.authorize() or call.judge_arguments()
+        if refused is None and call.needs_approval:
+            refused = await call.approve()
+        if refused is not None:
+            return call.refuse(refused)
+        try:
+            outcome = await run_within(call.gate.limiter, call.seconds, call.ctx, call.run)  # concurrency, deadline, run
+        except GatewayError as error:
+            outcome = call.fail(error)
+        if outcome is None:
+            outcome = call.time_out()
+        if not call.is_plain(outcome):
+            outcome = await call.judge_outcome(outcome)  # content, size
+        return call.complete(outcome)
+    finally:
+        if usage is not None:
+            usage.end()
+        call.end()

@@ -1,0 +1,52 @@
+"""Functions that make a tool's definition as clients see it: without hidden text, and with the operator's overrides.
+
+They apply `policy.hidden_text` and `policy.shaping` to `ToolDefinition`. Used by `ToolRules`, and by the catalog, which leaves out tools
+whose definitions are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import cast
+
+from gateway.config.policies import ToolOverride
+from gateway.json_types import JsonObject
+from gateway.policy.decision import Pass, Reject
+from gateway.policy.hidden_text import judge_hidden_text, strip_schema, strip_text, strip_value
+from gateway.policy.shaping import shown_texts
+from gateway.tools.base import ToolDefinition
+
+
+def judge_definition(definition: ToolDefinition) -> Pass | Reject:
+    """Refuse a definition with hidden text anywhere in it (`hiddenText: refuse`)."""
+    return judge_hidden_text(definition.to_wire(), "The definition")
+
+
+def clean_definition(definition: ToolDefinition) -> ToolDefinition:
+    """Return the definition without hidden text; the same object if it has none. The name stays, because the server expects it."""
+    clean = dataclasses.replace(
+        definition,
+        title=_clean(definition.title),
+        description=_clean(definition.description),
+        input_schema=strip_schema(definition.input_schema),
+        output_schema=strip_schema(definition.output_schema) if definition.output_schema is not None else None,
+        annotations=_clean_object(definition.annotations) if definition.annotations is not None else None,
+        extra=_clean_object(definition.extra),
+    )
+    return definition if clean == definition else clean
+
+
+def shape_definition(definition: ToolDefinition, override: ToolOverride | None, input_schema: JsonObject) -> ToolDefinition:
+    """Return the definition with the published schema and the operator's texts; the same object if nothing differs."""
+    if override is None:
+        return definition if input_schema is definition.input_schema else dataclasses.replace(definition, input_schema=input_schema)
+    title, description, annotations = shown_texts(definition.title, definition.description, definition.annotations, override)
+    return dataclasses.replace(definition, title=title, description=description, annotations=annotations, input_schema=input_schema)
+
+
+def _clean(text: str | None) -> str | None:
+    return None if text is None else strip_text(text)
+
+
+def _clean_object(value: JsonObject) -> JsonObject:
+    return cast("JsonObject", strip_value(value, keys=True))

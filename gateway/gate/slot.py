@@ -1,0 +1,179 @@
+"""Concurrency and time limits of calls: `Limiter`, `Slot`, `Usage` and `run_within`. Used by `gate.pipeline`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from gateway.errors import AskExpired
+from gateway.gate.queues import CallerQueues
+from gateway.tools.clocks import CallClock
+from gateway.tools.context import CallContext
+
+T = TypeVar("T")
+
+
+class Usage:
+    """Counts the running calls and reads of one source, so that the source is not closed before they end."""
+
+    __slots__ = ("_over", "_running")
+
+    def __init__(self) -> None:
+        self._running = 0
+        self._over: anyio.Event | None = None
+
+    def begin(self) -> None:
+        """Count a call that begins."""
+        self._running += 1
+
+    def end(self) -> None:
+        """Count a call that ended."""
+        self._running -= 1
+        if not self._running and self._over is not None:
+            self._over.set()
+
+    async def over(self) -> None:
+        """Wait until no call is running."""
+        while self._running:
+            self._over = anyio.Event()
+            await self._over.wait()
+
+
+class Limiter:
+    """A semaphore of `total` slots whose waiters are served in rotation by caller. For one event loop."""
+
+    __slots__ = ("_total", "_waiting", "held")
+
+    def __init__(self, total: int) -> None:
+        self._total = total
+        self.held = 0
+        """Number of slots in use."""
+        self._waiting: CallerQueues[anyio.Event] = CallerQueues()
+
+    def acquire_now(self) -> bool:
+        """Take a slot, if one is free."""
+        if self.held >= self._total:
+            return False
+        self.held += 1
+        return True
+
+    async def acquire(self, caller: str) -> None:
+        """Take a slot for a call of the principal `caller`, waiting until one is free and it is this caller's turn."""
+        if self.acquire_now():
+            return
+        granted = anyio.Event()
+        self._waiting.add(caller, granted)
+        try:
+            await granted.wait()
+        except BaseException:
+            if not self._waiting.discard(caller, granted):  # cancelled at the moment when the slot was granted
+                self.release()
+            raise
+
+    def release(self) -> None:
+        """Release a slot, and grant it to the next waiter."""
+        self.held -= 1
+        while self._waiting and self.held < self._total:
+            self.held += 1
+            self._waiting.serve_next().set()
+
+    @contextlib.asynccontextmanager
+    async def slot(self, caller: str) -> AsyncGenerator[None, None]:
+        """Hold a slot for a call of the principal `caller`."""
+        await self.acquire(caller)
+        try:
+            yield
+        finally:
+            self.release()
+
+
+class Slot:
+    """The slot of one call. Also an entry of `CallContext.waits`: calling it releases the slot while a person is asked."""
+
+    __slots__ = ("_caller", "_is_held", "_waiting", "limiter")
+
+    def __init__(self, limiter: Limiter, caller: str) -> None:
+        """`caller` is the id of the principal that the call belongs to."""
+        self.limiter = limiter
+        self._caller = caller
+        self._is_held = False
+        self._waiting = 0
+
+    def acquire_now(self) -> bool:
+        """Take the slot, if one is free. Call it before any other method."""
+        self._is_held = self.limiter.acquire_now()
+        return self._is_held
+
+    async def acquire(self) -> None:
+        """Take the slot, waiting until one is free."""
+        await self.limiter.acquire(self._caller)
+        if self._is_held or self._waiting:  # another question of this call acquired the slot first, or a new question is pending
+            self.limiter.release()
+        else:
+            self._is_held = True
+
+    def release(self) -> None:
+        """Release the slot, if it is held."""
+        if self._is_held:
+            self._is_held = False
+            self.limiter.release()
+
+    @contextlib.asynccontextmanager
+    async def __call__(self) -> AsyncGenerator[None, None]:
+        """Release the slot while a person is asked. Several questions of a call may be pending at once."""
+        self._waiting += 1
+        self.release()
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+        if not self._waiting:
+            await self.acquire()
+
+
+def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
+    """Return a slot to acquire; `None` without a limit, or if an outer call holds a slot of the same limiter.
+
+    A call inside a call (agent → workflow → agent) must not wait for the slot that its own caller holds.
+    """
+    if limiter is None:
+        return None
+    for wait in ctx.waits:
+        if isinstance(wait, Slot) and wait.limiter is limiter:
+            return None
+    return Slot(limiter, ctx.principal.id)
+
+
+async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]) -> T | None:
+    """Run `work` in a slot of `limiter`, and return its result, or `None` if `seconds` of working time are over.
+
+    Waiting for the slot or for a person is not working time. `work` receives a context with the slot and the clock.
+
+    Raises:
+        AskExpired: A question of the work was not answered in time, which ended it.
+    """
+    slot = _slot_for(limiter, ctx)
+    if slot is not None and not slot.acquire_now():
+        await slot.acquire()
+    clock, late = CallClock(seconds), ctx.late_clock
+    try:
+        if late is not None and late.takes(clock, seconds):
+            try:
+                return await work(ctx.limited(clock, slot))
+            except anyio.get_cancelled_exc_class():
+                if not clock.is_over:
+                    raise
+            finally:
+                clock.is_left = True
+        else:
+            with clock.scope:
+                return await work(ctx.limited(clock, slot))
+    finally:
+        if slot is not None:
+            slot.release()
+    if clock.ended:
+        raise AskExpired(clock.ended)
+    return None

@@ -1,0 +1,111 @@
+"""`ToolRules`: the policy of a source, compiled for one of its tools. Read by `gate.tools` at each call."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gateway.config.policies import ApprovalBy, SourcePolicy, ToolOverride
+from gateway.gate.published import clean_definition, shape_definition
+from gateway.gate.results import ResultRules
+from gateway.json_types import JsonObject
+from gateway.policy.approval_policy import judge_approval
+from gateway.policy.argument_policy import ArgumentPolicy
+from gateway.policy.decision import Reject
+from gateway.policy.own_sources import may_change_something
+from gateway.policy.retry_safety import is_idempotent
+from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES
+from gateway.tools.base import ToolDefinition
+
+DEFAULT_TASK_SECONDS = 3600.0
+"""Working time of a remote server's call that runs as a task, unless the policy sets one: a call that hangs must not keep its slot
+forever. Waiting for a person and following a server's own task do not count."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolRules:
+    """The compiled rules of one tool."""
+
+    arguments: ArgumentPolicy
+    published: ToolDefinition
+    """The definition as clients see it, under its native name."""
+    timeout_seconds: float
+    """Working time of one call. Waiting for a slot or for a person does not count."""
+    max_task_seconds: float
+    """Working time of a call that runs as a task; infinite for local sources whose policy sets no limit."""
+    results: ResultRules
+    needs_approval: bool = False
+    """A person must approve each call."""
+    approval_by: ApprovalBy | None = None
+    """Who may approve it; `None` for the gateway's default."""
+    queues: tuple[JsonObject, ...] = ()
+    """Limits on the tasks of the tool, beside those of their caller: `of` (`source` or `tool`), `running`, `perMinute`."""
+    resumes: bool = True
+    """Whether tasks of the tool are resumed after their process died."""
+    is_local: bool = False
+    """The tool runs in this gateway, not on a remote server."""
+    is_repeatable: bool = False
+    """A second call changes nothing more, according to the operator or a trusted server (`policy.retry_safety`)."""
+    is_own: bool = False
+    """An agent or workflow brings the tool along (`gate.own_tools`): exceptions reach the run unchanged, and a durable task does not
+    record the call as a step."""
+    denied: Reject | None = None
+    """Refuses every call."""
+    is_audited: bool = False
+    """Each finished call emits `call.audited`, because the tool may have changed something."""
+
+    @classmethod
+    def build(
+        cls, definition: ToolDefinition, policy: SourcePolicy, *, is_local: bool = False, is_own: bool = False
+    ) -> ToolRules:
+        """Compile a source's policy for the tool with this native definition. Never raises, whatever a server published.
+
+        Local tools (`is_local`) may use any argument names, and their texts are not searched for hidden characters. The arguments of a
+        tool that an agent or workflow brings along (`is_own`, which implies `is_local`) are judged only if a rule names them.
+        """
+        is_local = is_local or is_own
+        override = policy.overrides.get(definition.name)
+        results = ResultRules("allow" if is_local else policy.hidden_text, policy.max_result_bytes, policy.max_kept_bytes)
+        shown = definition if results.hidden_text == "allow" else clean_definition(definition)
+        arguments = ArgumentPolicy.build(
+            definition.name,
+            shown.input_schema,
+            policy.additional_arguments,
+            policy.arguments,
+            denied=NO_NAMES if is_local else FRAMEWORK_NAMES,
+            override=override,
+            only_with_rules=is_own,
+        )
+        needs_approval = judge_approval(definition.name, policy.approval, by_author=definition.needs_approval)
+        published = shape_definition(shown, override, arguments.published_schema)
+        if published.task == "never" and any(fnmatchcase(definition.name, glob) for glob in policy.tasks.promote):
+            published = dataclasses.replace(published, task="optional", task_by="gateway")
+        if needs_approval:
+            published = dataclasses.replace(published, may_ask=True)
+        longest = policy.tasks.max_wait_seconds
+        unlimited = math.inf if is_local else max(DEFAULT_TASK_SECONDS, policy.timeout_seconds)
+        trusted = is_local or policy.trust_annotations
+        return cls(
+            arguments=arguments,
+            published=published,
+            timeout_seconds=policy.timeout_seconds,
+            max_task_seconds=unlimited if longest is None else longest,
+            results=results,
+            needs_approval=needs_approval,
+            approval_by=policy.approval_by,
+            queues=_queues(policy, override),
+            resumes=policy.tasks.resume,
+            is_local=is_local,
+            is_repeatable=is_idempotent(definition.name, definition.annotations, idempotent=policy.idempotent, trust_annotations=trusted),
+            is_own=is_own,
+            is_audited=is_own and may_change_something(definition.annotations),
+        )
+
+
+def _queues(policy: SourcePolicy, override: ToolOverride | None) -> tuple[JsonObject, ...]:
+    wanted: list[tuple[str, int | None, int | None]] = [("source", policy.tasks.max_running, policy.tasks.starts_per_minute)]
+    if override is not None:
+        wanted.append(("tool", override.max_running_tasks, override.task_starts_per_minute))
+    return tuple({"of": of, "running": running, "perMinute": rate} for of, running, rate in wanted if running or rate)

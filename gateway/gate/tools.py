@@ -1,0 +1,423 @@
+"""`GuardedTool`: a tool behind the gate, and the only form in which the catalog, agents and workflows hand out tools.
+
+It binds the steps of `gate.pipeline` to tools. The MCP server, agents, workflows, tasks, the command line and the console all call it.
+It knows nothing of MCP's wire format; `server.calls` makes wire results.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from types import CoroutineType
+from typing import Any, cast
+
+import anyio
+
+from gateway.auth.principal import Principal
+from gateway.errors import (
+    CODE_ERRORS,
+    AskExpired,
+    AskUnavailable,
+    GatewayError,
+    NotFound,
+    PolicyDenied,
+    Rejected,
+    StorageUnusable,
+    ToolFailed,
+    masked,
+    only_cause,
+    text_for_caller,
+    without_exit,
+)
+from gateway.gate.approvals import Grant
+from gateway.gate.pipeline import GatedCall, SourceGate, pass_gate
+from gateway.gate.recorded import record_call
+from gateway.gate.refusals import RULE_META_KEY, noted_names, refusal, with_dropped
+from gateway.gate.results import Held, Judged, ResultOrigin, judge_large, judge_small
+from gateway.gate.tool_rules import ToolRules
+from gateway.json_types import JsonObject
+from gateway.policy.approval_policy import RULE as APPROVAL_RULE
+from gateway.policy.decision import Reject, Rewrite, Verdict
+from gateway.policy.hidden_text import may_hide, strip_value
+from gateway.policy.result_limits import MOST_COUNTED, judge_input_request
+from gateway.policy.scopes import OWN_SOURCE, judge_scope
+from gateway.tools.base import (
+    Complete,
+    DescribingTool,
+    InputRequired,
+    Releasable,
+    TaskMethod,
+    TaskStarted,
+    TaskTool,
+    Tool,
+    ToolOutcome,
+)
+from gateway.tools.context import CallContext
+
+logger = logging.getLogger(__name__)
+
+_OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_required"}
+"""Exceptions by which a tool of an agent's run ends the run on purpose."""
+
+
+class GuardedTool:
+    """A tool behind the gate; itself a `Tool`. Shared by concurrent calls."""
+
+    __slots__ = ("definition", "exposed_name", "gate", "rules", "short_bytes", "source", "tool")
+
+    def __init__(self, tool: Tool, rules: ToolRules, gate: SourceGate, *, exposed_name: str) -> None:
+        """`exposed_name` is the name that clients call; `definition.name` stays the native one."""
+        self.tool = tool
+        self.rules = rules
+        self.gate = gate
+        self.exposed_name = exposed_name
+        self.source = gate.source
+        """Id of the source the tool is from."""
+        self.definition = rules.published
+        """The definition as published after policy, under the native name."""
+        self.short_bytes = rules.results.max_result_bytes // MOST_COUNTED
+        """A result of so many bytes of JSON is within the limit, however its size is counted."""
+
+    @property
+    def name(self) -> str:
+        """The name clients call (`NamedTool`)."""
+        return self.exposed_name
+
+    @property
+    def description(self) -> str:
+        """The published description (`NamedTool`)."""
+        return self.definition.description or ""
+
+    def running(self, tool: Tool) -> GuardedTool:
+        """Return the same gate around another way to run this tool."""
+        return GuardedTool(tool, self.rules, self.gate, exposed_name=self.exposed_name)
+
+    @property
+    def task_limits(self) -> list[JsonObject]:
+        """The limits on tasks of this tool, beside its caller's, as `policy.task_scheduling` reads them."""
+        scopes = {"source": f"source:{self.source}", "tool": f"tool:{self.source}/{self.definition.name}"}
+        return [{"scope": scopes[queue["of"]], **{k: v for k, v in queue.items() if k != "of"}} for queue in self.rules.queues]
+
+    def admit(self, principal: Principal) -> Verdict:
+        """Judge whether this caller may use the tool at all."""
+        return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
+
+    def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
+        """Return the listed tool for a caller with these scopes: its description may name things that only some callers may use."""
+        description = self.description_for(scopes)
+        return wire if description == self.definition.description else {**wire, "description": description}
+
+    def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
+        """Return the published description as `DescribingTool` does. An operator's own description is the same for every caller."""
+        tool, published = self.tool, self.definition.description
+        if not isinstance(tool, DescribingTool) or published != tool.definition.description:
+            return published or ""
+        return tool.description_for(scopes, named)
+
+    def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
+        """Judge a call without running it, for code that is about to start a task."""
+        if principal.scopes is not None and isinstance(verdict := self.admit(principal), Reject):
+            return verdict
+        return self.rules.arguments.judge(arguments)
+
+    def call(self, arguments: JsonObject, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
+        """Take a call through the gate.
+
+        A refusal, a timeout and a failure are results with `isError`, because a model can act on them; the text of an unexpected
+        exception goes to the log only. Each leg of a call emits one event when it begins (`call.started`, or `call.resumed` with
+        answers) and one when it ends (`call.finished`, `call.refused` or `call.input_required`).
+
+        Raises:
+            AskUnavailable: The caller cannot be asked what the tool needs; the server words that for the client's protocol version.
+            NotFound: The tool is gone (`kind` is `tool`); the server answers as for an unknown name.
+            Rejected: A remote server answered with a JSON-RPC error, which may be relayed as one.
+        """
+        return pass_gate(ToolCall(self, arguments, ctx))
+
+    async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """Send a request about a task of this tool (`TaskTool`); the task's result passes the gate as every result does.
+
+        Raises:
+            NotFound: No such task (`kind` is `task`).
+            ToolFailed: No answer within the working time of a call.
+            Rejected: A remote server answered with a JSON-RPC error.
+        """
+        if not isinstance(self.tool, TaskTool):
+            raise NotFound("task", "")
+        call = ToolCall(self, {}, ctx)
+        with anyio.move_on_after(self.rules.timeout_seconds):
+            try:
+                answer = self.cleaned(await self.tool.task(method, params, ctx))
+            except GatewayError as error:
+                call.mask(error)
+                raise
+            result = answer.get("result")
+            if isinstance(result, dict):
+                outcome = await call.judge_outcome(Complete(cast("JsonObject", result)))
+                answer["result"] = outcome.result if isinstance(outcome, Complete) else result
+            return answer
+        raise ToolFailed(f"No answer about the task within {self.rules.timeout_seconds:g} s.")
+
+    def cleaned(self, task: JsonObject) -> JsonObject:
+        """Remove hidden text from a task's messages, in place. The task's result is judged as every result."""
+        if self.rules.results.hidden_text != "allow":
+            for key in ("statusMessage", "error"):
+                if key in task:
+                    task[key] = strip_value(task[key])
+        return task
+
+
+class ToolCall(GatedCall[ToolOutcome]):
+    """One leg of a tool call on its way through the gate."""
+
+    __slots__ = ("_grant", "_has_passed", "_is_shortened", "_rules", "_tool", "arguments", "dropped", "error", "kind")
+
+    def __init__(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> None:
+        self._rules = rules = tool.rules
+        super().__init__(tool.gate, tool.exposed_name, ctx, rules.max_task_seconds if ctx.in_task else rules.timeout_seconds)
+        self.needs_approval = rules.needs_approval
+        self._tool = tool
+        self._grant: Grant | None = None
+        self._has_passed = False
+        """Whether the outcome was judged before it was recorded as a step of a durable task."""
+        self._is_shortened = False
+        self.arguments = arguments
+        self.dropped: tuple[str, ...] = ()
+        """Names of the arguments that were removed."""
+        self.error = ""
+        """Class of the exception that ended the call."""
+        self.kind = "call.finished"
+        """Kind of the event that ends the call."""
+
+    def begin(self) -> None:
+        """Emit `call.started`, or `call.resumed` for a later leg of the call."""
+        ctx = self.ctx
+        kind = "call.started" if ctx.input_responses is None and ctx.request_state is None else "call.resumed"
+        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.principal.id)
+
+    def authorize(self) -> Reject | None:
+        """Judge the scopes of the caller's key. The gateway's own tools see the scopes, because they show what the caller may see."""
+        principal = self.ctx.principal
+        if principal.scopes is not None:
+            verdict = self._tool.admit(principal)
+            if isinstance(verdict, Reject):
+                return verdict
+            if self.gate.source != OWN_SOURCE:
+                self.ctx = self.ctx.let_in()
+        return self._rules.denied
+
+    def judge_arguments(self) -> Reject | None:
+        """Judge the arguments by the policy, and remove those that the tool may not get."""
+        verdict = self._rules.arguments.judge(self.arguments)
+        if isinstance(verdict, Reject):
+            self._drop(verdict.dropped)
+            return verdict
+        if isinstance(verdict, Rewrite):
+            self.arguments = verdict.arguments
+            self._drop(verdict.dropped)
+        return None
+
+    def _drop(self, names: tuple[str, ...]) -> None:
+        """Note removed arguments by name only: their values may be secret."""
+        self.dropped = names
+        if names:
+            count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
+            logger.info("%s: %s dropped that it may not get: %s", self.name, count, ", ".join(map(ascii, noted_names(names))))
+
+    async def approve(self) -> Reject | None:
+        """Have a person approve the call, unless that happened in an earlier leg of it."""
+        approvals = self.gate.services.approvals
+        if approvals is None:
+            return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")
+        name = self._tool.definition.name
+        grant = await approvals.approve_call(self.gate.source, name, self.arguments, self.ctx, self._rules.approval_by)
+        if isinstance(grant, Reject):
+            return grant
+        self._grant = grant
+        self.ctx = grant.opened(self.ctx)
+        return None
+
+    def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
+        """Call the tool, or take the outcome of an earlier attempt from the record of a durable task."""
+        return self._settled(ctx) if ctx.durable is None or self._rules.is_own else self._recorded(ctx)
+
+    async def _settled(self, ctx: CallContext) -> ToolOutcome:
+        """Call the tool, and turn failures into results. One of the four places that catch every exception."""
+        rules = self._rules
+        try:
+            outcome = await self._tool.tool.call(self.arguments, ctx)
+        except (*CODE_ERRORS, BaseExceptionGroup) as raised:
+            error = only_cause(without_exit(raised, lambda text: ToolFailed(f"Tool {self.name!r} failed: {text}")))
+            self._note(error)
+            if rules.is_own:
+                raise
+            if isinstance(error, Rejected | AskUnavailable) or (isinstance(error, NotFound) and error.kind == "tool"):
+                raise error from None
+            return self._failed(error)
+        self._settle(outcome)
+        mask = self.gate.services.mask
+        if rules.is_local and self.outcome == "error" and mask is not None and isinstance(outcome, Complete):
+            return Complete(cast("JsonObject", masked(outcome.result, mask)))  # the operator's own code wrote the text
+        return outcome
+
+    def _note(self, error: Exception) -> None:
+        """Note how a call ended that raised. An exception that ends the run on purpose is not a failure."""
+        if isinstance(error, PolicyDenied):
+            self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
+        self.error = type(error).__name__
+        self.outcome = _OUTCOMES.get(self.error, self.outcome if self.rule else "failed")
+        self.mask(error)
+
+    def _failed(self, error: Exception) -> Complete:
+        if isinstance(error, PolicyDenied):
+            return Complete({**Complete.text(str(error), is_error=True).result, "_meta": {RULE_META_KEY: error.rule}})
+        if isinstance(error, GatewayError):
+            if isinstance(error, StorageUnusable):
+                logger.warning("Tool %s of source %s failed: %s", self.name, self.gate.source, error)
+            return Complete.text(text_for_caller(error), is_error=True)
+        logger.exception("Tool %s of source %s failed", self.name, self.gate.source)
+        text = f"Tool {self.name!r} failed with an internal error; the operator finds the details in the gateway's log."
+        return Complete.text(text, is_error=True)
+
+    def _settle(self, outcome: ToolOutcome) -> None:
+        """Note how a call ended that returned."""
+        if isinstance(outcome, Complete):
+            self.outcome = "error" if outcome.result.get("isError") else "complete"
+        elif isinstance(outcome, InputRequired):
+            self.kind, self.outcome = "call.input_required", "input_required"
+        else:
+            self.outcome = "task"
+
+    async def _recorded(self, ctx: CallContext) -> ToolOutcome:
+        """Call the tool as a step of a durable task. The outcome is judged before it is recorded: the run gets what is on record.
+
+        The claim of a large result that passes unchanged is released when the result is on record.
+        """
+        assert ctx.durable is not None
+        claims: list[Releasable] = []
+        fresh: ToolOutcome | None = None
+
+        async def settle(inner: CallContext) -> ToolOutcome:
+            nonlocal fresh
+            outcome = await self._settled(inner)
+            if not self.is_plain(outcome):
+                async with inner.clocks[-1].paused():  # judging is not working time of the tool
+                    outcome = await self._judged(outcome, claims)
+            fresh = outcome
+            return outcome
+
+        try:
+            outcome, self._has_passed = await record_call(
+                ctx.durable, self._tool.tool, self.name, self.arguments, ctx, settle, is_repeatable=self._rules.is_repeatable
+            )
+        except ToolFailed as error:
+            self.outcome = "failed"
+            return Complete.text(str(error), is_error=True)
+        finally:
+            for claim in claims:
+                claim.release()
+        if fresh is not None:  # it has the JSON that it was read from, which need not be written again
+            return fresh
+        self._settle(outcome)
+        return outcome
+
+    def is_plain(self, outcome: ToolOutcome) -> bool:
+        """Whether the outcome was judged, or its JSON is short and has nothing that could be hidden text."""
+        if self._has_passed:
+            return True
+        encoded = outcome.encoded if isinstance(outcome, Complete) else None
+        return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._tool.short_bytes and not may_hide(encoded[0])
+
+    async def judge_outcome(self, outcome: ToolOutcome) -> ToolOutcome:
+        """Remove or refuse hidden text, then shorten or refuse what is too large. A large result is judged in another thread or process."""
+        return await self._judged(outcome)
+
+    async def _judged(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
+        """Judge an outcome. The claim of a result that passes unchanged is added to `claims`, or released without them."""
+        rules, keeper = self._rules.results, self.gate.services.keeper
+        if isinstance(outcome, TaskStarted):
+            self._tool.cleaned(outcome.task)
+            return outcome
+        if isinstance(outcome, InputRequired):  # texts of its requests were cleaned by `upstream.inputs`
+            verdict = judge_input_request(dict(outcome.requests), rules.max_result_bytes)
+            return self._refused(verdict) if isinstance(verdict, Reject) else outcome
+        origin = ResultOrigin(self.ctx.principal.id, self.name, output_schema=self._tool.definition.output_schema)
+        claim = outcome.claim
+        if claim is None:
+            parts = outcome.looked_at
+            size = sum(map(len, outcome.encoded)) if outcome.encoded is not None else None
+            may_have_hidden_text = parts is None or any(map(may_hide, parts))
+            judged = await judge_small(outcome.result, rules, keeper, origin, size, is_searched=may_have_hidden_text)
+            return outcome if judged is None else self._replaced(judged)
+        passes = False
+        try:
+            if isinstance(claim, Held):
+                judged = await claim.judge(rules, keeper, origin)
+                outcome = Complete.received(await claim.whole()) if judged is None else outcome
+            else:
+                judged = await judge_large(outcome.result, rules, keeper, origin)
+            passes = judged is None and outcome.claim is not None
+            return outcome if judged is None else self._replaced(judged)
+        except ToolFailed as error:
+            self.outcome = "failed"
+            return Complete.text(str(error), is_error=True)
+        finally:
+            if claims is None or not passes:
+                claim.release()
+            else:
+                claims.append(claim)
+
+    def _replaced(self, judged: Judged) -> Complete:
+        """Return what is sent in place of a result."""
+        if judged.rule:
+            return self._refused(Reject(judged.rule, judged.reason))
+        self._is_shortened = judged.is_shortened
+        return Complete(judged.result)
+
+    def _refused(self, verdict: Reject) -> Complete:
+        self.kind, self.outcome, self.rule = "call.refused", "refused", verdict.rule
+        return refusal(verdict.rule, verdict.reason)
+
+    def refuse(self, verdict: Reject) -> ToolOutcome:
+        """Return the refusal as a result that names the rule."""
+        return with_dropped(self._refused(verdict), self.dropped)
+
+    def fail(self, error: GatewayError) -> ToolOutcome:
+        """Return the error of an unanswered question as a result; raise any other."""
+        if not isinstance(error, AskExpired):
+            raise error
+        self.outcome = "timeout"
+        return Complete.text(str(error), is_error=True)
+
+    def time_out(self) -> ToolOutcome:
+        """Return a result that names the limit, and the policy key that raises it."""
+        self.outcome = "timeout"
+        key = "tasks.maxWaitSeconds" if self.ctx.in_task else "timeoutSeconds"
+        text = (
+            f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect. "
+            f"Ask for less in one call, or have the operator raise `{key}` of {self.gate.source!r}."
+        )
+        return Complete.text(text, is_error=True)
+
+    def complete(self, outcome: ToolOutcome) -> ToolOutcome:
+        """Return the outcome with the approval's mark and the names of removed arguments."""
+        if self._grant is not None:
+            outcome = self._grant.sealed(outcome)
+        return with_dropped(outcome, self.dropped) if self.dropped else outcome
+
+    def end(self) -> None:
+        """Emit the event that ends the leg, and `call.audited` if the tool may have changed something."""
+        emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.principal.id
+        fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
+        if self.rule:
+            fields["rule"] = self.rule
+        if self.error:
+            fields["error"] = self.error
+        if self._is_shortened:
+            fields["shortened"] = True
+        if self.dropped:
+            fields["dropped"] = noted_names(self.dropped)
+            fields["droppedCount"] = len(self.dropped)
+        emit(self.kind, source=source, name=name, principal=principal, fields=fields)
+        if self._rules.is_audited and self.kind == "call.finished":
+            emit("call.audited", source=source, name=name, principal=principal, fields={"outcome": self.outcome})

@@ -1,0 +1,7 @@
+from gateway.chat.completions_client import OpenAIChatCompletionClient as OpenAIChatCompletionClient
+from gateway.chat.embeddings import OpenAIEmbeddingClient as OpenAIEmbeddingClient, OpenAIEmbeddingOptions as OpenAIEmbeddingOptions
+from gateway.chat.long_running import OpenAIContinuationToken as OpenAIContinuationToken
+from gateway.chat.openai_endpoint import OpenAISettings as OpenAISettings
+from gateway.chat.openai_options import OpenAIChatCompletionOptions as OpenAIChatCompletionOptions, OpenAIChatOptions as OpenAIChatOptions
+from gateway.chat.responses_client import OpenAIChatClient as OpenAIChatClient
+from gateway.errors import OpenAIContentFilterException as OpenAIContentFilterException

@@ -1,0 +1,270 @@
+"""Decides which calls a person must approve, who may approve them, and what the person sees. `gate.approvals` asks the person."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Literal, cast
+
+from gateway.config.models import GatewayConfig
+from gateway.config.policies import ApprovalBy, ApprovalLists, SourcePolicy
+from gateway.config.skill_settings import ScriptSettings
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.decision import Reject
+from gateway.policy.framing import quote, shown
+
+RULE = "approval"
+"""Rule id of a call or request without approval."""
+
+MAX_SHOWN_NAME = 80
+"""Maximum displayed length of a name."""
+
+MIN_SHOWN_VALUE, MAX_SHOWN_VALUE = 60, 400
+"""Displayed length of one argument or message: between these limits, depending on their number."""
+
+MAX_SHOWN = 4000
+"""Maximum length of the whole text; people do not read more before they decide."""
+
+SCRIPT_TOOL = "run_skill_script"
+"""Name of the tool that runs scripts of skills."""
+
+Decision = Literal["approve", "approve_always_with_arguments", "approve_always", "decline"]
+"""Decisions of a person: approve this call, every call with these arguments, every call of the tool, or none."""
+
+_FIELD = "decision"
+_NAMES: dict[Decision, str] = {
+    "approve": "Approve this call",
+    "approve_always_with_arguments": "Approve every call with these arguments, until revoked",
+    "approve_always": "Approve every call of this tool, until revoked",
+    "decline": "Decline",
+}
+_ONCE: tuple[Decision, ...] = ("approve", "decline")
+_STANDING: tuple[Decision, ...] = ("approve", "approve_always_with_arguments", "approve_always", "decline")
+
+
+def judge_approval(name: str, approval: Literal["never", "always"] | ApprovalLists, *, by_author: bool = False) -> bool:
+    """Return whether every call of the tool with native `name` needs approval. Patterns are globs; `never` wins.
+
+    `by_author`: the tool's own definition requires approval. Only a matching `never` pattern overrides that.
+    """
+    if isinstance(approval, str):
+        return by_author or approval == "always"
+    if any(fnmatchcase(name, pattern) for pattern in approval.never):
+        return False
+    return by_author or any(fnmatchcase(name, pattern) for pattern in approval.always)
+
+
+@dataclass(frozen=True, slots=True)
+class Approver:
+    """A principal that wants to decide about a call."""
+
+    principal: str
+    """Id of the principal."""
+    is_operator: bool
+    admits: bool = True
+    """Whether the scopes of the principal's key cover the tool."""
+
+
+def judge_approver(by: ApprovalBy, caller: str, approver: Approver) -> Reject | None:
+    """Return why `approver` may not decide about a call of the principal `caller`, or `None` if it may."""
+    is_caller = approver.principal == caller
+    match by:
+        case "caller" if is_caller or approver.is_operator:
+            return None
+        case "other-principal" if not is_caller and (approver.is_operator or approver.admits):
+            return None
+        case "operator" if approver.is_operator:
+            return None
+        case _:
+            return Reject(RULE, f"{_APPROVERS[by]} must decide this, and {approver.principal!r} may not.")
+
+
+def may_approve_itself(by: ApprovalBy, caller: str, *, is_operator: bool) -> bool:
+    """Return whether the caller's own client may be asked for approval."""
+    return judge_approver(by, caller, Approver(caller, is_operator)) is None
+
+
+def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Reject | None:
+    """Return why no person can be asked about a sampling request, or `None`. A person needs a client with forms, or the pending list.
+
+    `by` is the configured approver; `None` if nothing is configured.
+    """
+    if has_forms or by in ("operator", "other-principal"):
+        return None
+    return Reject(
+        "sampling.mode",
+        f"`policies.{source}.sampling.mode` is `ask`, and the connected client has no forms (`elicitation`) to ask its user. "
+        f"Use a client with forms, or set `policies.{source}.approval.by` to `operator`; then an operator decides (`moongate approvals`).",
+    )
+
+
+def approvers(by: ApprovalBy) -> str:
+    """Describe the possible approvers, in a message to anybody."""
+    return "the caller or an operator" if by == "caller" else waits_for(by)
+
+
+def waits_for(by: ApprovalBy) -> str:
+    """Describe the possible approvers, in a message to the caller."""
+    return _APPROVERS[by][0].lower() + _APPROVERS[by][1:]
+
+
+_APPROVERS: dict[ApprovalBy, str] = {
+    "caller": "You or an operator",
+    "operator": "An operator",
+    "other-principal": "Somebody other than the caller",
+}
+
+
+def with_script_approval(policy: SourcePolicy, scripts: ScriptSettings) -> SourcePolicy:
+    """Return the policy of the source `skill`: running a script needs approval unless `skills.scripts.approval` is `never`."""
+    lists = ApprovalLists() if policy.approval == "never" else policy.approval
+    if scripts.approval == "never" or isinstance(lists, str):
+        return policy
+    return policy.model_copy(update={"approval": lists.model_copy(update={"always": [*lists.always, SCRIPT_TOOL]})})
+
+
+def may_need_approval(config: GatewayConfig) -> bool:
+    """Return whether any rule of the configuration can require approval."""
+    return bool(_policies_with_approval(config))
+
+
+def approvers_of(config: GatewayConfig, default: ApprovalBy) -> set[ApprovalBy]:
+    """Return who may approve the calls that the configuration's rules cover."""
+    return {policy.approval_by or default for policy in _policies_with_approval(config)}
+
+
+def _policies_with_approval(config: GatewayConfig) -> list[SourcePolicy]:
+    found = [policy for policy in config.policies.values() if policy.sampling.mode == "ask" or _requires_some(policy.approval)]
+    scripts = config.skills.scripts
+    if scripts.enabled and scripts.approval == "always":
+        found.append(config.policy("skill"))
+    return found
+
+
+def _requires_some(approval: Literal["never", "always"] | ApprovalLists) -> bool:
+    return approval == "always" if isinstance(approval, str) else bool(approval.always or approval.by)
+
+
+def may_stand(source: str, name: str) -> bool:
+    """Return whether a tool may be approved permanently. Not for scripts: their content is not among the arguments that a person sees."""
+    return (source, name) != ("skill", SCRIPT_TOOL)
+
+
+def canonical_arguments(arguments: JsonMapping) -> str:
+    """Return a digest that is equal for equal arguments; never empty."""
+    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def approval_form(text: str, *, standing: bool = False) -> JsonObject:
+    """Return the elicitation request for an approval; with `standing` it also offers permanent approvals.
+
+    Accepting the form is not enough, because a client may accept forms automatically; the person must choose a decision.
+    """
+    schema = _approval_schema(_STANDING if standing else _ONCE)
+    return {"method": "elicitation/create", "params": {"mode": "form", "message": text, "requestedSchema": schema}}
+
+
+def _approval_schema(offered: Sequence[Decision]) -> JsonObject:
+    names = [_NAMES[decision] for decision in offered]
+    choice: JsonObject = {"type": "string", "title": "Decision", "enum": list(offered), "enumNames": names}
+    return {"type": "object", "properties": {_FIELD: choice}, "required": [_FIELD]}
+
+
+def offered_decisions(schema: JsonMapping) -> dict[Decision, str]:
+    """Return the decisions that the schema of an `approval_form` offers, with their texts; empty for other forms."""
+    for offered in (_ONCE, _STANDING):
+        if schema == _approval_schema(offered):
+            return {decision: _NAMES[decision] for decision in offered}
+    return {}
+
+
+def decision_answer(decision: Decision) -> JsonObject:
+    """Return the answer to an `approval_form` that expresses `decision`."""
+    return {"action": "decline"} if decision == "decline" else {"action": "accept", "content": {_FIELD: decision}}
+
+
+def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
+    """Return the decision in an answer to the same `approval_form`; any invalid choice means `decline`."""
+    content = cast("JsonMapping", answer.get("content") or {})
+    chosen: JsonValue = content.get(_FIELD) if answer.get("action") == "accept" else None
+    offered = _STANDING if standing else _ONCE
+    return chosen if chosen in offered else "decline"
+
+
+def is_approved(answer: JsonMapping) -> bool:
+    """Return whether the answer to an `approval_form` without `standing` approves the call."""
+    return read_decision(answer) == "approve"
+
+
+def describe_call(source: str, tool: str, arguments: JsonMapping) -> str:
+    """Describe a call for its approval: the gateway's line with tool and source, then the marked arguments, of bounded length."""
+    limit = max(MIN_SHOWN_VALUE, min(MAX_SHOWN_VALUE, MAX_SHOWN // max(1, len(arguments))))
+    pairs = [(shown(name, MAX_SHOWN_NAME), shown(_text(value), limit)) for name, value in arguments.items()]
+    return _described(f"Approve this call of {_name(tool)} of {_name(source)}?", pairs, empty="(no arguments)")
+
+
+def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) -> str:
+    """Describe a sampling request for its approval: the gateway's line with server and limit, then the marked prompt, of bounded length."""
+    terms = [f"up to {max_tokens} tokens" if max_tokens is not None else "without a token limit"]
+    if tools := params.get("tools"):
+        terms.append(f"with {len(tools)} tool{'' if len(tools) == 1 else 's'} of its own")
+    told = [("instructions", shown(_text(params["systemPrompt"]), MAX_SHOWN_VALUE))] if params.get("systemPrompt") else []
+    messages: Sequence[JsonMapping] = params.get("messages") or ()
+    limit = max(MIN_SHOWN_VALUE, min(MAX_SHOWN_VALUE, MAX_SHOWN // max(1, len(messages))))
+    told += [(shown(str(message.get("role")), MAX_SHOWN_NAME), shown(_content(message.get("content")), limit)) for message in messages]
+    return _described(f"Server {_name(source)} wants to use a model ({', '.join(terms)}).", told, empty="(no messages)")
+
+
+def describe_question(name: str, message: str, fields: JsonMapping) -> str:
+    """Describe a workflow's question: the gateway's line, the marked question, and the marked fields of the answer, of bounded length."""
+    lines = [f"Workflow {_name(name)} asks:", *_cut(list(quote(message)), MAX_SHOWN // 2)]
+    pairs = [(shown(field, MAX_SHOWN_NAME), shown(_text(schema), MAX_SHOWN_VALUE)) for field, schema in fields.items()]
+    return "\n".join([*lines, "Fields of the answer:", *_lines(pairs)])
+
+
+def _described(ours: str, pairs: Sequence[tuple[str, str]], *, empty: str) -> str:
+    return "\n".join([ours, *(_lines(pairs) if pairs else [f"  {empty}"])])
+
+
+def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """Return the marked lines of names and values. If they are too long together, the longest values are replaced by their names."""
+    blocks = [list(quote(f"{name}: {value}", indent="  ")) for name, value in pairs]
+    sizes = [sum(map(len, block)) for block in blocks]
+    total, left_out = sum(sizes), set[int]()
+    for index in sorted(range(len(blocks)), key=sizes.__getitem__, reverse=True):
+        if total <= MAX_SHOWN:
+            break
+        left_out.add(index)
+        total -= sizes[index]
+    lines = [line for index, block in enumerate(blocks) if index not in left_out for line in block]
+    if left_out:
+        names = ", ".join(pairs[index][0] for index in sorted(left_out))
+        lines += [f"  ({len(left_out)} more, not shown:)", *quote(shown(names, MAX_SHOWN_VALUE))]
+    return lines
+
+
+def _cut(lines: list[str], limit: int) -> list[str]:
+    """Return the first lines of at most `limit` characters in total, and the number of omitted lines."""
+    kept: list[str] = []
+    for number, line in enumerate(lines):
+        if sum(map(len, kept)) + len(line) > limit:
+            return [*kept, f"  ({len(lines) - number} more lines, not shown)"]
+        kept.append(line)
+    return kept
+
+
+def _name(name: str) -> str:
+    return repr(shown(name, MAX_SHOWN_NAME))
+
+
+def _text(value: JsonValue) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _content(content: JsonValue) -> str:
+    blocks = cast("Sequence[JsonMapping]", content if isinstance(content, list) else [content])
+    return " ".join(str(block.get("text", "")) if block.get("type") == "text" else f"[{block.get('type')}]" for block in blocks)

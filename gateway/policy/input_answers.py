@@ -1,0 +1,153 @@
+"""Validates answers to requests for input: `answer_problem` their shape, `judge_answer` also the fields of a form.
+
+Every component that receives an answer calls one of these before it stores or uses the answer.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.framing import BAR, shown
+from gateway.policy.schema_check import SchemaCheck, measure
+
+_ARGUMENT = re.compile(r"(^|; )argument(?= ')")
+"""How a schema check refers to a field of the value."""
+
+_UNKNOWN = re.compile(r"the content: Additional properties are not allowed \((.+) (?:was|were) unexpected\)")
+"""A schema check's message about fields that the form does not have."""
+
+_ACTIONS = ("accept", "decline", "cancel")
+
+JSON_FOR = "JSON for "
+"""Prefix of the description of a text field that accepts JSON: forms have no fields for objects, and lists only of choices."""
+
+_CANNOT = " cannot be used: "
+
+_AGAIN = f"Your last answer{_CANNOT}"
+"""Prefix of the line in a repeated question that says why the last answer was rejected."""
+
+
+def answer_problem(method: str, answer: JsonMapping) -> str | None:
+    """Return what is wrong with the answer to `method`, or `None`. Unknown keys are accepted."""
+    match method:
+        case "sampling/createMessage":
+            return _sampling_problem(answer)
+        case "elicitation/create":
+            if answer.get("action") not in _ACTIONS:
+                return "`action` must be accept, decline or cancel"
+            content = answer.get("content")
+            return None if content is None or isinstance(content, dict) else "`content` must be an object"
+        case "roots/list":
+            roots: JsonValue = answer.get("roots")
+            return None if _are_objects(roots, "uri") else "`roots` must be a list of objects with a `uri`"
+        case _:
+            return None
+
+
+def _sampling_problem(answer: JsonMapping) -> str | None:
+    if answer.get("role") not in ("user", "assistant"):
+        return "`role` must be user or assistant"
+    content: JsonValue = answer.get("content")
+    if not _are_objects(content if isinstance(content, list) else [content], "type"):
+        return "`content` must be a content block, or a list of them"
+    return None if isinstance(answer.get("model", ""), str) else "`model` must be a string"  # some clients omit it
+
+
+def _are_objects(value: JsonValue, key: str) -> bool:
+    items = cast("list[JsonValue]", value) if isinstance(value, list) else [None]
+    return all(isinstance(item, dict) and isinstance(cast("JsonMapping", item).get(key), str) for item in items)
+
+
+MAX_REASON = 600
+"""Maximum length of a rejection inside the repeated question."""
+
+MAX_QUESTION = 200
+"""Maximum length of a question inside the rejection of its answer."""
+
+
+def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool = True) -> str | None:
+    """Return why an answer to `request` is invalid, or `None`. The text names the question, its fields, and the problem.
+
+    With `judges_fields`, which is for the gateway's own questions, the fields of a form and their formats are checked too. Fields that
+    the form does not have are rejected if the form names its fields. An unusable schema rejects nothing.
+    """
+    method = str(request.get("method"))
+    if not isinstance(answer, dict):
+        return _refused(request, "it must be an object")
+    given = cast("JsonMapping", answer)
+    if problem := answer_problem(method, given):
+        return _refused(request, problem)
+    schema: JsonValue = _params(request).get("requestedSchema")
+    if not judges_fields or method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
+        return None
+    form = cast("JsonObject", schema)
+    closed: JsonObject = {"additionalProperties": False, **form} if "properties" in form else form
+    check = SchemaCheck(closed, is_rule=True)
+    if check.problem is not None:  # an unknown format
+        check = SchemaCheck(closed)
+    content: JsonObject = given.get("content") or {}
+    if check.problem is not None or (problem := check.find(content, measure(content))) is None:
+        return None
+    problem = _UNKNOWN.sub(r"there is no field \1", _ARGUMENT.sub(r"\1field", problem).replace("the arguments", "the content"))
+    return _refused(request, problem)
+
+
+def refused_answer(request: JsonMapping, problem: str) -> str:
+    """Return the rejection of an answer for a reason that the question's schema does not express."""
+    return _refused(request, problem)
+
+
+def fields_of(request: JsonMapping) -> str:
+    """Return a form's fields, such as `count (integer), size (one of "small", "large")`; empty for other requests."""
+    schema: JsonValue = _params(request).get("requestedSchema")
+    properties: JsonValue = cast("JsonMapping", schema).get("properties") if isinstance(schema, dict) else None
+    if not isinstance(properties, dict):
+        return ""
+    return ", ".join(f"{shown(name, 60)} ({_kind(kind)})" for name, kind in list(cast("JsonMapping", properties).items())[:20])
+
+
+def question_text(request: JsonMapping) -> str:
+    """Return a question on one line, without the rejection of an earlier answer (`again`)."""
+    text = str(_params(request).get("message") or request.get("method"))
+    return shown(text.partition(_AGAIN)[0].rstrip(f"{BAR}\n"), MAX_QUESTION)
+
+
+def again(request: JsonObject, refusal: str) -> JsonObject:
+    """Return a question to repeat: its text, then why the last answer was rejected. `refusal` is a text of `judge_answer`."""
+    params: JsonObject = dict(_params(request))
+    reason = shown(refusal.partition(_CANNOT)[2] or refusal, MAX_REASON)
+    return {**request, "params": {**params, "message": f"{params.get('message', '')}\n{_AGAIN}{reason}"}}
+
+
+def _kind(kind: JsonValue) -> str:
+    written: JsonMapping = cast("JsonMapping", kind) if isinstance(kind, dict) else cast("JsonMapping", {})
+    choices: JsonValue = written.get("enum")
+    if isinstance(choices, list) and choices:
+        return shown("one of " + ", ".join(json.dumps(choice, ensure_ascii=False) for choice in cast("list[JsonValue]", choices)), 200)
+    if str(written.get("description")).startswith(JSON_FOR):
+        return shown(str(written["description"]), 120)
+    return shown(", ".join([str(written.get("type") or "any value"), *_limits(written)]), 120)
+
+
+def _limits(kind: JsonMapping) -> list[str]:
+    """Describe the limits of a field, as far as they are valid for its type in a form."""
+    found: list[str] = [str(kind["format"])] if "format" in kind else []
+    for least, most, unit in (("minimum", "maximum", ""), ("minLength", "maxLength", " characters")):
+        low, high = kind.get(least), kind.get(most)
+        if low is not None or high is not None:
+            words = f"at least {low}" if high is None else f"at most {high}" if low is None else f"{low} to {high}"
+            found.append(words + unit)
+    return found
+
+
+def _params(request: JsonMapping) -> JsonMapping:
+    params: JsonValue = request.get("params")
+    return cast("JsonMapping", params) if isinstance(params, dict) else {}
+
+
+def _refused(request: JsonMapping, problem: str) -> str:
+    takes = f" It takes {fields}." if (fields := fields_of(request)) else ""
+    return f"The answer to {question_text(request)!r}{_CANNOT}{problem.rstrip('.')}.{takes}"

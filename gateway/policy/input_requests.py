@@ -1,0 +1,128 @@
+"""Decides what a server may request from the connected client: a model's answer, a person's input, the workspace folders.
+
+The same rules apply to requests of 2025 servers and to those that 2026 servers embed in `input_required` results. `upstream.inputs` counts
+and sends the requests; this module has no state.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gateway.config.policies import ElicitationPolicy, RootsPolicy, SamplingPolicy, SourcePolicy
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.decision import PASS, Pass, Reject, Rewrite
+from gateway.policy.framing import frame, one_line_texts
+
+MAX_PAGE_MESSAGE = 4_000
+"""Maximum length of a message in URL mode."""
+
+
+def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = "") -> Pass | Rewrite | Reject:
+    """Judge one request for input (`{"method", "params"}`, wire form) of a source.
+
+    `used_requests` is the number of sampling requests that already count towards this caller's budget. `origin` is the operator's name
+    for the server. The first line of a prompt is the gateway's and names `origin` and the host of a link. The server's message follows in
+    marked lines (`framing`). A `Rewrite` contains the whole request to relay.
+    """
+    method = request.get("method")
+    found = request.get("params")
+    params: JsonMapping = cast("JsonMapping", found) if isinstance(found, dict) else {}
+    match method:
+        case "sampling/createMessage":
+            return _judge_sampling(request, params, source_policy.sampling, used_requests)
+        case "elicitation/create":
+            return _judge_elicitation(request, params, source_policy.elicitation, origin)
+        case "roots/list":
+            return _judge_roots(source_policy.roots)
+        case _:
+            return Reject("inputs.method", f"A server may not send {str(method)[:60]!r} to a client.")
+
+
+def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingPolicy, used: int) -> Pass | Rewrite | Reject:
+    """Check budget, then mode, then token limit."""
+    if policy.max_requests is not None and used >= policy.max_requests:
+        return Reject("sampling.maxRequests", f"The budget of {policy.max_requests} model requests per caller and hour is spent.")
+    if policy.mode == "deny":
+        return Reject(
+            "sampling.mode", "This server may not use a model. The operator can allow it with `sampling.mode` under its `policies`."
+        )
+    if problem := _sampling_problem(params):
+        return Reject("sampling.params", problem)
+    changed: JsonObject = {}
+    wanted = params.get("maxTokens")
+    if wanted is not None and (not isinstance(wanted, int) or isinstance(wanted, bool) or wanted < 1):
+        return Reject("sampling.maxTokens", "`maxTokens` must be a positive integer.")
+    if policy.max_tokens is not None and (wanted is None or wanted > policy.max_tokens):
+        changed["maxTokens"] = policy.max_tokens
+    if params.get("includeContext", "none") != "none":
+        changed["includeContext"] = "none"  # otherwise the client would add context of other servers behind this gateway
+    return Rewrite({**request, "params": {**params, **changed}}) if changed else PASS
+
+
+def _sampling_problem(params: JsonMapping) -> str | None:
+    """Return what is wrong with the form of a sampling request, or `None`; its content is not judged."""
+    if not _are_objects(params.get("messages", [])) or not _are_objects(params.get("tools") or []):
+        return "`messages` and `tools` must be lists of objects."
+    for message in cast("list[JsonMapping]", params.get("messages", [])):
+        content: JsonValue = message.get("content")
+        if message.get("role") not in ("user", "assistant") or not _are_objects(content if isinstance(content, list) else [content]):
+            return "Each message must have the role user or assistant, and content blocks."
+    stops: JsonValue = params.get("stopSequences")
+    if not isinstance(params.get("temperature", 0.0), (int, float)) or not (stops is None or isinstance(stops, list)):
+        return "`temperature` must be a number, `stopSequences` a list."
+    return None
+
+
+def _are_objects(value: JsonValue) -> bool:
+    return isinstance(value, list) and all(isinstance(item, dict) for item in cast("list[JsonValue]", value))
+
+
+def _judge_elicitation(request: JsonMapping, params: JsonMapping, policy: ElicitationPolicy, origin: str) -> Pass | Rewrite | Reject:
+    if policy.mode == "deny":
+        return Reject("elicitation.mode", "This server may not ask a person for input.")
+    mode = params.get("mode", "form")
+    message = params.get("message", "")
+    if not isinstance(message, str):
+        return Reject("elicitation.message", "The message must be a string.")
+    if mode == "url":
+        return _judge_page(request, params, message, policy, origin)
+    if mode != "form":
+        return Reject("elicitation.mode", f"Elicitation mode {str(mode)[:40]!r} is unknown.")
+    from gateway.policy.form_judging import judge_form  # loaded on first use: compiling its word lists takes 0.1 s
+
+    problem = judge_form(params)
+    if problem is not None:
+        return Reject(problem.rule, problem.reason)
+    if not origin:
+        return PASS
+    shown: JsonObject = {"message": frame(f"Server {origin!r} asks:", message)}
+    if "requestedSchema" in params:
+        shown["requestedSchema"] = one_line_texts(params["requestedSchema"])
+    return _rewritten(request, params, shown)
+
+
+def _judge_page(request: JsonMapping, params: JsonMapping, message: str, policy: ElicitationPolicy, origin: str) -> Pass | Rewrite | Reject:
+    """Judge URL mode. The message may mention passwords, because the page may ask for one."""
+    from gateway.policy.link_policy import judge_link  # loaded on first use, like the judgement of forms
+
+    link = judge_link(params.get("url"), policy.url_hosts)
+    if isinstance(link, str):
+        return Reject("elicitation.url", link)
+    if len(message) > MAX_PAGE_MESSAGE:
+        return Reject("elicitation.size", f"The message has {len(message)} characters; at most {MAX_PAGE_MESSAGE} are shown beside a link.")
+    shown: JsonObject = {"url": link.url} if link.url != params["url"] else {}
+    if origin:
+        shown["message"] = frame(f"Server {origin!r} asks you to open {link.host}:", message)
+    return _rewritten(request, params, shown) if shown else PASS
+
+
+def _rewritten(request: JsonMapping, params: JsonMapping, shown: JsonObject) -> Rewrite:
+    return Rewrite({**request, "params": {**params, **shown}})
+
+
+def _judge_roots(policy: RootsPolicy) -> Pass | Reject:
+    if policy.mode == "relay":
+        return PASS
+    return Reject(
+        "roots.mode", "This server may not see the workspace folders. The operator can allow it with `roots.mode` under its `policies`."
+    )

@@ -1,0 +1,104 @@
+"""Limits on the size of results. The gates of tools and of reads judge every result, so this is one cheap walk."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.decision import PASS, Pass, Reject
+
+_SCALAR_BYTES = 5
+"""Estimated size of a number, boolean or null; accurate enough without encoding it."""
+
+MOST_COUNTED = 3
+"""Maximum count per byte of JSON: a digit and its comma count as a scalar and its place in a list."""
+
+_MEDIA = frozenset({"image", "audio"})
+"""Content blocks whose `data` is not text."""
+
+
+def measure_bytes(value: JsonValue, limit: int) -> int:
+    """Estimate the size of `value` as compact JSON in bytes; stop counting above `limit`.
+
+    Strings count their UTF-8 length without escapes, so the estimate is slightly low for text with many quotes or line breaks. It is
+    accurate enough for a limit and much cheaper than encoding.
+    """
+    total = 0
+    stack: list[JsonValue] = [value]
+    while stack:
+        item = stack.pop()
+        if isinstance(item, str):
+            total += 2 + (len(item) if item.isascii() or len(item) > limit else len(item.encode("utf-8", "surrogatepass")))
+        elif isinstance(item, dict):
+            mapping = cast("JsonObject", item)
+            total += 2 + sum([len(key) + 4 for key in mapping])
+            stack.extend(mapping.values())
+        elif isinstance(item, list | tuple):
+            items = cast("list[JsonValue]", item)
+            total += 2 + len(items)
+            stack.extend(items)
+        else:
+            total += _SCALAR_BYTES
+        if total > limit:
+            return total
+    return total
+
+
+@dataclass(frozen=True, slots=True)
+class Shorten:
+    """Return the beginning of the result and store the whole: its text and data exceed the limit."""
+
+    max_bytes: int
+    """Limit for text and data."""
+
+
+def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encoded_bytes: int | None = None) -> Pass | Shorten | Reject:
+    """Decide whether a result is returned whole, shortened with the whole stored, or rejected.
+
+    `max_bytes` limits what a model reads as text: images, audio and binary resources do not count, because cutting would destroy them.
+    Everything counts towards `max_kept_bytes`. A result within `max_bytes` costs one walk, or none if the number of `encoded_bytes` of
+    JSON from which it was decoded is known and small enough.
+    """
+    if encoded_bytes is not None and encoded_bytes * MOST_COUNTED <= max_bytes:
+        return PASS
+    if measure_bytes(result, max_bytes) <= max_bytes:
+        return PASS
+    size = measure_bytes(result, max_kept_bytes)
+    if size > max_kept_bytes:
+        return Reject(
+            "maxKeptBytes",
+            f"The result exceeds the {max_kept_bytes} bytes that are stored here. Request less of it (a filter, a page, a range), "
+            f"or have the operator raise `maxKeptBytes`.",
+        )
+    if size - media_bytes(result) <= max_bytes:
+        return PASS
+    return Shorten(max_bytes)
+
+
+def media_bytes(result: JsonMapping) -> int:
+    """Return the size of base64 data in a result's images, audio and binary resources, as far as the protocol defines them."""
+    content = result.get("content") or result.get("contents")
+    blocks: list[JsonValue] = list(cast("list[JsonValue]", content)) if isinstance(content, list) else []
+    messages = result.get("messages")
+    if isinstance(messages, list):
+        blocks += [cast("JsonMapping", m).get("content") for m in cast("list[JsonValue]", messages) if isinstance(m, dict)]
+    return sum(len(text) for block in blocks if isinstance(block, dict) and (text := _media_of(cast("JsonMapping", block))))
+
+
+def _media_of(block: JsonMapping) -> str:
+    resource = block.get("resource")
+    if block.get("type") in _MEDIA:
+        data = block.get("data")
+    elif isinstance(resource, dict):
+        data = cast("JsonMapping", resource).get("blob")
+    else:
+        data = block.get("blob")
+    return data if isinstance(data, str) else ""
+
+
+def judge_input_request(requests: JsonObject, max_bytes: int) -> Pass | Reject:
+    """Accept requests for input of up to about `max_bytes`: a person sees them, so they cannot be shortened."""
+    if measure_bytes(requests, max_bytes) <= max_bytes:
+        return PASS
+    return Reject("maxResultBytes", f"The questions are larger than the {max_bytes} bytes allowed here (`maxResultBytes`).")

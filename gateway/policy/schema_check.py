@@ -1,0 +1,302 @@
+"""`SchemaCheck`: one JSON Schema, compiled on first use, and the explanation of what does not match.
+
+The only module that uses the validator. Schemas and values are both untrusted: nothing is fetched, regular expressions run in linear time
+(look-around: with a small backtracking limit), and schema and value are measured first. `policy.argument_policy` uses it for whole tools
+and for single value rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from math import isfinite
+from typing import TYPE_CHECKING, Any, cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.rule_words import KEYWORDS, MAX_WORD_VALUES, WORDS, has_words
+from gateway.policy.tool_schemas import read_cost
+
+if TYPE_CHECKING:
+    import jsonschema_rs
+
+MAX_VALUE_DEPTH = 64
+"""Maximum nesting of arguments."""
+
+MAX_INTEGER_BITS = 4_096
+"""Maximum size of an integer in arguments (about 1,200 digits); the validator misreads integers beyond 4,300 digits."""
+
+MAX_WORK = 100_000_000
+"""Maximum product of schema cost and number of values: at most about one second of checking."""
+
+MAX_PATTERN_TEXT = 1_048_576
+"""Maximum characters of text in arguments that are checked by a schema with patterns."""
+
+MAX_LARGE_PATTERN_TEXT = 65_536
+"""The same limit if a pattern needs a large automaton (`\\p{L}{1,200}`)."""
+
+MAX_REASON_LENGTH = 500
+"""Maximum length of a rejection's text, which a model reads before it tries again."""
+
+_MAX_ERRORS = 3
+"""Problems named in one rejection, so that one retry can fix them together."""
+
+_MAX_LISTED_WORK = 1_000_000
+"""Above this amount of work only the first problem is named, because the validator cannot list problems one by one."""
+
+_AUTOMATON_BYTES = (131_072, 4_194_304)
+"""Size limits of a compiled pattern: the usual one, and one for patterns that need more."""
+
+_PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"}) | WORDS
+"""Keywords whose problem is worded here as what the argument is or must be."""
+
+_BACKTRACKS = 10_000
+"""Maximum steps of a pattern with look-around or back-references."""
+
+
+@dataclass(slots=True)  # not frozen, because a frozen one costs three times as much and every call creates one
+class ValueSize:
+    """Measurements of a value before it is checked."""
+
+    nodes: int
+    """Number of values in it, containers included."""
+    characters: int
+    """Total length of all strings."""
+    problem: str | None = None
+    """Why measuring stopped: nested too deeply, or a number that JSON does not have."""
+
+
+def measure(value: JsonValue) -> ValueSize:
+    """Measure a decoded JSON value; stop at `MAX_VALUE_DEPTH`."""
+    nodes, characters, depth = 0, 0, 0
+    texts: JsonMapping | None = value  # usual case: all values are strings
+    if isinstance(texts, dict):
+        for text in texts.values():
+            if type(text) is not str:
+                break
+            characters += len(text)
+        else:
+            return ValueSize(1 + len(texts), characters)
+        characters = 0
+    problem: str | None = None
+    level: list[Any] = [value]
+    while level:
+        if depth > MAX_VALUE_DEPTH:
+            return ValueSize(nodes, characters, f"the arguments are nested deeper than {MAX_VALUE_DEPTH} levels")
+        nodes += len(level)
+        below: list[Any] = []
+        for item in level:
+            if isinstance(item, str):
+                characters += len(item)
+            elif isinstance(item, dict):
+                below.extend(item.values())  # pyright: ignore[reportUnknownArgumentType]  # JSON
+            elif isinstance(item, list):
+                below.extend(item)  # pyright: ignore[reportUnknownArgumentType]  # JSON
+            elif isinstance(item, float) and not isfinite(item):  # `1e999` is read as infinity, which satisfies any `maximum`
+                problem = "the arguments hold a number that is not finite"
+            elif isinstance(item, int) and item.bit_length() > MAX_INTEGER_BITS:
+                problem = "the arguments hold a number with too many digits"
+        level = below
+        depth += 1
+    return ValueSize(nodes, characters, problem)
+
+
+@dataclass(slots=True)
+class _Compiled:
+    validator: jsonschema_rs.Validator
+    cost: int
+    max_characters: int | None
+    max_values: int | None = None
+    """Maximum number of values to which a rule with words is applied."""
+
+
+class SchemaCheck:
+    """A schema, compiled by the first `find`. If it does not compile, that is the reason of every rejection."""
+
+    __slots__ = ("_compiled", "_is_rule", "_problem", "_refusal", "_schema")
+
+    def __init__(self, schema: JsonObject, *, is_rule: bool = False, refusal: str | None = None) -> None:
+        """`schema` is used without a copy. An operator's rule (`is_rule`) is 2020-12 with rule words, and `format` rejects values.
+
+        With a `refusal`, every value is rejected with this text: used in place of a schema known to be unusable.
+        """
+        self._schema = schema
+        self._refusal = refusal
+        self._is_rule = is_rule
+        self._compiled: _Compiled | None = None
+        self._problem: str | None = None
+
+    @property
+    def problem(self) -> str | None:
+        """Why this schema is unusable (the end of a sentence that starts with it), or `None`. Compiles it."""
+        if self._compiled is None and self._problem is None:
+            self._compile()
+        return self._problem
+
+    def find(self, value: JsonValue, size: ValueSize, *, root: str = "") -> str | None:
+        """Return what is wrong with `value`, as text for a model, or `None`. `root` is the argument that contains `value`, if any."""
+        compiled = self._compiled
+        if compiled is None:
+            if self._refusal is not None:
+                return self._refusal
+            if self.problem is not None:
+                return f"the schema {self._problem}, so its arguments cannot be checked; tell the operator of the server"
+            compiled = cast("_Compiled", self._compiled)
+        if size.problem is not None:
+            return size.problem
+        if compiled.cost * size.nodes > MAX_WORK:
+            return f"the arguments have {size.nodes} values, too many to check against a schema this large"
+        if compiled.max_characters is not None and size.characters > compiled.max_characters:
+            return f"the arguments have more than {compiled.max_characters} characters, the most that this schema's patterns are run on"
+        if compiled.max_values is not None and not isinstance(value, str) and measure(value).nodes > compiled.max_values:
+            return f"argument {_cut(root, 120)!r} has more than {compiled.max_values} values, the most that its rule is applied to"
+        try:
+            if compiled.validator.is_valid(value):
+                return None
+            return self._explain(compiled, value, size, root)
+        except ValueError as error:  # lone surrogates, or keys that are not strings
+            return f"the arguments are not valid JSON ({type(error).__name__})"
+
+    def _explain(self, compiled: _Compiled, value: JsonValue, size: ValueSize, root: str) -> str:
+        import jsonschema_rs
+
+        if compiled.cost * size.nodes <= _MAX_LISTED_WORK:
+            errors = list(islice(compiled.validator.iter_errors(value), _MAX_ERRORS))
+        else:
+            try:
+                compiled.validator.validate(value)
+                errors = []
+            except jsonschema_rs.ValidationError as error:
+                errors = [error]
+        lines = dict.fromkeys(describe(error, value, root) for error in errors)
+        return "; ".join(lines) or "the arguments do not match the schema"
+
+    def _compile(self) -> None:
+        cost = read_cost(self._schema)
+        if cost.problem is not None:
+            self._problem = cost.problem
+            return
+        self._compiled, self._problem = _build(self._schema, cost.cost, cost.patterns, is_rule=self._is_rule)
+
+
+def _build(schema: JsonObject, cost: int, patterns: int, *, is_rule: bool) -> tuple[_Compiled | None, str | None]:
+    """Return the compiled schema, or why it does not compile. A server's schema without `$schema` may be of an older dialect."""
+    import jsonschema_rs as engine  # loaded by the first call: 40 ms that listing tools does not need
+
+    small, large = _AUTOMATON_BYTES
+    engines: list[tuple[Any, int]] = [
+        (engine.RegexOptions(size_limit=small), MAX_PATTERN_TEXT),
+        (engine.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=small), MAX_LARGE_PATTERN_TEXT),
+        (engine.RegexOptions(size_limit=large), MAX_LARGE_PATTERN_TEXT),
+        (engine.FancyRegexOptions(backtrack_limit=_BACKTRACKS, size_limit=large), MAX_LARGE_PATTERN_TEXT),
+    ]
+    own: dict[str, Any] = {"validate_formats": is_rule}
+    if is_rule:
+        own |= {"ignore_unknown_formats": False, "keywords": KEYWORDS}
+    dialects: list[Any] = [engine.validator_for]
+    if is_rule:
+        dialects = [engine.Draft202012Validator]
+    elif "$schema" not in schema:
+        dialects = [engine.Draft202012Validator, engine.Draft7Validator, engine.Draft4Validator]
+    first: Exception | None = None
+    for dialect in dialects:
+        for options, max_characters in engines if patterns else engines[:1]:
+            try:
+                validator = dialect(schema, pattern_options=options, mask="the value", offline=True, **own)
+            except (ValueError, engine.ReferencingError) as error:  # ValidationError is a ValueError
+                first = first or error
+                continue
+            max_values = MAX_WORD_VALUES if is_rule and has_words(schema) else None
+            return _Compiled(validator, cost, max_characters if patterns else None, max_values), None
+    return None, _why_unusable(first)
+
+
+def _why_unusable(error: Exception | None) -> str:
+    text = str(getattr(error, "message", error)).splitlines()[0] if error else ""
+    if text.startswith("Unknown format: "):
+        return f"uses an unknown `format` ({_cut(text.removeprefix('Unknown format: ').partition('. ')[0], 60)})"
+    if "retriev" in text.lower():
+        return "refers to another document, which is not fetched"
+    return f"is not a valid JSON Schema ({_cut(text, 160)})"
+
+
+# -- explanations --------------------------------------------------------------------------------------------------
+
+
+def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str = "") -> str:
+    """Describe one problem: which argument, what is wrong, what is expected. Never contains the value."""
+    path = _path(error.instance_path, root)
+    missing = getattr(error.kind, "property", None) if error.kind.name == "required" else None
+    if isinstance(missing, str):
+        inner = f"{path}.{missing}" if path else missing
+        return f"argument {_cut(inner, 120)!r} is required but missing"
+    subject = f"argument {_cut(path, 120)!r}" if path else "the arguments"
+    found = _shape(_at(value, error.instance_path))
+    match error.kind.name:
+        case "anyOf" | "oneOf":
+            said = _alternatives(error) or error.message
+        case "type":
+            said = f"{error.message} but {found}"
+        case "const":
+            said = f"must be {error.message.removesuffix(' was expected')}"
+        case "falseSchema":
+            closes = error.schema_path[-1:] == ["additionalProperties"]
+            said = "may not have any properties" if closes else "is not allowed"
+        case "pattern" if error.message.startswith("Error executing"):
+            said = "the value cannot be matched against its pattern within the step limit"
+        case _:
+            said = error.message
+    is_predicate = error.kind.name in _PREDICATES or said.startswith("the value ")
+    return f"{subject}{'' if is_predicate else ':'} {_cut(said.removeprefix('the value '), 240)}"
+
+
+def _alternatives(error: jsonschema_rs.ValidationError) -> str:
+    context = cast("Sequence[Sequence[jsonschema_rs.ValidationError]] | None", getattr(error.kind, "context", None)) or ()
+    depth = len(error.instance_path)
+    said = dict.fromkeys(_alternative(inner, depth) for branch in context for inner in branch[:1])
+    return "fits none of the alternatives: " + "; ".join(islice(said, _MAX_ERRORS)) if said else ""
+
+
+def _alternative(error: jsonschema_rs.ValidationError, depth: int) -> str:
+    path = _path(error.instance_path[depth:], "")
+    return f"{path}: {error.message}" if path else error.message
+
+
+def _path(parts: Sequence[str | int], root: str) -> str:
+    text = root
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def _at(value: JsonValue, parts: Sequence[str | int]) -> JsonValue:
+    for part in parts:
+        if not isinstance(value, dict | list):
+            return None
+        value = cast("JsonMapping", value)[cast("str", part)]
+    return value
+
+
+def _shape(value: JsonValue) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case str():
+            return "a string"
+        case int() | float():
+            return "a number"
+        case list():
+            return "an array"
+        case _:
+            return "an object"
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def sentence(parts: Iterator[str] | Sequence[str]) -> str:
+    """Join parts into sentences, cut to `MAX_REASON_LENGTH`."""
+    return _cut(" ".join(f"{part[:1].upper()}{part[1:]}." for part in parts if part), MAX_REASON_LENGTH)

@@ -1,0 +1,299 @@
+"""Reads and narrows tool schemas without validating values.
+
+It determines what a schema declares and how costly it is to check, and merges an operator's rules into it so that a model sees them.
+Schemas come from peers, so every walk is bounded and none recurses on their nesting. Used by `policy.argument_policy` and
+`policy.schema_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import cast
+from urllib.parse import unquote
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+MAX_SCHEMA_DEPTH = 128
+"""Maximum nesting of a schema's JSON. The deepest published tool schema seen has 31 levels; the validator itself stops at 255."""
+
+MAX_SCHEMA_NODES = 100_000
+"""Maximum values in a schema; the largest published tool schema seen has about 9,000."""
+
+MAX_SCHEMA_COST = 200_000
+"""Maximum values in a schema with every `$ref` expanded: rejects definitions that double at each step."""
+
+MAX_PATTERNS = 2_000
+"""Maximum regular expressions in a schema; each takes up to a millisecond to compile."""
+
+MAX_UNCERTAIN_REFS = 16
+"""Maximum references whose target is unclear without resolving `$id` or relative URIs: too few for an exponential schema."""
+
+_APPLICATORS = ("if", "then", "else")
+_LISTS = ("allOf", "anyOf", "oneOf")
+_MAPS = ("dependentSchemas", "dependencies")
+_REFS = ("$ref", "$dynamicRef", "$recursiveRef")
+
+_FLAT = frozenset({
+    "type", "enum", "const", "pattern", "format", "minLength", "maxLength", "minimum", "maximum", "exclusiveMinimum",
+    "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties", "maxProperties", "required",
+    "description", "title", "examples",
+})  # fmt: skip
+"""Keywords whose meaning does not depend on neighbouring keywords, so that a rule's keyword can be added to a schema."""
+
+
+def as_object(value: JsonValue) -> JsonObject | None:
+    """Return `value` if it is a JSON object, otherwise `None`."""
+    return cast("JsonObject", value) if isinstance(value, dict) else None
+
+
+def is_2020_12(schema: JsonMapping) -> bool:
+    """Return whether `$schema` names 2020-12 or is absent (MCP's default dialect, SEP-1613)."""
+    return "2020-12" in str(schema.get("$schema", "2020-12"))
+
+
+# -- declared names ------------------------------------------------------------------------------------------------
+
+
+def declared_names(schema: JsonValue) -> frozenset[str]:
+    """Return the argument names that a schema declares: keys of `properties`, at the top and wherever a keyword applies in place.
+
+    In place are `allOf`, `anyOf`, `oneOf`, `if`, `then`, `else`, `dependentSchemas` and a local `$ref`.
+    `additionalProperties: true` and `properties` that are not an object declare nothing. `_meta` never counts.
+    """
+    names: set[str] = set()
+    for node in nodes_in_place(as_object(schema) or {}):
+        names.update(as_object(node.get("properties")) or ())
+    names.discard("_meta")
+    return frozenset(names)
+
+
+def nodes_in_place(root: JsonObject) -> Iterator[JsonObject]:
+    """Yield `root` and every subschema that judges the same value, each once."""
+    stack: list[JsonValue] = [root]
+    seen: set[int] = set()
+    while stack:
+        node = as_object(stack.pop())
+        if node is None or id(node) in seen:
+            continue
+        seen.add(id(node))
+        yield node
+        stack.extend(_applied_in_place(node, root))
+
+
+def _applied_in_place(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
+    for key in _APPLICATORS:
+        yield node.get(key)
+    for key in _LISTS:
+        branches = node.get(key)
+        if isinstance(branches, list):
+            yield from cast("list[JsonValue]", branches)
+    for key in _MAPS:
+        yield from (as_object(node.get(key)) or {}).values()
+    for key in _REFS:
+        target = node.get(key)
+        if isinstance(target, str):
+            yield resolve_local(root, target)
+
+
+def resolve_local(root: JsonObject, ref: str) -> JsonValue:
+    """Return the target of a same-document reference: `#`, `#/a/b`, or `#name` for an `$anchor` of a definition; otherwise `None`."""
+    if ref == "#":
+        return root
+    if ref.startswith("#/"):
+        return _follow_pointer(root, ref[2:])
+    if ref.startswith("#"):
+        for key in ("$defs", "definitions"):
+            for definition in (as_object(root.get(key)) or {}).values():
+                node = as_object(definition) or {}
+                if ref[1:] in (node.get("$anchor"), node.get("$dynamicAnchor")):
+                    return node
+    return None
+
+
+def _follow_pointer(root: JsonObject, pointer: str) -> JsonValue:
+    node: JsonValue = root
+    for raw in pointer.split("/"):
+        part = unquote(raw).replace("~1", "/").replace("~0", "~")
+        if isinstance(node, dict):
+            node = cast("JsonObject", node).get(part)
+        elif isinstance(node, list) and part.isascii() and part.isdigit() and len(part) < 9:
+            items = cast("list[JsonValue]", node)
+            node = items[int(part)] if int(part) < len(items) else None
+        else:
+            return None
+    return node
+
+
+# -- cost ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaCost:
+    """Maximum work of one check against a schema, determined by reading the schema once."""
+
+    cost: int = 0
+    """Values with every local reference expanded; recursion counts once, because the validator caches it."""
+    patterns: int = 0
+    problem: str | None = None
+    """Why the schema cannot be used, as the end of a sentence; `None` if it can."""
+
+
+@dataclass(slots=True)
+class _Reading:
+    """Findings of one walk over a subtree."""
+
+    nodes: int = 0
+    depth: int = 0
+    patterns: int = 0
+    nested_ids: int = 0
+    refs: list[str] = field(default_factory=lambda: cast("list[str]", []))
+
+
+def read_cost(schema: JsonObject) -> SchemaCost:
+    """Determine a schema's size, nesting and expanded size; stop at the limits above."""
+    whole = _read(schema)
+    if whole.depth > MAX_SCHEMA_DEPTH:
+        return SchemaCost(problem=f"is nested deeper than {MAX_SCHEMA_DEPTH} levels")
+    if whole.nodes > MAX_SCHEMA_NODES:
+        return SchemaCost(problem=f"has more than {MAX_SCHEMA_NODES} values")
+    if whole.patterns > MAX_PATTERNS:
+        return SchemaCost(problem=f"has more than {MAX_PATTERNS} patterns")
+    uncertain = len(whole.refs) if whole.nested_ids else sum(1 for ref in whole.refs if not ref.startswith("#"))
+    if uncertain > MAX_UNCERTAIN_REFS:
+        return SchemaCost(problem=f"has more than {MAX_UNCERTAIN_REFS} references that only `$id` resolves")
+    cost = _expanded(schema, whole) if whole.refs else whole.nodes
+    if cost > MAX_SCHEMA_COST:
+        return SchemaCost(problem=f"has more than {MAX_SCHEMA_COST} values once its references are expanded")
+    return SchemaCost(cost, whole.patterns)
+
+
+def _read(schema: JsonValue) -> _Reading:
+    found = _Reading()
+    level: list[JsonValue] = [schema]
+    root = True
+    while level and found.depth <= MAX_SCHEMA_DEPTH and found.nodes <= MAX_SCHEMA_NODES:
+        found.depth += 1
+        below: list[JsonValue] = []
+        for item in level:
+            node = as_object(item)
+            if node is not None:
+                _note_keywords(node, found, is_root=root)
+                below.extend(node.values())
+            elif isinstance(item, list):
+                below.extend(cast("list[JsonValue]", item))
+        root = False
+        found.nodes += len(level)
+        level = below
+    return found
+
+
+def _note_keywords(node: JsonObject, found: _Reading, *, is_root: bool) -> None:
+    found.refs.extend(node[key] for key in _REFS if isinstance(node.get(key), str))
+    found.patterns += isinstance(node.get("pattern"), str) + len(as_object(node.get("patternProperties")) or ())
+    found.nested_ids += not is_root and isinstance(node.get("$id"), str)
+
+
+def _expanded(schema: JsonObject, whole: _Reading) -> int:
+    """Return the number of values with references expanded; above the limits any larger number."""
+    readings: dict[str, _Reading] = {"": whole}
+    waiting = list(whole.refs)
+    work = whole.nodes
+    while waiting:
+        ref = waiting.pop()
+        if ref in readings:
+            continue
+        readings[ref] = _read(resolve_local(schema, ref))
+        work += readings[ref].nodes
+        if work > 20 * MAX_SCHEMA_NODES:
+            return MAX_SCHEMA_COST + 1
+        waiting.extend(readings[ref].refs)
+    return _total("", readings)
+
+
+def _total(start: str, readings: Mapping[str, _Reading]) -> int:
+    totals: dict[str, int] = {}
+    open_: set[str] = set()
+    stack = [start]
+    while stack:
+        name = stack[-1]
+        missing = [ref for ref in set(readings[name].refs) if ref not in totals and ref not in open_]
+        if name not in totals and missing:
+            open_.add(name)
+            stack.extend(missing)
+            continue
+        stack.pop()
+        open_.discard(name)
+        if name not in totals:
+            total = readings[name].nodes + sum(totals.get(ref, 0) for ref in readings[name].refs)
+            totals[name] = min(total, MAX_SCHEMA_COST + 1)
+    return totals[start]
+
+
+# -- narrowing -----------------------------------------------------------------------------------------------------
+
+
+def narrow(schema: JsonObject, rules: Mapping[str, Sequence[JsonObject]]) -> JsonObject:
+    """Return `schema` with each argument's rules added, as a new object that shares unchanged parts with the original.
+
+    A rule is merged into the property if the meaning stays the same, otherwise added under `allOf`. The schema of a declared argument is
+    never widened; a rule for an undeclared (extra) argument declares it.
+    """
+    properties = dict(as_object(schema.get("properties")) or {})
+    declared = declared_names(schema)
+    elsewhere: JsonObject = {}
+    for name, fragments in rules.items():
+        if name in properties or (name not in declared and "$ref" not in schema):
+            for fragment in fragments:
+                properties[name] = _merge(properties.get(name, True), fragment, modern=is_2020_12(schema))
+        else:
+            elsewhere[name] = fragments[0] if len(fragments) == 1 else {"allOf": list(fragments)}
+    result = {**schema, "properties": properties} if properties else dict(schema)
+    if not elsewhere:
+        return result
+    branches: list[JsonValue] = [{"properties": elsewhere}]
+    if "$ref" in result and not is_2020_12(schema):  # dialects before 2019-09 ignore keywords beside `$ref`
+        branches.insert(0, {"$ref": result.pop("$ref")})
+    before = result.get("allOf")
+    result["allOf"] = [*(cast("list[JsonValue]", before) if isinstance(before, list) else []), *branches]
+    return result
+
+
+def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
+    """Return a schema that requires both; readable if possible."""
+    if schema is True or schema == {}:
+        return dict(rule)
+    node = as_object(schema)
+    if node is None:
+        return schema
+    if node == rule and repr(node) == repr(rule):  # `1 == True` in Python, but not in JSON
+        return node
+    if "$ref" in node and not modern:
+        return {"allOf": [node, rule]}
+    merged = dict(node)
+    rest: JsonObject = {}
+    for key, wanted in rule.items():
+        if key in _FLAT and key in node:
+            fits, value = _tighter(key, node[key], wanted)
+        else:
+            fits, value = key in _FLAT, wanted
+        (merged if fits else rest)[key] = value
+    if rest:
+        before = node.get("allOf")
+        merged["allOf"] = [*(cast("list[JsonValue]", before) if isinstance(before, list) else []), rest]
+    return merged
+
+
+def _tighter(key: str, present: JsonValue, wanted: JsonValue) -> tuple[bool, JsonValue]:
+    """Return one value for a keyword of both schema and rule; `False` if no single value expresses both."""
+    if key == "description" and isinstance(present, str) and isinstance(wanted, str) and present != wanted:
+        return True, f"{present} {wanted}".strip()
+    if key in ("description", "title", "examples") or (present == wanted and type(present) is type(wanted)):
+        return True, present
+    numbers = isinstance(present, int | float) and isinstance(wanted, int | float)
+    if numbers and not isinstance(present, bool) and not isinstance(wanted, bool):
+        if key in ("minimum", "minLength", "minItems", "minProperties", "exclusiveMinimum"):
+            return True, max(present, wanted)
+        if key in ("maximum", "maxLength", "maxItems", "maxProperties", "exclusiveMaximum"):
+            return True, min(present, wanted)
+    return False, wanted

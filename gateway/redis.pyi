@@ -1,0 +1,1 @@
+from gateway.agents.providers.redis_history import RedisHistoryProvider as RedisHistoryProvider

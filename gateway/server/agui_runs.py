@@ -1,0 +1,192 @@
+"""`AguiRoute`: serves `POST /agui/<agent>`, which streams an agent's run as AG-UI events to an application.
+
+A run passes the same gate as a call of the agent's tool: key, policy, limits, approvals and events. The application stores the
+conversation and sends all of it with each request. A question to the user ends the stream with an interrupt; the next request resumes the
+run (`parked`). The request body is AG-UI's `RunAgentInput`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Protocol, cast
+
+from ag_ui.core import RunAgentInput
+from pydantic import ValidationError
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from gateway.agents.agui.conversion import last_text, problem_of, to_messages, to_tools
+from gateway.agents.agui.response_body import Channel, EventStream, refusal
+from gateway.agents.agui.run_events import RunEvents
+from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog import Catalog
+from gateway.errors import AskUnavailable, GatewayError, text_for_caller
+from gateway.gate.refusals import RULE_META_KEY
+from gateway.gate.tools import GuardedTool
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.decision import Reject
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.key_gate import insufficient_scope
+from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
+from gateway.tools.base import Complete, InputRequired, Tool
+from gateway.tools.context import CallContext, ClientProfile, LogLevel, capability_of
+from gateway.types.messages import Message
+from gateway.types.responses import AgentResponseUpdate
+
+logger = logging.getLogger(__name__)
+
+CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elicitation": {"form": {}, "url": {}}})
+
+
+class Conversations(Protocol):
+    """The agents that can be run by AG-UI applications."""
+
+    def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
+        """Return a tool that runs agent `name` on `messages` with the application's `tools`; `None` if there is no such agent."""
+        ...
+
+
+class AguiRoute:
+    """Serves the runs of every agent."""
+
+    def __init__(self, catalog: Catalog, agents: Conversations, parked: ParkedCalls, *, ask_timeout_seconds: float) -> None:
+        self._catalog = catalog
+        self._agents = agents
+        self._parked = parked
+        self._ask_timeout_seconds = ask_timeout_seconds
+
+    async def serve(self, request: Request) -> Response:
+        """Run the agent that the path names."""
+        try:
+            wanted = RunAgentInput.model_validate_json(await request.body())
+        except ValidationError as error:
+            return refusal(400, f"The request body is not a valid RunAgentInput: {problem_of(error)}")
+        name = str(request.path_params["agent"])
+        try:
+            messages = to_messages(wanted.messages, wanted.context or ())
+            work = self._agents.conversation(name, messages, to_tools(wanted.tools or ()))
+        except ValueError as error:
+            return refusal(400, str(error))
+        guarded = await self._catalog.tools([f"agent/{name}"])
+        if work is None or not guarded:
+            return refusal(404, f"Unknown agent {name!r}.")
+        principal = cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
+        if isinstance(verdict := guarded[0].admit(principal), Reject):
+            content, challenge = insufficient_scope(f"tools:agent/{name}", verdict)
+            return JSONResponse(content, 403, headers=challenge)
+        try:
+            state, answers = _resumed(wanted)
+        except ValueError as error:
+            return refusal(400, str(error))
+        ctx = CallContext(
+            principal=principal,
+            client=CLIENT,
+            input_responses=answers,
+            request_state=state,
+            ask_timeout_seconds=self._ask_timeout_seconds,
+        )
+        return _RunResponse(self._parked, guarded[0].running(work), {"task": last_text(messages) or "(continue)"}, ctx, wanted)
+
+
+class _RunResponse(EventStream):
+    """Streams one run of an agent of the gateway."""
+
+    def __init__(self, parked: ParkedCalls, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, wanted: RunAgentInput) -> None:
+        super().__init__()
+        self._parked = parked
+        self._tool = tool
+        self._arguments = arguments
+        self._ctx = ctx
+        self._events = RunEvents(wanted)
+
+    async def run(self, channel: Channel) -> None:
+        """Run the agent through its gate."""
+        await self._run(_Caller(self._events, channel), channel)
+
+    async def _run(self, caller: _Caller, channel: Channel) -> None:
+        events = self._events
+        await channel.send(events.started())
+        try:
+            work = self._tool.call
+            outcome = await self._parked.run(lambda leg: work(self._arguments, leg), self._ctx, caller, parked_as=_ParkedFollower)
+        except GatewayError as error:
+            await channel.send(events.failed(text_for_caller(error), type(error).__name__))
+            return
+        except Exception:  # the call-handler boundary
+            logger.exception("agent run failed agent=%s", self._tool.exposed_name)
+            text = "The run failed with an internal error. Ask the operator: the gateway's log has the details."
+            await channel.send(events.failed(text, "internal"))
+            return
+        match outcome:
+            case InputRequired():
+                handle = (outcome.state or "").removeprefix(HANDLE_PREFIX)
+                await channel.send(events.interrupted({f"{handle}.{key}": dict(ask) for key, ask in outcome.requests.items()}))
+            case Complete() if outcome.is_error:
+                meta = cast("JsonObject", outcome.result.get("_meta") or {})
+                await channel.send(events.failed(_text(outcome), str(meta.get(RULE_META_KEY) or "agent")))
+            case _:
+                await channel.send(events.finished())
+
+
+class _Caller:
+    """The caller of one request: sends the run's updates as events."""
+
+    def __init__(self, events: RunEvents, channel: Channel) -> None:
+        self._events = events
+        self._channel = channel
+        self.log_level: LogLevel | None = None
+
+    async def follow(self, update: AgentResponseUpdate) -> None:
+        """Send an update of the run as events."""
+        await self._channel.send(self._events.update(update))
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Drop the report: the events contain more."""
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Drop the message."""
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """Raise `AskUnavailable`. A parked call requests input with an interrupt instead."""
+        raise AskUnavailable("AG-UI applications are asked by interrupts only.", capability=capability_of(request))
+
+
+class _ParkedFollower(ParkedCaller):
+    """The caller of a parked run: forwards updates to the caller of the current request."""
+
+    async def follow(self, update: AgentResponseUpdate) -> None:
+        """Forward an update. An update that arrives between two requests is not streamed, but is part of the conversation."""
+        if isinstance(self.current, _Caller):
+            await self.current.follow(update)
+
+
+def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
+    """Return the request state and the answers of a resumed run.
+
+    Raises:
+        ValueError: The entries belong to different runs, or their ids are invalid.
+    """
+    if not wanted.resume:
+        return None, None
+    handles = {entry.interrupt_id.partition(".")[0] for entry in wanted.resume}
+    if len(handles) != 1 or not all("." in entry.interrupt_id for entry in wanted.resume):
+        raise ValueError("`resume` must answer interrupts of one run, by the ids from its `interrupt` events.")
+    answers: JsonObject = {}
+    for entry in wanted.resume:
+        key = entry.interrupt_id.partition(".")[2]
+        answers[key] = {"action": "cancel"} if entry.status == "cancelled" else _answer(entry.payload)
+    return HANDLE_PREFIX + handles.pop(), answers
+
+
+def _answer(payload: object) -> JsonObject:
+    """Return a payload as an elicitation result. A payload that is one already is returned unchanged."""
+    if not isinstance(payload, dict):
+        return {"action": "accept", "content": {}} if payload is not False else {"action": "decline"}
+    given = cast("JsonObject", payload)
+    return given if given.get("action") in ("accept", "decline", "cancel") else {"action": "accept", "content": given}
+
+
+def _text(outcome: Complete) -> str:
+    blocks = cast("Sequence[JsonObject]", outcome.result.get("content") or ())
+    return "\n".join(str(block["text"]) for block in blocks if block.get("type") == "text")

@@ -1,0 +1,50 @@
+"""The capabilities of the gateway's server, and the results of `initialize` and `server/discover`. Both paths use them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS
+
+_LIST = {"listChanged": True}
+_SHARED: JsonMapping = {
+    "completions": {},
+    "logging": {},
+    "prompts": _LIST,
+    "resources": {**_LIST, "subscribe": True},
+    "tools": _LIST,
+}
+_TASKS_2025: JsonMapping = {"cancel": {}, "list": {}, "requests": {"tools": {"call": {}}}}
+
+
+def modern_capabilities(extensions: Mapping[str, JsonObject]) -> JsonObject:
+    """Return the capabilities declared to 2026 clients. `extensions` are those of the server, by id."""
+    return {**_SHARED, "extensions": dict(extensions)} if extensions else dict(_SHARED)
+
+
+def legacy_capabilities() -> JsonObject:
+    """Return the capabilities declared to 2025 clients."""
+    return {**_SHARED, "tasks": _TASKS_2025}
+
+
+def discover_result(instructions: str, extensions: Mapping[str, JsonObject]) -> JsonObject:
+    """Return the result of `server/discover`."""
+    return {
+        "resultType": "complete",
+        "supportedVersions": list(MODERN_PROTOCOL_VERSIONS),
+        "capabilities": modern_capabilities(extensions),
+        "instructions": instructions,
+        "ttlMs": 0,
+        "cacheScope": "private",
+    }
+
+
+def initialize_result(version: str, instructions: str, identity: JsonMapping) -> JsonObject:
+    """Return the result of `initialize`. `version` is the negotiated protocol version."""
+    return {
+        "capabilities": legacy_capabilities(),
+        "instructions": instructions,
+        "protocolVersion": version,
+        "serverInfo": dict(identity),
+    }

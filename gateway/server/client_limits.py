@@ -1,0 +1,63 @@
+"""Content that certain clients do not support, as a table by client name. A client's name only decides how a result is shaped, never its
+rights. Used when a call's result is sent."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonValue
+from gateway.tools.base import Complete
+from gateway.tools.context import ClientProfile
+
+RESOURCE_LINKS_SINCE = "2025-06-18"
+"""First protocol version with `resource_link` content."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientLimits:
+    """Features that a client supports."""
+
+    resource_links: bool = True
+    """If false, the client drops a whole result with a `resource_link`, so links are sent as text."""
+
+
+_CAPABLE = ClientLimits()
+
+CLIENTS: tuple[tuple[str, ClientLimits], ...] = (
+    # "Unsupported response item type: resource_link": https://github.com/kirodotdev/Kiro/issues/7983, 8960, 9439
+    ("kiro", ClientLimits(resource_links=False)),
+)
+"""Limits by the start of the client's name, in lower case."""
+
+
+def limits_of(client: ClientProfile) -> ClientLimits:
+    """Return the limits of a client."""
+    name = client.name.lower()
+    for start, limits in CLIENTS:
+        if name.startswith(start):
+            return limits
+    if client.protocol_version and client.protocol_version < RESOURCE_LINKS_SINCE:
+        return ClientLimits(resource_links=False)
+    return _CAPABLE
+
+
+def fit_outcome(outcome: Complete, client: ClientProfile) -> Complete:
+    """Return a result that the client supports; `outcome` itself if nothing needs to change."""
+    if limits_of(client).resource_links or not any(_is_link(block) for block in outcome.content):
+        return outcome
+    return Complete({**outcome.result, "content": [_inlined(block) for block in outcome.content]})
+
+
+def _is_link(block: JsonValue) -> bool:
+    return isinstance(block, dict) and cast("JsonMapping", block).get("type") == "resource_link"
+
+
+def _inlined(block: JsonValue) -> JsonValue:
+    if not _is_link(block):
+        return block
+    link = cast("JsonMapping", block)
+    facts = [str(link[key]) for key in ("title", "description", "mimeType") if link.get(key)]
+    text = f"Resource {link.get('name')}: {link.get('uri')}" + (f" ({'; '.join(facts)})" if facts else "")
+    kept = {key: link[key] for key in ("annotations", "_meta") if key in link}
+    return {"type": "text", "text": text, **kept}

@@ -1,0 +1,369 @@
+"""`FastSessions`: sessions of 2025 over HTTP without the SDK, as long as they are plain: one small object each, no task.
+
+It shakes hands, answers what takes no work (a ping, the log level, lists) and keeps the client's listening GET open; plain calls
+are `direct`'s. The first request that is anything else (a call that asks or reports, a resource, a prompt, a task, an odd header) has the
+session move: a session of the SDK is opened under the same id, the handshake is repeated to it, the GET goes on there, and from then on
+all is the SDK's. The client does not notice, what was under way goes on, and no notification is lost.
+
+ASGI middleware behind `direct` and before the SDK's application, in the one process that keeps sessions. Sessions are bounded in number,
+together with the SDK's, and idle ones are forgotten as there.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Awaitable, Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Protocol
+from uuid import uuid4
+
+import anyio
+import anyio.lowlevel
+from pydantic_core import to_json
+
+from gateway.auth.principal import Principal
+from gateway.json_types import JsonObject
+from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
+from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive
+from gateway.server.calls import STARTED_SCOPE_KEY
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients
+from gateway.server.envelopes import decoded
+from gateway.server.fast_path.fast_session import FastSession, Stream
+from gateway.server.fast_path.handshake import plain_initialize
+from gateway.server.fast_path.plain_answers import PlainAnswers, session_request
+from gateway.server.fast_path.session_messages import INITIALIZED, apply_notification, session_result
+from gateway.server.sdk_path.lazy_application import LazyApplication
+from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
+from gateway.server.usage import Usages
+from gateway.telemetry.instrumentation import is_traced
+
+if TYPE_CHECKING:
+    from anyio.abc import TaskGroup
+    from starlette.types import Receive, Scope, Send
+
+    from gateway.server.sdk_path.session_manager import SessionManager
+
+logger = logging.getLogger(__name__)
+
+PULSE_SECONDS = 5.0
+"""Between two looks for streams on which nothing was sent for a while and for sessions that are idle too long."""
+
+SILENCE_SECONDS = 9.0
+"""After which a stream is sent a comment with the next pulse, so that nothing in between closes it."""
+
+IDLE_SECONDS = 1_800.0
+"""A session without a request or an open stream for longer is forgotten, as the SDK's."""
+
+MOVE_SECONDS = 10.0
+"""Timeout of moving a session to the SDK, which takes milliseconds; then its client gets 404 and opens a new session."""
+
+MOVE_LOOKS = 200
+"""Timers that make up `MOVE_SECONDS`. Each takes a turn of the event loop, so the timeout does not pass while this process is starved."""
+
+_VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
+_BOTH = frozenset({b"application/json", b"text/event-stream"})
+
+
+class SessionParts(Protocol):
+    """The parts of the server that the sessions need."""
+
+    clients: Clients
+    usages: Usages
+
+    def introduction(self, version: str, principal: Principal) -> JsonObject:
+        """Return the result of `initialize`."""
+        ...
+
+
+class FastSessions:
+    """ASGI middleware; its lifespan keeps streams alive and forgets idle sessions."""
+
+    def __init__(
+        self, app: LazyApplication, parts: SessionParts, answers: PlainAnswers, table: SessionTable, *, path: str, max_request_bytes: int
+    ) -> None:
+        """`path` is that of the MCP endpoint. `table` also contains the SDK path's sessions."""
+        self._app = app
+        self._parts = parts
+        self._answers = answers
+        self._clients = parts.clients
+        self._path = path
+        self._max_request_bytes = max_request_bytes
+        self._sessions: dict[str, FastSession] = {}
+        self._tasks: TaskGroup | None = None
+        self._table = table
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or pass on."""
+        if scope["type"] == "lifespan":
+            await self._live(scope, receive, send)
+            return
+        if scope["type"] != "http" or scope["path"] != self._path or PRINCIPAL_SCOPE_KEY not in scope:
+            await self._app(scope, receive, send)
+            return
+        raw: list[tuple[bytes, bytes]] = scope["headers"]
+        headers = dict(raw)
+        is_odd = len(headers) != len(raw) or STARTED_SCOPE_KEY in scope
+        version = headers.get(b"mcp-protocol-version")
+        if version is not None and version not in _VERSIONS:
+            await self._app(scope, receive, send)  # of another era, or none
+            return
+        wire_id = next((value for name, value in raw if name == b"mcp-session-id"), None)
+        if wire_id is None:
+            if is_odd or not self._is_plain_post(scope, headers) or is_traced():
+                await self._app(scope, receive, send)
+            else:
+                await self._open(scope, int(headers[b"content-length"]), receive, send)
+            return
+        session = self._find(wire_id.decode("latin-1"), scope[PRINCIPAL_SCOPE_KEY])
+        if session is None:
+            await self._app(scope, receive, send)
+            return
+        session.legacy.seen = time.monotonic()
+        replay = BufferedReceive(receive)
+        is_same_version = version is None or version.decode() == session.legacy.profile.protocol_version
+        if session.moving is None and not is_odd and is_same_version and await self._serves(session, scope, headers, replay, send):
+            return
+        await self._move(session, scope)
+        await self._app(scope, replay, send)
+
+    async def _live(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with anyio.create_task_group() as self._tasks:
+            self._tasks.start_soon(self._pulse)
+            await self._app(scope, receive, send)
+            self._tasks.cancel_scope.cancel()
+        self._tasks = None
+
+    # -- handshake -----------------------------------------------------------------------------------------------
+
+    async def _open(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
+        replay = BufferedReceive(receive)
+        body = await replay.read(length)
+        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
+        hello = None if message is None else plain_initialize(message)
+        if body is None or hello is None:
+            await self._app(scope, replay, send)
+            return
+        principal: Principal = scope[PRINCIPAL_SCOPE_KEY]
+        usage = self._parts.usages.of(principal)
+        refusal = self._table.admit(usage)
+        if refusal is not None:
+            await refusal.to_response(is_rpc=True, number=hello.number)(scope, receive, send)
+            return
+        result = self._parts.introduction(hello.version, principal)
+        session = FastSession(uuid4().hex, body, self._give_way)
+        session.legacy = self._clients.open_session(session.wire_id, hello, session, principal, idle_seconds=IDLE_SECONDS)
+        self._sessions[session.wire_id] = session
+        self._table.opened(usage, session)
+        await _answer(session, send, {"jsonrpc": "2.0", "id": hello.number, "result": result})
+
+    # -- requests of a session -----------------------------------------------------------------------------------
+
+    def _find(self, wire_id: str, principal: Principal) -> FastSession | None:
+        """The session of this id, if this principal opened it and it is not idle too long."""
+        session = self._sessions.get(wire_id)
+        if session is None or session.legacy.opened_by != principal.id or self._is_over(session):
+            return None
+        return session
+
+    async def _serves(
+        self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
+    ) -> bool:
+        """Answer a plain request; false where it is none, and nothing was done."""
+        method = scope["method"]
+        if method == "GET":
+            return await self._listen(session, scope, headers, receive, send)
+        if method == "DELETE":
+            await self._end(session, "deleted")
+            await _answer(session, send, None)
+            return True
+        if not self._is_plain_post(scope, headers):
+            return False
+        body = await receive.read(int(headers[b"content-length"]))
+        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
+        if message is None or session.moving is not None:
+            return False
+        if message.get("id") is None:
+            return apply_notification(session.legacy, message) and await _answer(session, send, None, 202)
+        question = session_request(message)
+        if question is not None:
+            session.legacy.is_here = True
+            owner = str(session.legacy.profile.session_id)
+            listed = await self._answers.answer_in_session(question, scope[PRINCIPAL_SCOPE_KEY], owner, is_resumable=True)
+            return listed is not None and session.moving is None and await _send(session, send, listed)
+        result = session_result(session.legacy, message)
+        if result is not None:
+            return await _answer(session, send, {"jsonrpc": "2.0", "id": message["id"], "result": result})
+        refusal = self._parts.usages.of(scope[PRINCIPAL_SCOPE_KEY]).refuse_call() if "method" in message else None
+        if refusal is None:
+            return False
+        await refusal.to_response(is_rpc=True, number=message["id"])(scope, receive, send)
+        return True
+
+    def _is_plain_post(self, scope: Scope, headers: Mapping[bytes, bytes]) -> bool:
+        length = headers.get(b"content-length", b"")
+        if scope["method"] != "POST" or b"transfer-encoding" in headers or not length.isdigit() or len(length) > 12:
+            return False
+        if int(length) > self._max_request_bytes or not headers.get(b"content-type", b"").lower().startswith(b"application/json"):
+            return False
+        return _kinds(headers) >= _BOTH
+
+    # -- the listening GET ---------------------------------------------------------------------------------------
+
+    async def _listen(
+        self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
+    ) -> bool:
+        """Keep a GET open, first here, then with the SDK."""
+        if b"text/event-stream" not in _kinds(headers) or b"last-event-id" in headers:
+            return False
+        if await receive.read(0) is None or session.stream is not None or session.moving is not None:
+            return False
+        stream = session.stream = Stream(send)
+        session.legacy.idle_seconds = math.inf
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": _stream_headers(session)})
+            with stream.scope:
+                await receive.ended()
+                return True
+            await stream.flush()
+            if stream.moved is not None:
+                await self._app(scope, receive, stream.go_on)
+            if stream.status != 200:
+                await stream.close()
+        finally:
+            if stream.moved is not None:
+                stream.moved.set()
+            else:
+                session.legacy.idle_seconds = IDLE_SECONDS
+            session.stream = None
+            session.legacy.seen = time.monotonic()
+        return True
+
+    # -- its end -------------------------------------------------------------------------------------------------
+
+    async def _move(self, session: FastSession, scope: Scope) -> None:
+        """Have the SDK keep a session from here on."""
+        if session.moving is not None:
+            await session.moving.wait()
+            return
+        session.moving = anyio.Event()
+        is_moved = False
+        try:
+            with anyio.CancelScope(shield=True):
+                manager = await self._app.sessions(scope)
+                if session.stream is not None:
+                    session.stream.moved = anyio.Event()
+                self._clients.delegate_session(session.wire_id, session.inherit)
+                is_moved = await _in_time(_repeat(manager, session, scope))
+                if is_moved:  # if the client does not read its stream, the stream follows later
+                    await _in_time(_move_stream(manager, session))
+        finally:
+            self._sessions.pop(session.wire_id, None)
+            if not is_moved:
+                logger.warning("session lost reason=not-moved session=%s; its client gets 404", session.wire_id[:SHOWN_CHARACTERS])
+                self._table.closed(session, "failed")
+            session.moving.set()
+            with anyio.CancelScope(shield=True):
+                await self._clients.end_session(session.wire_id)
+            if session.stream is not None:
+                session.stream.scope.cancel()
+
+    def _give_way(self, session: FastSession) -> None:
+        """As `session_table.Kept.give_way`: from here on the session is not found."""
+        self._sessions.pop(session.wire_id, None)
+        if self._tasks is not None:
+            self._tasks.start_soon(self._end, session, "evicted")
+
+    async def _end(self, session: FastSession, reason: Reason) -> None:
+        """Forget it; its stream ends."""
+        self._sessions.pop(session.wire_id, None)
+        self._table.closed(session, reason)
+        await self._clients.end_session(session.wire_id)
+        if session.stream is not None:
+            session.stream.scope.cancel()
+
+    def _is_over(self, session: FastSession) -> bool:
+        return session.stream is None and time.monotonic() - session.legacy.seen >= IDLE_SECONDS
+
+    async def _pulse(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            while True:
+                await anyio.sleep(PULSE_SECONDS)
+                now = time.monotonic()
+                comment = f": ping - {datetime.now(UTC)}\r\n\r\n".encode()
+                for session in list(self._sessions.values()):
+                    stream = session.stream
+                    if self._is_over(session) and session.moving is None:
+                        await self._end(session, "idle")
+                    elif stream is not None and not stream.pending and now - stream.sent >= SILENCE_SECONDS:
+                        tasks.start_soon(stream.write, comment)
+
+
+async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -> bool:
+    """Shake hands with the SDK as the client did here."""
+    place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
+    kept = {key: value for key, value in scope.items() if key != STARTED_SCOPE_KEY}
+    headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
+    opening = {**kept, "method": "POST", "headers": headers}
+    if not await manager.take_over(session.wire_id, session.told, opening, session.body):
+        return False
+    if session.legacy.is_initialized:
+        later = {**opening, "headers": [*headers, (b"mcp-session-id", session.wire_id.encode())]}
+        await manager.tell(session.wire_id, later, INITIALIZED)
+    return True
+
+
+async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
+    """Have the listening GET go on with the SDK."""
+    stream = session.stream
+    if stream is not None and stream.moved is not None:
+        stream.scope.cancel()
+        await stream.moved.wait()
+        while session.stream is stream and stream.status == 200 and not manager.is_listening(session.wire_id):
+            await anyio.lowlevel.checkpoint()
+    return True
+
+
+async def _in_time(work: Awaitable[bool]) -> bool:
+    """Return what `work` returns; cancel it after `MOVE_SECONDS`, and return false."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(_expire, tasks.cancel_scope)
+        result = await work
+        tasks.cancel_scope.cancel()
+        return result
+    return False
+
+
+async def _expire(scope: anyio.CancelScope) -> None:
+    for _ in range(MOVE_LOOKS):
+        await anyio.sleep(MOVE_SECONDS / MOVE_LOOKS)
+    scope.cancel()
+
+
+def _kinds(headers: Mapping[bytes, bytes]) -> set[bytes]:
+    """What a client accepts, by name."""
+    return {kind.partition(b";")[0].strip().lower() for kind in headers.get(b"accept", b"").split(b",")}
+
+
+def _stream_headers(session: FastSession) -> list[tuple[bytes, bytes]]:
+    return [
+        (b"cache-control", b"no-cache, no-transform"),
+        (b"connection", b"keep-alive"),
+        (b"content-type", b"text/event-stream"),
+        (b"mcp-session-id", session.wire_id.encode()),
+        (b"x-accel-buffering", b"no"),
+    ]
+
+
+async def _answer(session: FastSession, send: Send, message: JsonObject | None, status: int = 200) -> bool:
+    """Send a whole answer."""
+    return await _send(session, send, b"" if message is None else to_json(message), status)
+
+
+async def _send(session: FastSession, send: Send, body: bytes, status: int = 200) -> bool:
+    headers = [(b"content-length", b"%d" % len(body)), (b"mcp-session-id", session.wire_id.encode())]
+    headers.append((b"content-type", b"application/json"))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+    return True

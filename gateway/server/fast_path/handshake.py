@@ -1,0 +1,95 @@
+"""Parses plain `initialize` requests of 2025 clients without the SDK's models. Used by the fast path and by `startup_answers`.
+
+The result equals that of the SDK's models (`tests/server/test_fast_sessions.py` compares them). An unusual request is left to the SDK.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS, LATEST_HANDSHAKE_VERSION
+from gateway.server.fast_path.plain_entries import are_icons
+
+_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
+_PARAMS = frozenset({"protocolVersion", "capabilities", "clientInfo"})
+_TEXTS = ("title", "description", "websiteUrl")
+_FLAG: Final = "a flag"
+_OBJECTS: Final = "objects by name"
+
+Shape = Mapping[str, "Shape | str"]
+
+_NOTHING: Shape = {}
+_CAPABILITIES: Shape = {
+    "experimental": _OBJECTS,
+    "sampling": {"context": _NOTHING, "tools": _NOTHING},
+    "elicitation": {"form": _NOTHING, "url": _NOTHING},
+    "roots": {"listChanged": _FLAG},
+    "extensions": _OBJECTS,
+    "tasks": {
+        "list": _NOTHING,
+        "cancel": _NOTHING,
+        "requests": {"sampling": {"createMessage": _NOTHING}, "elicitation": {"create": _NOTHING}},
+    },
+}
+"""What a client may declare, as far as the protocol knows it; more than that is passed over."""
+
+
+@dataclass(frozen=True, slots=True)
+class InitializeRequest:
+    """A client's `initialize`."""
+
+    number: int | str
+    """The id of the request."""
+    version: str
+    """The protocol that is spoken from here on."""
+    name: str
+    client_version: str
+    capabilities: JsonObject
+
+
+def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
+    """A valid `initialize` with nothing unusual in it; `None` for all others."""
+    number, params = message.get("id"), message.get("params")
+    if message.keys() ^ _MEMBERS or message["jsonrpc"] != "2.0" or message["method"] != "initialize":
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict) or params.keys() ^ _PARAMS:
+        return None
+    fields = cast("JsonMapping", params)
+    wanted, info = fields["protocolVersion"], fields["clientInfo"]
+    capabilities = _shaped(fields["capabilities"], _CAPABILITIES)
+    if not isinstance(wanted, str) or capabilities is None or not isinstance(info, dict):
+        return None
+    said = cast("JsonMapping", info)
+    name, version = said.get("name"), said.get("version")
+    icons = said.get("icons")
+    if not isinstance(name, str) or not isinstance(version, str) or (icons is not None and not are_icons(icons)):
+        return None
+    if not all(isinstance(said.get(text), str | None) for text in _TEXTS):
+        return None
+    spoken = wanted if wanted in HANDSHAKE_PROTOCOL_VERSIONS else LATEST_HANDSHAKE_VERSION
+    return InitializeRequest(number, spoken, name, version, capabilities)
+
+
+def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:
+    """What of an object has a place in `shape`; `None` where something there is of another kind."""
+    if not isinstance(value, dict):
+        return None
+    found: JsonObject = {}
+    for key, inner in shape.items():
+        given = cast("JsonMapping", value).get(key)
+        if given is None:
+            continue
+        if inner is _FLAG:
+            kept: JsonValue = given if isinstance(given, bool) else None
+        elif inner is _OBJECTS:
+            objects = cast("JsonObject", given) if isinstance(given, dict) else None
+            kept = objects if objects is not None and all(isinstance(one, dict) for one in objects.values()) else None
+        else:
+            kept = _shaped(given, cast("Shape", inner))
+        if kept is None:
+            return None
+        found[key] = kept
+    return found

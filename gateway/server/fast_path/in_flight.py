@@ -1,0 +1,238 @@
+"""`InFlightCall`: a tool call that the fast path started, and `Deadlines`, which hands slow calls over to the SDK path.
+
+Nothing is decided or sent here: `plain_calls` starts and answers calls, and `calls.CallHandler` awaits the calls that were handed over.
+
+Decided: every call is an ordinary coroutine in a plain `asyncio.Task`.
+Because: compared with stepping coroutines by hand in the callbacks of the connections (c5bb979), processor time of a call of 100 B was
+1.00 times as much on Python 3.11 and 3.13 (2026), 0.95 times in 2025 sessions and 1.03 to 1.06 times for a server over stdio. Tasks with
+`eager_start=True` (3.12+) took 1.04 to 1.10 times as much: a call that starts one turn of the loop later shares its writes with others.
+Revisit when: `make bench-gate AGAINST=c5bb979` finds more than 1.1 times as much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import anyio
+
+from gateway.server.clients import CloseableCaller, LegacySession
+from gateway.server.fast_path.deferred_caller import DeferredCaller
+from gateway.server.usage import SMALL_BYTES, Usage
+from gateway.tools.base import ToolOutcome
+from gateway.tools.clocks import CallClock, LateClock
+from gateway.tools.drive import WITHDRAW_SECONDS
+
+HAND_OVER_SECONDS = 1.0
+"""A call that takes this long is handed over to the SDK path, which keeps silent connections alive and notices that a client left."""
+
+CHECKS = 4
+"""Checks for slow calls within `HAND_OVER_SECONDS`; a call is handed over up to one check later."""
+
+
+class Deadlines:
+    """Hands calls over to the SDK path that take `HAND_OVER_SECONDS`. One timer serves all calls, and runs only while there are calls."""
+
+    def __init__(self) -> None:
+        self._watched: deque[set[InFlightCall]] = deque()
+        """Calls grouped by the check before which they started, latest last; `CHECKS` groups."""
+
+    def watch(self, call: InFlightCall) -> set[InFlightCall]:
+        """Watch `call` from now on. Return the group that it must leave when it ends."""
+        if not self._watched:
+            self._watched.extend(set[InFlightCall]() for _ in range(CHECKS))
+            self._check_later()
+        latest = self._watched[-1]
+        latest.add(call)
+        return latest
+
+    def _check_later(self) -> None:
+        asyncio.get_running_loop().call_later(HAND_OVER_SECONDS / CHECKS, self._check)
+
+    def _check(self) -> None:
+        for call in list(self._watched.popleft()):
+            call.hand_over()
+        if any(self._watched):
+            self._watched.append(set())
+            self._check_later()
+        else:
+            self._watched.clear()
+
+
+class InFlightCall:
+    """A call in a task of its own, which runs on whether or not anybody waits for it.
+
+    It is cancelled at most once, because a cancelled call may have to send the cancellation to its server.
+    """
+
+    __slots__ = (
+        "_clock",
+        "_deferred",
+        "_on_settled",
+        "_session",
+        "_size",
+        "_taken",
+        "_task",
+        "_usage",
+        "_watch",
+        "_watchdog",
+        "_work",
+        "error",
+        "is_cancelled",
+        "is_over",
+        "is_taken",
+        "result",
+    )
+
+    def __init__(
+        self,
+        work: Coroutine[Any, Any, ToolOutcome],
+        clock: LateClock,
+        deadlines: Deadlines,
+        deferred: DeferredCaller | None = None,
+        *,
+        usage: Usage | None = None,
+        size: int = 0,
+        session: LegacySession | None = None,
+    ) -> None:
+        """Start `work` in the next turn of the event loop.
+
+        `clock` is that of the call's context, `deferred` its caller in a 2025 session. Until it ends, the call and its request body of
+        `size` bytes count for `usage` and as a call of `session`.
+        """
+        self._work = work
+        self._clock = clock
+        self._deferred = deferred
+        self._usage, self._size, self._session = usage, size, session
+        self._on_settled: Callable[[], None] | None = None
+        self._watchdog: asyncio.Task[None] | None = None
+        self._taken: asyncio.Event | None = None
+        self.is_over = self.is_cancelled = self.is_taken = False
+        """The call ended; `cancel` was called; the SDK path awaits the call, and cancels it when nobody awaits it there."""
+        self.result: ToolOutcome | None = None
+        """The outcome of a call that ended without an error."""
+        self.error: BaseException | None = None
+        """The exception of a call that ended with one."""
+        if session is not None:
+            session.calls += 1
+        if usage is not None:
+            usage.calls += 1
+            if size > SMALL_BYTES:
+                usage.hold_bytes(size)
+        if deferred is not None:
+            deferred.hand_over = self.hand_over
+        self._watch = deadlines.watch(self)
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._ended)
+
+    # -- for the fast path ---------------------------------------------------------------------------------------
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called once: when the call ended or was handed over. At the latest after `HAND_OVER_SECONDS`."""
+        if self.is_over:
+            asyncio.get_running_loop().call_soon(then)
+        else:
+            self._on_settled = then
+
+    async def settled(self) -> None:
+        """Wait until the call ended or was handed over."""
+        settled = asyncio.Event()
+        self.when_settled(settled.set)
+        await settled.wait()
+
+    def hand_over(self) -> None:
+        """Have the SDK path answer the call. From now on its deadline is enforced."""
+        if not self.is_over and self._watchdog is None:
+            self._clock.close()
+            if self._clock.clock is not None:
+                self._watchdog = asyncio.get_running_loop().create_task(self._enforce(self._clock.clock))
+        self._settle()
+
+    async def taken(self) -> None:
+        """Hand the call over and wait until the SDK path awaits it, or it ended."""
+        self.hand_over()
+        if not self.is_taken and not self.is_over:
+            self._taken = self._taken or asyncio.Event()
+            await self._taken.wait()
+
+    def cancel(self, msg: object = None) -> None:
+        """Cancel the call. `msg` is ignored; uvicorn passes one, as to a task."""
+        if self.is_over or self.is_cancelled:
+            return
+        self.is_cancelled = True
+        if self._clock.clock is not None:
+            self._clock.clock.abandon()
+        self._task.cancel()
+
+    async def end(self) -> None:
+        """Cancel the call, unless it ended, and wait for its end."""
+        if not self.is_over:
+            self.cancel()
+            await asyncio.wait([self._task])
+
+    # -- for the SDK path ----------------------------------------------------------------------------------------
+
+    async def outcome(self, caller: CloseableCaller) -> ToolOutcome:
+        """Return the outcome, or raise the call's exception. `caller` replaces the call's deferred caller. Cancellation ends the call."""
+        if self._deferred is not None:
+            self._deferred.become(caller)
+        self.is_taken = True
+        if self._taken is not None:
+            self._taken.set()
+        if not self.is_over:
+            try:
+                await asyncio.shield(self._task)
+            except asyncio.CancelledError:
+                with anyio.move_on_after(WITHDRAW_SECONDS, shield=True):  # cancels the call in the gateway behind this one first
+                    await self.end()
+                raise
+        if self.error is not None:
+            raise self.error
+        assert self.result is not None, "a call ends with a result or an error"
+        return self.result
+
+    # ------------------------------------------------------------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            result = await self._work
+        except BaseException as error:
+            self._end(None, error)
+            if isinstance(error, KeyboardInterrupt | SystemExit):
+                raise
+        else:
+            self._end(result, None)
+
+    async def _enforce(self, clock: CallClock) -> None:
+        """Cancel the call when its working time is over."""
+        with clock.scope:
+            await asyncio.wait([self._task])
+        if not (self.is_over or self.is_cancelled or clock.is_left):
+            self._task.cancel()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not self.is_over:  # it was cancelled before its first step
+            self._work.close()
+            self._end(None, asyncio.CancelledError())
+
+    def _end(self, result: ToolOutcome | None, error: BaseException | None) -> None:
+        self.result, self.error, self.is_over = result, error, True
+        if self._usage is not None:
+            self._usage.calls -= 1
+            if self._size > SMALL_BYTES:
+                self._usage.hold_bytes(-self._size)
+        if self._session is not None:
+            self._session.calls -= 1
+        if self._deferred is not None:
+            self._deferred.hand_over = None  # breaks a reference cycle, which would keep the result until the next garbage collection
+        if self._taken is not None:
+            self._taken.set()
+        self._settle()
+
+    def _settle(self) -> None:
+        self._watch.discard(self)
+        then, self._on_settled = self._on_settled, None
+        if then is not None:
+            then()

@@ -1,0 +1,193 @@
+"""`PlainAnswers`: answers plain `server/discover` and listing requests of both eras without the SDK.
+
+The answer equals that of the SDK path. An unusual or invalid request is left to the SDK path. Encoded pages are cached for as long as the
+listing stays the same, and shared by callers that see the same entries.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections import OrderedDict
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from typing import Protocol, cast
+
+import anyio
+from pydantic_core import from_json, to_json
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog import Catalog
+from gateway.catalog.disclosure import scope_of
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.metadata import via_of
+from gateway.protocol import SERVER_INFO_META_KEY, RpcError
+from gateway.server.envelopes import ENVELOPE, is_plain_meta
+from gateway.server.fast_path.plain_entries import plain_entry
+from gateway.server.listings import LISTINGS, WIRE_KEY, Listed, ListingRequest, Listings
+from gateway.upstream.carriers.messages import has_odd_number
+
+DISCOVER = "server/discover"
+
+METHODS = frozenset({DISCOVER, *LISTINGS})
+"""Methods that the fast path answers in the 2026 era; in 2025 sessions it answers `LISTINGS`."""
+
+MAX_PAGES = 64
+"""Cached pages. The least recently used page is dropped first."""
+
+WAIT_SECONDS = 10.0
+"""Seconds that a listing waits for sources that are starting. Later the SDK path waits, which keeps the connection alive."""
+
+_REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
+
+
+class AnswerParts(Protocol):
+    """The parts of the server that the answers need."""
+
+    catalog: Catalog
+    lists: Listings
+    identity: JsonObject
+
+    def discovery(self, principal: Principal) -> JsonObject:
+        """Return the result of `server/discover`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PlainRequest:
+    """A valid `server/discover` or listing request without any option but a cursor."""
+
+    number: int | str
+    method: str
+    via: tuple[str, ...]
+    cursor: str | None
+
+    def frame(self, result: bytes) -> bytes:
+        """Return the response with an encoded result."""
+        return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (to_json(self.number), result)
+
+
+def plain_request(message: JsonMapping) -> PlainRequest | None:
+    """Parse a plain 2026 request; `None` for any other. The client's declaration in `_meta` is not validated."""
+    return _parse(message, METHODS, is_modern=True)
+
+
+def session_request(message: JsonMapping) -> PlainRequest | None:
+    """Parse a plain listing request of a 2025 session; `None` for any other."""
+    return _parse(message, LISTINGS.keys(), is_modern=False)
+
+
+def _parse(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> PlainRequest | None:
+    number, method, params = message.get("id"), message.get("method"), message.get("params", {})
+    if not message.keys() <= _REQUEST or message.get("jsonrpc") != "2.0" or not isinstance(method, str) or method not in methods:
+        return None
+    if isinstance(number, bool) or not isinstance(number, int | str) or not isinstance(params, dict):
+        return None
+    fields = cast("JsonMapping", params)
+    if not fields.keys() <= ({"_meta"} if method == DISCOVER else {"_meta", "cursor"}):
+        return None
+    cursor, meta = fields.get("cursor"), fields.get("_meta", None if is_modern else {})
+    if not isinstance(cursor, str | None) or (cursor is None and "cursor" in fields) or not isinstance(meta, dict):
+        return None
+    options = cast("JsonMapping", meta)
+    if not is_modern and _is_token(options.get("progressToken")):  # listings report no progress
+        options = {key: value for key, value in options.items() if key != "progressToken"}
+    if not is_plain_meta(options) or not (is_modern or options.keys().isdisjoint(ENVELOPE)):
+        return None
+    return PlainRequest(number, method, via_of(options), cursor)
+
+
+def _is_token(value: JsonValue) -> bool:
+    """Whether `value` is a progress token. Some clients send one with every request."""
+    return isinstance(value, str | int) and not isinstance(value, bool)
+
+
+class PlainAnswers:
+    """Answers plain requests of one server."""
+
+    def __init__(self, parts: AnswerParts) -> None:
+        self._parts = parts
+        self._pages: OrderedDict[tuple[object, ...], tuple[object, bytes]] = OrderedDict()
+
+    async def answer(self, request: PlainRequest, principal: Principal) -> bytes | None:
+        """Return the response to a 2026 request; `None` if the SDK path must answer."""
+        if request.method == DISCOVER:
+            result = _encoded(self._parts.discovery(principal), self._parts.identity)
+        else:
+            result = await self._page(request, principal, None)
+        return None if result is None else request.frame(result)
+
+    async def answer_in_session(
+        self, request: PlainRequest, principal: Principal, session_id: str, *, is_resumable: bool = False
+    ) -> bytes | None:
+        """Return the response to a 2025 request; `None` if the SDK path must answer. `session_id` selects the loaded tools that are shown.
+
+        With `is_resumable` the client can resume a streamed response; then the SDK path answers a listing with tools that can be tasks,
+        because it streams it.
+        """
+        result = await self._page(request, principal, session_id, is_resumable=is_resumable)
+        return None if result is None else request.frame(result)
+
+    async def whole_lists(self) -> dict[str, str]:
+        """Return the one-page listings of a new 2025 session of the local user, as JSON texts by method."""
+        found: dict[str, str] = {}
+        for method in LISTINGS:
+            page = await self._page(PlainRequest("", method, (), None), LOCAL, secrets.token_hex(8))
+            if page is not None and "nextCursor" not in from_json(page):
+                found[method] = page.decode()
+        return found
+
+    async def _page(
+        self, request: PlainRequest, principal: Principal, session_id: str | None, *, is_resumable: bool = False
+    ) -> bytes | None:
+        """Return an encoded page for the 2026 era, or for a 2025 session."""
+        catalog = self._parts.catalog
+        is_loop = self._parts.lists.is_loop(request.via)
+        with anyio.move_on_after(WAIT_SECONDS) as waiting:
+            if not is_loop:
+                await catalog.ready()
+        if waiting.cancelled_caught:
+            return None
+        kind = LISTINGS[request.method]
+        whole = catalog.wire_tools() if kind == "tools" else catalog.wire(kind)
+        is_own = kind == "tools" and catalog.disclosure is not None and bool(catalog.disclosure.names)
+        is_modern = session_id is None
+        key = (kind, principal.scopes, catalog.reviews(principal), bool(request.via), is_loop, request.cursor, is_modern, is_resumable)
+        kept = None if is_own else self._pages.get(key)
+        if kept is not None and kept[0] is whole:
+            self._pages.move_to_end(key)
+            return kept[1]
+        scope = scope_of(session_id, principal.id)
+        listing = ListingRequest(principal, scope, is_modern=is_modern, via=request.via, cursor=request.cursor)
+        try:
+            page = await self._parts.lists.page(request.method, listing)
+        except RpcError:
+            return None
+        plain = _plain_page(page, kind, is_modern=is_modern, is_resumable=is_resumable)
+        encoded = None if plain is None else _encoded(plain, self._parts.identity if is_modern else None)
+        if encoded is not None and not is_own:
+            self._pages[key] = whole, encoded
+            if len(self._pages) > MAX_PAGES:
+                self._pages.popitem(last=False)
+        return encoded
+
+
+def _plain_page(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable: bool) -> JsonObject | None:
+    """Return the page without unknown keys of its entries; `None` if the SDK's models must validate an entry."""
+    key = WIRE_KEY[kind]
+    listed = cast("Sequence[JsonObject]", page[key])
+    if is_resumable and any("execution" in entry for entry in listed):
+        return None
+    entries = [plain_entry(kind, entry, is_modern=is_modern) for entry in listed]
+    return None if None in entries else {**page, key: entries}
+
+
+def _encoded(result: JsonMapping, identity: JsonMapping | None) -> bytes | None:
+    """Return a result as JSON, with the server's identity in `_meta`; `None` if it cannot be encoded."""
+    meta = cast("JsonMapping", result.get("_meta") or {})
+    stamped: JsonObject = dict(result) if identity is None else {**result, "_meta": {**meta, SERVER_INFO_META_KEY: identity}}
+    try:
+        encoded = to_json(stamped)
+    except (ValueError, TypeError, RecursionError):
+        return None
+    return None if has_odd_number(encoded, stamped) else encoded
+

@@ -1,0 +1,235 @@
+"""`PlainCalls`: starts plain `tools/call` requests without the SDK and encodes their plain results; used by `dispatch`.
+
+A call is plain if it is a valid request for a tool of a remote server and needs nothing else: no progress, no answers to requests for
+input, no task. A call that is not plain is left to the SDK path before anything happened. A started call that ends with an error, requests
+input, sends a log message, becomes a task, has content that protocol versions encode differently, or is slow, is delegated to the SDK path
+as it runs (`started_requests`), so nothing is decided or worded twice. Policy is applied by the gate, as on the SDK path.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Protocol, TypeGuard, cast
+
+from pydantic_core import to_json
+
+from gateway.auth.principal import Principal
+from gateway.catalog import Catalog
+from gateway.errors import NotFound
+from gateway.gate.tools import GuardedTool
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.metadata import request_meta
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
+from gateway.server.call_results import is_plain_result, to_wire
+from gateway.server.calls import CallHandler
+from gateway.server.clients import Clients, LegacySession
+from gateway.server.envelopes import ENVELOPE, Envelopes, Introduced, is_named, is_plain_meta
+from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
+from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
+from gateway.server.fast_path.started_requests import Body, StartedCall
+from gateway.server.head import Head
+from gateway.server.usage import Usage
+from gateway.tools.base import Complete, ToolOutcome
+from gateway.tools.clocks import LateClock
+from gateway.upstream.carriers.messages import has_odd_number
+from gateway.wire.jsonrpc import encode_around
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+MAX_KNOWN_TOOLS = 50_000
+"""Tools remembered with whether the fast path may call them. At the limit all are forgotten."""
+
+_VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
+_NOTHING: JsonMapping = {}
+_PARAMS = frozenset({"name", "arguments", "_meta"})
+_ID_TYPES = frozenset({int, str})
+
+
+class CallParts(Protocol):
+    """The parts of the server that plain calls need."""
+
+    catalog: Catalog
+    clients: Clients
+    calls: CallHandler
+    identity: JsonObject
+
+
+class PlainCalls:
+    """Starts the plain calls of one HTTP endpoint, or of one connection over lines."""
+
+    def __init__(self, parts: CallParts, envelopes: Envelopes, app: ASGIApp | None = None) -> None:
+        """`app` is the application that calls over HTTP are delegated to."""
+        self._parts = parts
+        self._envelopes = envelopes
+        self._app = app
+        self._caller = PlainCaller()
+        self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
+        self._last_introduced: Introduced | None = None
+        """The client of the last 2026 call without headers."""
+        self._server_info: JsonObject = {SERVER_INFO_META_KEY: parts.identity}
+        self._deadlines = Deadlines()
+        self._in_session: dict[tuple[str, int | str], InFlightCall] = {}
+        """Calls in 2025 sessions by session and request id."""
+
+    # -- starting ------------------------------------------------------------------------------------------------
+
+    def start_in_session(
+        self, message: JsonObject, session: LegacySession, principal: Principal, usage: Usage | None = None, size: int = 0
+    ) -> StartedCall | None:
+        """Start a plain 2025 call with a body of `size` bytes; `None` if it is not plain."""
+        params = _plain_params(message)
+        if params is None:
+            return None
+        key: tuple[str, int | str] = session.wire_id, message["id"]
+        meta: JsonValue = params.get("_meta", _NOTHING)
+        if key in self._in_session or (meta is not _NOTHING and not _is_plain_meta(meta, has_envelope=False)):
+            return None
+        tool = self._tool(params["name"])
+        if tool is None:
+            return None
+        clock, deferred = LateClock(HAND_OVER_SECONDS), DeferredCaller()
+        ctx = self._parts.clients.plain_legacy_context(principal, session, meta, deferred, clock)
+        work = self._parts.calls.run_legacy(tool, params.get("arguments") or {}, ctx, deferred)
+        running = InFlightCall(work, clock, self._deadlines, deferred, usage=usage, size=size, session=session)
+        self._in_session[key] = running
+        return StartedCall(self._app, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
+
+    def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
+        """Start a plain 2026 call that came with this head; `None` if it is not plain."""
+        params = _plain_params(message)
+        if params is None:
+            return None
+        name, fields = params["name"], head.fields
+        last = head.introduced if name == head.named or is_named(name, fields) else None
+        introduced = self._introduced(message, params, fields, last)
+        if introduced is None:
+            return None
+        head.introduced, head.named = introduced[0], name
+        return self._start(message, params, *introduced, principal, usage, head.length)
+
+    def start_line(self, message: JsonObject, principal: Principal, session: LegacySession | None) -> StartedCall | None:
+        """Start a plain call that came without headers, in `session` if it is a 2025 call; `None` if it is not plain."""
+        if session is not None:
+            return self.start_in_session(message, session, principal)
+        params = _plain_params(message)
+        introduced = None if params is None else self._introduced(message, params, None, self._last_introduced)
+        if params is None or introduced is None:
+            return None
+        self._last_introduced = introduced[0]
+        return self._start(message, params, *introduced, principal)
+
+    def in_session(self, wire_id: str, number: JsonValue) -> InFlightCall | None:
+        """Return the call of a 2025 session with this request id, if it is in flight here."""
+        return self._in_session.get((wire_id, number)) if isinstance(number, int | str) else None
+
+    def _start(
+        self,
+        message: JsonObject,
+        params: JsonObject,
+        introduced: Introduced,
+        crossing: JsonMapping,
+        principal: Principal,
+        usage: Usage | None = None,
+        size: int = 0,
+    ) -> StartedCall | None:
+        """Start a 2026 call. `crossing` is the part of its `_meta` that is sent to the tool's server."""
+        tool = self._tool(params["name"])
+        if tool is None or (tool.definition.may_ask and introduced.profile.can_be_asked):
+            return None
+        clock = LateClock(HAND_OVER_SECONDS)
+        ctx = self._parts.clients.plain_context(principal, introduced.profile, crossing, self._caller, clock)
+        work = self._parts.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller)
+        running = InFlightCall(work, clock, self._deadlines, usage=usage, size=size)
+        return StartedCall(self._app, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
+
+    def _introduced(
+        self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: Introduced | None
+    ) -> tuple[Introduced, JsonMapping] | None:
+        """Return the client facts and the forwardable `_meta` of a 2026 request; `None` if they are invalid or differ from the headers.
+
+        `last` is the client of an earlier request with the same headers.
+        """
+        meta = params.get("_meta")
+        if last is not None and (crossing := last.crossing(meta)) is not None:
+            return last, crossing
+        if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
+            return None
+        profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
+        return None if profile is None else (Introduced(meta, profile), request_meta(meta))
+
+    def _tool(self, name: str) -> GuardedTool | None:
+        """Return the tool of this exposed name, if the fast path may call it."""
+        try:
+            tool = self._parts.catalog.find(name)
+        except NotFound:
+            return None
+        known = self._known_tools.get(name)
+        if known is None or known[0] is not tool:
+            if len(self._known_tools) > MAX_KNOWN_TOOLS:
+                self._known_tools.clear()
+            known = self._known_tools[name] = (tool, _is_supported(tool))
+        return tool if known[1] else None
+
+    # -- answering -----------------------------------------------------------------------------------------------
+
+    def _encode(self, number: JsonValue, outcome: ToolOutcome, *, is_modern: bool) -> Body | None:
+        """Return the response with an outcome, as the SDK path would send it; `None` if only the SDK's models can encode it."""
+        result = self._plain_result(outcome, is_modern)
+        if result is None:
+            return None
+        message = {"jsonrpc": "2.0", "id": number, "result": result}
+        verbatim = outcome.verbatim if isinstance(outcome, Complete) else None
+        try:
+            body = (to_json(message),) if verbatim is None else encode_around(message, verbatim)
+        except (ValueError, TypeError, RecursionError):
+            return None
+        for part in body:
+            if isinstance(part, bytes) and has_odd_number(part, result):
+                return None
+        return body
+
+    def _plain_result(self, outcome: ToolOutcome, is_modern: bool) -> JsonObject | None:
+        if not isinstance(outcome, Complete):
+            return None
+        result = to_wire(outcome, modern=is_modern)
+        if not is_plain_result(result):  # plain content is supported by every client (`client_limits`)
+            return None
+        if is_modern:
+            meta: JsonObject | None = result.get("_meta")
+            result["_meta"] = {**meta, **self._server_info} if meta else self._server_info
+        elif not isinstance(result.get("structuredContent", {}), dict):
+            return None
+        elif "resultType" in result:
+            result = {key: value for key, value in result.items() if key != "resultType"}
+        return result
+
+
+def _is_supported(tool: GuardedTool) -> bool:
+    """Whether a tool is remote, never becomes a task, needs no approval, and has no arguments that headers must repeat."""
+    may_be_long = tool.definition.task_by != "nobody" or tool.rules.needs_approval
+    return not may_be_long and not tool.rules.is_local and "x-mcp-header" not in json.dumps(tool.definition.input_schema)
+
+
+def _plain_params(message: JsonObject) -> JsonObject | None:
+    """Return the parameters of a valid `tools/call` with only a name, arguments and `_meta`. The content of `_meta` is not checked."""
+    if len(message) != 4 or message.get("jsonrpc") != "2.0" or message.get("method") != "tools/call":
+        return None
+    number: JsonValue = message.get("id")
+    params: JsonMapping | None = message.get("params")  # checked in the next line
+    if type(number) not in _ID_TYPES or not isinstance(params, dict):
+        return None
+    for key in params:  # at most three; faster than comparing sets
+        if key not in _PARAMS:
+            return None
+    return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", _NOTHING), dict) else None
+
+
+def _is_plain_meta(meta: JsonValue, *, has_envelope: bool = True) -> TypeGuard[JsonMapping]:
+    """Whether `_meta` requests nothing. The envelope of 2026 is allowed if `has_envelope`."""
+    if not isinstance(meta, dict):
+        return False
+    fields = cast("JsonMapping", meta)
+    return is_plain_meta(fields) and (has_envelope or fields.keys().isdisjoint(ENVELOPE))

@@ -1,0 +1,46 @@
+"""Handles notifications, `ping` and `logging/setLevel` of 2025 sessions without the SDK; used by `fast_sessions` and `dispatch`.
+
+An unusual message is left to the SDK path, which handles or rejects it.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.server.clients import LegacySession
+from gateway.tools.context import LogLevel
+
+INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+
+_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
+_IGNORED = frozenset({"notifications/cancelled", "notifications/roots/list_changed"})
+"""Notifications without an effect. A cancellation of a request on the fast path was applied before."""
+_LEVELS = frozenset({"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"})
+
+
+def apply_notification(session: LegacySession, message: JsonMapping) -> bool:
+    """Apply a notification to its session; return false if the SDK path must handle it."""
+    method, params = message.get("method"), message.get("params", {})
+    if "id" in message or not message.keys() <= _MEMBERS or message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
+        return False
+    if method == "notifications/initialized" and not params:
+        session.is_initialized = session.is_here = True
+        return True
+    return method in _IGNORED
+
+
+def session_result(session: LegacySession, message: JsonMapping) -> JsonObject | None:
+    """Return the result of a plain `ping` or `logging/setLevel`; `None` for all other requests."""
+    number, method, params = message.get("id"), message.get("method"), message.get("params", {})
+    if isinstance(number, bool) or not isinstance(number, int | str) or not message.keys() <= _MEMBERS:
+        return None
+    if message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
+        return None
+    if method == "ping" and not params:
+        return {}
+    if method == "logging/setLevel" and params.keys() == {"level"} and params["level"] in _LEVELS:
+        session.log_level = cast("LogLevel", params["level"])
+        session.is_here = True
+        return {}
+    return None

@@ -1,0 +1,194 @@
+"""`StartedRequest`: a request that the fast path started; it is answered there, or delegated to the SDK path as it runs.
+
+The HTTP server (`wire.http1_server`) and `dispatch` hold one while it runs. A call is delegated as its `InFlightCall`: over HTTP in the
+ASGI scope (`STARTED_SCOPE_KEY`), over lines in the metadata of its message. `calls.CallHandler` awaits that call instead of calling again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Coroutine, Sequence
+from typing import TYPE_CHECKING
+
+from gateway.auth.principal import Principal
+from gateway.json_types import JsonValue
+from gateway.server.calls import STARTED_SCOPE_KEY
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.fast_path.in_flight import InFlightCall
+from gateway.server.http_responses import Refusal
+from gateway.server.usage import Usage
+from gateway.tools.base import ToolOutcome
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+Body = Sequence[bytes | memoryview]
+"""A JSON-RPC message in parts."""
+
+
+class StartedRequest(ABC):
+    """A request on the fast path."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the request was cancelled."""
+        return False
+
+    def cancel(self, msg: object = None) -> None:  # noqa: B027  # a refused request has nothing to cancel
+        """Cancel the request, as a server that stops does. `msg` is ignored."""
+
+    def left(self) -> None:
+        """Note that the client disconnected."""
+        self.cancel()
+
+    async def settled(self) -> None:
+        """Wait until the request can be answered, or must be delegated."""
+        settled = asyncio.Event()
+        self.when_settled(settled.set)
+        await settled.wait()
+
+    @abstractmethod
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called once, at that time."""
+
+    def answer(self) -> tuple[bytes, Body] | None:
+        """Return the id of the 2025 session, empty outside one, and the response; `None` if the request must be delegated."""
+        return None
+
+    @abstractmethod
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delegate the request to the application behind the fast path."""
+
+    async def end(self) -> None:
+        """End the request: it was answered, or nobody waits for it."""
+        self.cancel()
+
+    def forget(self) -> None:  # noqa: B027  # only calls are remembered
+        """Drop what is remembered of the request, which was answered."""
+
+
+class StartedCall(StartedRequest):
+    """A `tools/call`."""
+
+    __slots__ = ("_app", "_encode", "_in_session", "_key", "_principal", "running")
+
+    def __init__(
+        self,
+        app: ASGIApp | None,
+        running: InFlightCall,
+        encode: Callable[[ToolOutcome], Body | None],
+        principal: Principal,
+        key: tuple[str, int | str] | None,
+        in_session: dict[tuple[str, int | str], InFlightCall],
+    ) -> None:
+        """`app` is the application behind the fast path, `None` over lines. `encode` makes the response of a plain outcome.
+
+        `key` is the session and request id of a 2025 call, under which `in_session` has it.
+        """
+        self.running = running
+        self._app = app
+        self._encode = encode
+        self._principal = principal
+        self._key = key
+        self._in_session = in_session
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the call was cancelled."""
+        return self.running.is_over and isinstance(self.running.error, asyncio.CancelledError)
+
+    def cancel(self, msg: object = None) -> None:
+        """Cancel the call."""
+        self.running.cancel()
+
+    def left(self) -> None:
+        """Cancel a 2026 call. In a session, a disconnect is not a cancellation (2025-11-25, Transports)."""
+        if self._key is None:
+            self.cancel()
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called once: when the call ended or was handed over."""
+        self.running.when_settled(then)
+
+    def answer(self) -> tuple[bytes, Body] | None:
+        """Return the session's id and the response of a call that ended with a plain result."""
+        outcome = self.running.result
+        body = None if outcome is None else self._encode(outcome)
+        if body is None:
+            return None
+        return b"" if self._key is None else self._key[0].encode("latin-1"), body
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delegate the call to the SDK path, then end it."""
+        assert self._app is not None, "calls over lines are delegated by their connection"
+        scope[PRINCIPAL_SCOPE_KEY], scope[STARTED_SCOPE_KEY] = self._principal, self.running
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            scope.pop(STARTED_SCOPE_KEY, None)  # the connection keeps the scope, and with it the result, until its next request
+            await self.end()
+
+    async def end(self) -> None:
+        """End the call, unless the SDK path has it for a session: then it runs on when the client disconnects."""
+        self.forget()
+        if self._key is None or not self.running.is_taken:
+            await self.running.end()
+
+    def forget(self) -> None:
+        """Drop the call from the calls of its session."""
+        if self._key is not None and self._in_session.get(self._key) is self.running:
+            del self._in_session[self._key]
+
+
+class StartedAnswer(StartedRequest):
+    """A listing or `server/discover`, answered in a task."""
+
+    def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
+        """Start `work`, which returns the response, or `None` if `app` must answer. The request counts as a call of `usage`."""
+        usage.calls += 1
+        self._task = asyncio.get_running_loop().create_task(work)
+        self._task.add_done_callback(lambda _: usage.release_call())
+        self._app = app
+        self._principal = principal
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the request was cancelled."""
+        return self._task.cancelled()
+
+    def cancel(self, msg: object = None) -> None:
+        """Cancel the request."""
+        self._task.cancel()
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called once: when the task ended."""
+        self._task.add_done_callback(lambda _: then())
+
+    def answer(self) -> tuple[bytes, Body] | None:
+        """Return no session and the response."""
+        if self._task.cancelled() or self._task.exception() is not None:
+            return None  # the SDK path finds the same error, and reports it
+        body = self._task.result()
+        return None if body is None else (b"", (body,))
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delegate the request to the SDK path."""
+        scope[PRINCIPAL_SCOPE_KEY] = self._principal
+        await self._app(scope, receive, send)
+
+
+class RefusedRequest(StartedRequest):
+    """A request that a quota refuses. The refusal is sent in place of delegating it."""
+
+    def __init__(self, refusal: Refusal, number: JsonValue) -> None:
+        """`number` is the id of the request."""
+        self._respond = refusal.to_response(is_rpc=True, number=number)
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called in the next turn of the event loop."""
+        asyncio.get_running_loop().call_soon(then)
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the refusal."""
+        await self._respond(scope, receive, send)

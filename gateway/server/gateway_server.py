@@ -1,0 +1,273 @@
+"""`GatewayServer`: the MCP server of one gateway, for both eras and both transports.
+
+It owns the parts that all requests share, and the background tasks. The fast path needs only these parts. The SDK path (`sdk_server`) is
+created when the first request needs it. `dispatch` connects the server to its transports; the catalog decides what it serves.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from functools import partial
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import anyio
+import anyio.to_thread
+from anyio.abc import TaskGroup
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog import Catalog
+from gateway.catalog.disclosure import scope_of
+from gateway.catalog.skills import SkillFace
+from gateway.config.models import TaskSettings
+from gateway.errors import StorageError
+from gateway.json_types import JsonObject
+from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
+from gateway.sdk import load
+from gateway.server.bodies import Utf8Bodies
+from gateway.server.calls import CallHandler
+from gateway.server.capabilities import discover_result, initialize_result
+from gateway.server.changes import Changes
+from gateway.server.clients import Clients, LegacySession
+from gateway.server.fast_path.plain_answers import PlainAnswers
+from gateway.server.listings import Listings
+from gateway.server.parked import ParkedCalls
+from gateway.server.task_calls import CurrentCaller, TaskHandler
+from gateway.server.usage import Usages
+from gateway.storage.records import Records
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task_tools import TaskTools
+from gateway.tools.base import ChangeKind
+
+if TYPE_CHECKING:
+    from mcp.server.lowlevel import Server
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.routing import Route
+
+    from gateway.server.agui_runs import AguiRoute, Conversations
+    from gateway.server.sdk_path.sdk_server import SdkServer
+
+logger = logging.getLogger(__name__)
+
+DRAIN_SECONDS = 5.0
+"""How long a stopping server waits for steps of tasks that must not run twice."""
+
+REVOKED_SECONDS = 2.0
+"""How long a call or task may run on after its caller's API key was revoked. New requests with the key are rejected at once."""
+
+AGUI_PATH = "/agui/"
+"""Path below which AG-UI applications reach agents by name."""
+
+
+class GatewayServer:
+    """One gateway's MCP server. Enter it before serving; leaving it ends parked calls and listen streams."""
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        name: str,
+        version: str,
+        own_id: str,
+        page_size: int,
+        instructions: Callable[[Principal], str],
+        ask_timeout_seconds: float,
+        state_key: bytes,
+    ) -> None:
+        """`instructions` returns the current instructions for a caller. A person has `ask_timeout_seconds` to answer.
+
+        `state_key` (32 bytes) seals request state; gateways with the same key accept each other's state.
+        """
+        self._ask_timeout_seconds = ask_timeout_seconds
+        self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
+        self._runner: TaskRunner | None = None
+        self._current: CurrentCaller | None = None
+        self.catalog = catalog
+        self._state_key = state_key
+        self._own_id = own_id
+        self.identity: JsonObject = {"name": name, "version": version}
+        """Name and version, which every 2026 result contains."""
+        self._instructions = instructions
+        self._local_instructions = instructions(LOCAL)
+        self.extensions: dict[str, JsonObject] = {}
+        """Declared extensions by id."""
+        self._stack = AsyncExitStack()
+        self.usages = Usages()
+        """What each caller over HTTP has in progress."""
+        self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
+        self.lists = Listings(catalog, page_size=page_size, own_id=own_id)
+        self._changes = Changes(catalog, self.clients)
+        self._skills = SkillFace(catalog)
+        self.plain = PlainAnswers(self)
+        """Answers `server/discover` and listings without the SDK."""
+        self._sdk: SdkServer | None = None
+        self._make_sdk: Callable[[], SdkServer] | None = None
+        self._declare_skills()
+        catalog.subscribe(self._describe_again)
+
+    def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
+        """Store tasks in `records`, and show them to clients without tasks by `tools`. Call it before the server is entered.
+
+        Otherwise only tasks of remote servers are relayed.
+        """
+        self._kept_tasks = (records, settings, tools)
+
+    def judge_callers_by(self, current: CurrentCaller) -> None:
+        """End the calls and tasks of callers that `current` no longer returns. Call it before the server is entered."""
+        self._current = current
+
+    async def __aenter__(self) -> GatewayServer:
+        tasks = await self._stack.enter_async_context(anyio.create_task_group())
+        self._stack.callback(tasks.cancel_scope.cancel)
+        self.clients.tasks = tasks
+        self.parked = parked = ParkedCalls(tasks, ttl_seconds=self._ask_timeout_seconds)
+        handler = TaskHandler(self.catalog, hmac.digest(self._state_key, b"task-handles", "sha256"))
+        runner: TaskRunner | None = None
+        if self._kept_tasks is not None:
+            records, settings, tools = self._kept_tasks
+            runner = TaskRunner(tasks, records, handler.call, settings=settings, ask_timeout_seconds=self._ask_timeout_seconds)
+            if self._current is not None:
+                runner.judge_callers_by(partial(handler.caller_now, self._current))
+            handler.run_with(runner)
+            tools.run_with(runner)
+            self._runner = runner
+            tasks.start_soon(runner.run)
+        self.extensions[TASKS_EXTENSION] = {}
+        self.calls = CallHandler(self.catalog, self.clients, parked, handler)
+        self._make_sdk = lambda: self._sdk_with(handler, runner, tasks)
+        tasks.start_soon(self._changes.run)
+        if self._current is not None:
+            tasks.start_soon(self._end_revoked, runner, self._current)
+        return self
+
+    def _sdk_with(self, handler: TaskHandler, runner: TaskRunner | None, group: TaskGroup) -> SdkServer:
+        from gateway.server.sdk_path.sdk_server import Parts, SdkServer
+
+        parts = Parts(
+            self.catalog,
+            self.clients,
+            self._changes,
+            self.usages,
+            self.lists,
+            self._skills,
+            self.parked,
+            handler,
+            runner,
+            self.calls,
+            group,
+            self._instructions,
+        )
+        made = SdkServer(
+            parts,
+            name=str(self.identity["name"]),
+            version=str(self.identity["version"]),
+            own_id=self._own_id,
+            state_key=self._state_key,
+            ask_timeout_seconds=self._ask_timeout_seconds,
+            extensions=self.extensions,
+        )
+        made.describe(self._local_instructions)
+        return made
+
+    def discovery(self, principal: Principal) -> JsonObject:
+        """Return the result of `server/discover`. The instructions for a caller with scopes contain only what it may use."""
+        return discover_result(self._instructions_for(principal), self.extensions)
+
+    def introduction(self, version: str, principal: Principal) -> JsonObject:
+        """Return the result of `initialize`. `version` is the negotiated protocol version."""
+        return initialize_result(version, self._instructions_for(principal), self.identity)
+
+    def _instructions_for(self, principal: Principal) -> str:
+        return self._local_instructions if principal.scopes is None else self._instructions(principal)
+
+    @property
+    def has_sdk(self) -> bool:
+        """Whether the SDK path was created."""
+        return self._sdk is not None
+
+    async def load_sdk(self) -> SdkServer:
+        """Return the SDK path's server, created at the first call. Its modules are imported in a worker thread."""
+        if self._sdk is None:
+            await load("gateway.server.sdk_path.sdk_server")
+        return self._whole()
+
+    @property
+    def mcp(self) -> Server[Any]:
+        """The SDK's server object, created if needed. `load_sdk` does so without blocking the event loop."""
+        return self._whole().mcp
+
+    def _whole(self) -> SdkServer:
+        if self._sdk is None:
+            assert self._make_sdk is not None, "the server was not entered"
+            self._sdk = self._make_sdk()
+        return self._sdk
+
+    async def __aexit__(self, *exc: object) -> None:
+        if self._sdk is not None:
+            self._sdk.close()
+        if self._runner is not None and exc[0] is None:
+            await self._runner.drain(DRAIN_SECONDS)
+        await self._stack.aclose()
+
+    async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
+        """End calls and tasks of callers without a valid API key, until cancelled."""
+        while True:
+            await anyio.sleep(REVOKED_SECONDS)
+            try:
+                callers = self.calls.running.callers() | self.parked.callers()
+                if runner is not None:
+                    callers |= runner.callers()
+                if not callers:
+                    continue
+                gone = await anyio.to_thread.run_sync(lambda: {caller for caller in callers if current(Principal(caller)) is None})  # noqa: B023
+                for caller in gone:
+                    logger.warning("calls and tasks ended reason=key-revoked caller=%s", caller)
+                self.parked.end(gone)
+                self.calls.running.end(gone)
+                if runner is not None:
+                    runner.end(gone)
+                    await runner.end_unadmitted()
+            except StorageError as error:
+                logger.warning("API keys not read, revoked keys are unknown error=%s", error)
+
+    def agui_route(self, agents: Conversations, max_request_bytes: int) -> Route:
+        """Return the route for AG-UI applications."""
+        from starlette.routing import Route, request_response
+
+        made: list[AguiRoute] = []
+
+        async def serve(request: Request) -> Response:
+            """Import the protocol's package at the first request."""
+            if not made:
+                agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui_runs")
+                made.append(agui.AguiRoute(self.catalog, agents, self.parked, ask_timeout_seconds=self._ask_timeout_seconds))
+            return await made[0].serve(request)
+
+        return Route(AGUI_PATH + "{agent}", Utf8Bodies(request_response(serve), max_request_bytes, is_rpc=False), methods=["POST"])
+
+    async def _released(self, session: LegacySession) -> None:
+        if self._sdk is not None:
+            await self._sdk.released(session)
+        if self.catalog.disclosure is not None:
+            self.catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
+
+    def describe(self) -> None:
+        """Update the instructions and extensions for new clients. Also runs whenever a listing changes."""
+        self._local_instructions = self._instructions(LOCAL)
+        self._declare_skills()
+        if self._sdk is not None:
+            self._sdk.describe(self._local_instructions)
+
+    def _describe_again(self, kind: ChangeKind) -> None:
+        self.describe()
+
+    def _declare_skills(self) -> None:
+        """Declare the skills extension while a source has skills."""
+        if self._skills.has_skills:
+            self.extensions[SKILLS_EXTENSION] = {"directoryRead": True}  # also for servers without it, from the manifests of their skills
+        else:
+            self.extensions.pop(SKILLS_EXTENSION, None)

@@ -1,0 +1,57 @@
+"""Complete HTTP responses as ASGI applications, for modules that run before Starlette is imported."""
+
+from __future__ import annotations
+
+import http
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+
+def json_response(content: JsonMapping, status: int = 200, headers: Mapping[str, str] | None = None) -> ASGIApp:
+    """Return an application that responds with a JSON object."""
+    body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
+    return _response(body, status, {**(headers or {}), "content-type": "application/json"})
+
+
+LIMIT_REACHED = -32010
+"""JSON-RPC code of a refusal by a quota. MCP leaves -32000 to -32019 to implementations (Error Codes)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A refused request: HTTP status, JSON-RPC code, and a message that says what to do."""
+
+    status: int
+    code: int
+    message: str
+    retry_after_seconds: int | None = None
+
+    def to_response(self, *, is_rpc: bool, number: JsonValue = None) -> ASGIApp:
+        """Return a JSON-RPC error for the MCP endpoint, or an object with `message`. `number` is the request's id, if known."""
+        headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
+        if is_rpc:
+            content: JsonObject = {"jsonrpc": "2.0", "id": number, "error": {"code": self.code, "message": self.message}}
+        else:
+            content = {"error": http.HTTPStatus(self.status).phrase.lower().replace(" ", "_"), "message": self.message}
+        return json_response(content, self.status, headers)
+
+
+def text_response(text: str, status: int) -> ASGIApp:
+    """Return an application that responds with plain text."""
+    return _response(text.encode(), status, {"content-type": "text/plain; charset=utf-8"})
+
+
+def _response(body: bytes, status: int, headers: Mapping[str, str]) -> ASGIApp:
+    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        fields = [(name.lower().encode("latin-1"), value.encode("latin-1")) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": status, "headers": [*fields, (b"content-length", b"%d" % len(body))]})
+        await send({"type": "http.response.body", "body": body})
+
+    return answer

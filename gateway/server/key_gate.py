@@ -1,0 +1,272 @@
+"""`KeyGate`: the outermost ASGI application. It checks Host and Origin, authenticates API keys, and applies quotas.
+
+Host and Origin are always checked. A gateway with API keys rejects requests without a valid key. Listening beyond loopback requires keys.
+`/health` and `/ready` need no key.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.auth.api_keys import KeyStore
+from gateway.auth.principal import LOCAL, Principal
+from gateway.catalog.status import STATUS_URI
+from gateway.config.models import HttpSettings
+from gateway.errors import ConfigError, StorageError
+from gateway.json_types import JsonObject
+from gateway.policy.decision import Reject
+from gateway.policy.scopes import OWN_SOURCE, is_admin, judge_scope
+from gateway.protocol import PARSE_ERROR
+from gateway.server.bodies import has_foreign_charset, too_large
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.fast_path.started_requests import StartedRequest
+from gateway.server.gateway_server import AGUI_PATH
+from gateway.server.head import Head
+from gateway.server.http_responses import LIMIT_REACHED, Refusal, json_response, text_response
+from gateway.server.origins import AcceptedOrigins, is_loopback
+from gateway.server.sdk_path.lazy_application import HEALTH_PATH, READY_PATH
+from gateway.server.usage import RETRY_SECONDS, SMALL_BYTES, CountedBody, Usage, Usages
+from gateway.wire.connection_table import SURPLUS_SCOPE_KEY
+from gateway.wire.http1_exchange import Admission
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+logger = logging.getLogger(__name__)
+
+OPEN_PATHS = frozenset({HEALTH_PATH, READY_PATH})
+"""Pages that need no key, because they only report that the process runs and is ready."""
+
+
+def check_bind(host: str, keys: KeyStore) -> bool:
+    """Check that the gateway may listen at `host`. Return whether requests need an API key while this gateway runs.
+
+    Raises:
+        ConfigError: `host` is not a loopback address, and there is no API key.
+    """
+    if not is_loopback(host) and not keys.list():
+        raise ConfigError(
+            f"Refusing to listen on {host!r} without API keys: anybody who reaches it could use every tool. "
+            f"Make one with `moongate keys add NAME`, or bind 127.0.0.1.",
+            path="server.http.host",
+        )
+    return not is_loopback(host) or bool(keys.list())
+
+
+_NO_ROOM = Refusal(503, LIMIT_REACHED, "Too many connections are in use (`server.http.maxConnections`). Try again.", RETRY_SECONDS)
+
+MAX_KNOWN_ORIGINS = 256
+"""Maximum number of accepted pairs of Host and Origin that are cached."""
+
+
+def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
+    """Return content and headers of a 403 response to a caller without scope `wanted` (RFC 6750, 3.1)."""
+    challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
+    return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}
+
+
+def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]:
+    """Return content and headers of a 401 response. Only a response to an invalid key names an error (RFC 6750, 3.1)."""
+    challenge = 'Bearer realm="moongate"'
+    if not has_credentials:
+        message = "Send `Authorization: Bearer <API key>`; make one with `moongate keys add NAME`."
+        return {"error": "unauthorized", "message": message}, {"WWW-Authenticate": challenge}
+    message = "The API key is unknown, expired or revoked. `moongate keys list` shows the keys; `moongate keys add NAME` makes one."
+    return {"error": "invalid_token", "message": message}, {"WWW-Authenticate": f'{challenge}, error="invalid_token"'}
+
+
+class FastEntry(Protocol):
+    """The fast path, as far as the gate calls it."""
+
+    def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
+        """Start a request that arrived complete; `None` if it must go to the application."""
+        ...
+
+
+class KeyGate:
+    """ASGI application that authenticates a request, puts its principal into the scope, and passes it on."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        keys: KeyStore,
+        places: AcceptedOrigins,
+        settings: HttpSettings,
+        usages: Usages,
+        *,
+        requires_key: bool,
+        fast_path: FastEntry | None = None,
+    ) -> None:
+        """`requires_key` stays in force when the last key is revoked while the gateway runs.
+
+        `fast_path` is the part of `app` that starts complete requests without a task.
+        """
+        self._app = app
+        self._path = settings.path
+        self._judged = settings.path, AGUI_PATH
+        """Paths whose handlers judge scopes, including everything below a path that ends in a slash."""
+        self._fast_path = fast_path
+        self._keys = keys
+        self._requires_key = requires_key
+        self.usages = usages
+        """What each caller has in progress."""
+        self._max_request_bytes = settings.max_request_bytes
+        self._places = places
+        self._known: set[tuple[bytes | None, bytes | None]] = set()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on, or reject it."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        head = Head(scope)
+        judged = self.judge(head)
+        if judged is None:
+            await self._app(scope, receive, send)
+        elif not isinstance(judged, Principal):
+            await judged(scope, receive, send)
+        elif SURPLUS_SCOPE_KEY in scope and not is_admin(judged):
+            await _NO_ROOM.to_response(is_rpc=head.path == self._path)(scope, receive, send)
+        else:
+            scope[PRINCIPAL_SCOPE_KEY] = judged
+            await self._serve(head, self.usages.of(judged), scope, receive, send)
+
+    async def _serve(self, head: Head, usage: Usage, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the application. The request counts for its caller while it runs."""
+        refusal = self._over_quota(head, usage)
+        if refusal is not None:
+            await refusal.to_response(is_rpc=head.path == self._path)(scope, receive, send)
+            return
+        hold = usage.hold_stream if self._is_stream(head) else usage.hold_request
+        body = CountedBody(receive, scope, usage, self._size_of(head), is_known=head.length >= 0)
+        hold(1)
+        try:
+            await self._app(scope, body, send)
+        finally:
+            hold(-1)
+            body.release()
+
+    def _over_quota(self, head: Head, usage: Usage) -> Refusal | None:
+        """Return the refusal of a request if a quota of its caller is used up, judged by its head."""
+        refusal = usage.refuse_stream() if self._is_stream(head) else usage.refuse_request()
+        method = head.fields.get(b"mcp-method")
+        if refusal is None and method is not None and not head.is_stream and not method.startswith(b"notifications/"):
+            refusal = usage.refuse_call()
+        return refusal or usage.refuse_bytes(self._size_of(head))
+
+    def _size_of(self, head: Head) -> int:
+        """Return the length of the body, or the maximum if it is unknown."""
+        if head.length < 0 and b"transfer-encoding" in head.fields:
+            return self._max_request_bytes
+        return max(head.length, 0)
+
+    def _is_stream(self, head: Head) -> bool:
+        """Whether the response may be a stream of unlimited length."""
+        return head.is_stream or (head.path == self._path and head.method == "GET") or head.path.startswith(AGUI_PATH)
+
+    def admit(self, head: Head) -> Admission | ASGIApp:
+        """Judge a request before its body is read. Return its caller, or the application that rejects it."""
+        judged = self.judge(head)
+        if judged is None:
+            return Admission(None, is_local=False, waits=False)
+        if not isinstance(judged, Principal):
+            return judged
+        refusal = self._over_quota(head, self.usages.of(judged))
+        if refusal is not None:
+            return refusal.to_response(is_rpc=head.path == self._path)
+        return Admission(judged.id, is_local=judged is LOCAL, waits=head.path == self._path)
+
+    def judge(self, head: Head) -> Principal | ASGIApp | None:
+        """Return the caller of a request, judged by its head, or the application that rejects it; `None` for pages without a key."""
+        fields = head.fields
+        if b"transfer-encoding" in fields and b"content-length" in fields:
+            # A proxy in front of the gateway may read another length (RFC 9112, 6.3).
+            return json_response({"error": "Send Content-Length or Transfer-Encoding, not both"}, 400, {"Connection": "close"})
+        if head.path in OPEN_PATHS:
+            return None
+        refusal = self._refusal(head)
+        if refusal is not None:
+            return refusal
+        authorization = next((value for name, value in head.headers if name == b"authorization"), b"")
+        try:
+            principal = self._principal(authorization)
+        except StorageError:
+            logger.exception("request refused reason=api-keys-not-readable")
+            return json_response({"error": "The gateway cannot read its API keys. Its log has the reason."}, 503)
+        if principal is None:
+            content, challenge = _unauthorized(has_credentials=bool(authorization))
+            return json_response(content, 401, challenge)
+        if principal.scopes is not None and not self._is_judged(head.path):
+            verdict = judge_scope(principal.scopes, "resources", OWN_SOURCE, STATUS_URI)
+            if isinstance(verdict, Reject):
+                content, challenge = insufficient_scope(f"resources:{OWN_SOURCE}/{STATUS_URI}", verdict)
+                return json_response(content, 403, challenge)
+        is_rpc = head.path == self._path
+        if has_foreign_charset(fields.get(b"content-type", b"")):
+            text = "The request body must be UTF-8; `Content-Type` names another charset."
+            return Refusal(415, PARSE_ERROR, text).to_response(is_rpc=is_rpc)
+        if head.length > self._max_request_bytes:
+            return too_large(self._max_request_bytes).to_response(is_rpc=is_rpc)
+        return principal
+
+    def take(self, head: Head, body: bytes) -> StartedRequest | None:
+        """Authenticate a complete request and start it on the fast path; `None` if the application must handle or reject it."""
+        fast_path = self._fast_path
+        if fast_path is None or not (head.has_place or self._finds_place(head)):
+            return None
+        try:
+            principal = self._principal(head.fields.get(b"authorization", b""), head)
+        except StorageError:
+            return None
+        if principal is None or (principal.scopes is not None and not self._is_judged(head.path)):
+            return None
+        if head.length <= SMALL_BYTES:
+            return fast_path.take(head, body, principal)
+        usage = self.usages.of(principal)
+        seconds = usage.seconds_of(body)
+        if seconds and usage.wait_seconds():
+            return None
+        taken = fast_path.take(head, body, principal)
+        if taken is not None and seconds:
+            usage.read_large(seconds)
+        return taken
+
+    def _finds_place(self, head: Head) -> bool:
+        """Whether a request needs a key, is framed unambiguously, and has an accepted Host and Origin."""
+        fields = head.fields
+        if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
+            return False
+        if has_foreign_charset(fields.get(b"content-type", b"")):
+            return False
+        head.has_place = (fields.get(b"host"), fields.get(b"origin")) in self._known
+        return head.has_place
+
+    def _is_judged(self, path: str) -> bool:
+        return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)
+
+    def _refusal(self, head: Head) -> ASGIApp | None:
+        """Return the rejection of a Host or Origin that is not accepted. Accepted pairs are cached."""
+        place = head.fields.get(b"host"), head.fields.get(b"origin")
+        if place in self._known and head.is_single:
+            return None
+        refusal = self._places.refusal(head.headers)
+        if refusal is not None:
+            status, text = refusal
+            return text_response(text, status)
+        if head.is_single and len(self._known) < MAX_KNOWN_ORIGINS:
+            self._known.add(place)
+        return None
+
+    def _principal(self, authorization: bytes, head: Head | None = None) -> Principal | None:
+        """Return the caller, or `None` if the key is not valid. The key in `head` is only checked for revocation."""
+        key = None if head is None else head.key
+        if key is None or not self._keys.holds(key):
+            if not self._requires_key and not self._keys.list():
+                return LOCAL
+            scheme, _, token = authorization.decode("latin-1").partition(" ")
+            key = self._keys.find(token.strip()) if scheme.lower() == "bearer" and token else None
+            if head is not None:
+                head.key = key
+        return None if key is None else key.principal
+

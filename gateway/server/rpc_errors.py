@@ -1,0 +1,66 @@
+"""Converts the gateway's exceptions to JSON-RPC errors, for both paths and both eras.
+
+The gate returns failures of tools as results. This module converts unknown names, invalid requests, and failures of reads, prompts and
+completion. An unexpected exception is logged, and the client receives only "Internal error".
+"""
+
+from __future__ import annotations
+
+import logging
+
+from gateway.errors import (
+    AnswerRefused,
+    AskUnavailable,
+    GatewayError,
+    NotFound,
+    PolicyDenied,
+    Rejected,
+    StorageUnusable,
+    text_for_caller,
+)
+from gateway.policy import scopes
+from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
+from gateway.tools.context import Era, nested_capability
+
+logger = logging.getLogger(__name__)
+
+LEGACY_RESOURCE_NOT_FOUND = -32002
+"""Code of a missing resource in the 2025 era; the 2026 era uses -32602."""
+
+_RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
+"""Codes of remote servers that are relayed with their message and data."""
+
+_MODERN_ONLY = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY})
+_LEGACY_ONLY = frozenset({-32042})
+
+
+def to_rpc_error(error: Exception, era: Era) -> RpcError:
+    """Return the JSON-RPC error for an exception."""
+    match error:
+        case RpcError():
+            return error
+        case NotFound(kind="resource"):
+            code = LEGACY_RESOURCE_NOT_FOUND if era == "legacy" else INVALID_PARAMS
+            return RpcError(code, f"Resource not found: {error.name}", {"uri": error.name})
+        case AnswerRefused():
+            return RpcError(INVALID_PARAMS, str(error))
+        case NotFound():
+            return RpcError(INVALID_PARAMS, str(error))
+        case AskUnavailable() if era == "modern" and error.capability:
+            return RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), {"requiredCapabilities": nested_capability(error.capability)})
+        case Rejected() if relays_code(error.code, era):
+            return RpcError(error.code, str(error), error.data)
+        case PolicyDenied(rule=scopes.RULE):
+            return RpcError(INVALID_PARAMS, str(error), {"error": "insufficient_scope"})
+        case GatewayError():
+            if isinstance(error, StorageUnusable):
+                logger.warning("request refused reason=storage error=%s", error)
+            return RpcError(INTERNAL_ERROR, text_for_caller(error))
+        case _:
+            logger.error("request failed reason=unexpected-exception", exc_info=error)
+            return RpcError(INTERNAL_ERROR, "Internal error")
+
+
+def relays_code(code: int, era: Era) -> bool:
+    """Whether a remote server's error code is relayed to clients of `era`."""
+    return code in _RELAYED_CODES and not (code in _MODERN_ONLY and era == "legacy") and not (code in _LEGACY_ONLY and era == "modern")

@@ -1,0 +1,70 @@
+"""The rest of what is served over HTTP: 2025 sessions and 2026 requests on the SDK's machinery, and pages, on Starlette.
+
+Loaded by `late_site` at the first request for it; the gate is before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
+from mcp.server.auth.provider import AccessToken
+from mcp.server.streamable_http_manager import StreamableHTTPASGIApp
+from mcp.server.transport_security import TransportSecuritySettings
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.routing import BaseRoute, Route
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from gateway.auth.principal import LOCAL, Principal
+from gateway.config.models import HttpSettings
+from gateway.server.bodies import Utf8Bodies
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.origins import PROXY_HOST, AcceptedOrigins
+from gateway.server.sdk_path.sdk_server import SdkServer
+from gateway.server.sdk_path.session_manager import Keeping, SessionManager, SessionRefused
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+MAX_KNOWN_USERS = 1024
+"""Callers whose form for the SDK is remembered."""
+
+
+async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
+    return error.refusal.to_response(is_rpc=True)
+
+
+class SdkApplication:
+    """The ASGI application of requests; `manager.run` must be going."""
+
+    def __init__(
+        self, sdk: SdkServer, settings: HttpSettings, places: AcceptedOrigins, keep: Keeping, *, routes: Sequence[BaseRoute]
+    ) -> None:
+        """`routes` are those of other rooms."""
+        security = TransportSecuritySettings(
+            enable_dns_rebinding_protection=True, allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)
+        )
+        self.manager = SessionManager(sdk.mcp, keep, security_settings=security, max_request_bytes=settings.max_request_bytes)
+        self._users: dict[str, AuthenticatedUser] = {}
+        endpoint = Utf8Bodies(StreamableHTTPASGIApp(self.manager), settings.max_request_bytes, is_rpc=True)
+        handlers: dict[Any, Any] = {SessionRefused: _refuse}
+        site = Starlette(routes=[Route(settings.path, endpoint), *routes], exception_handlers=handlers)
+        self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects ask how the client came
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, with its caller in the SDK's form."""
+        self.introduce(scope)
+        await self._app(scope, receive, send)
+
+    def introduce(self, scope: Scope) -> None:
+        """Put the caller of a request into it, in the SDK's form."""
+        principal: Principal = scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)
+        if principal is not LOCAL:
+            user = self._users.get(principal.id)
+            if user is None:
+                if len(self._users) >= MAX_KNOWN_USERS:
+                    self._users.clear()
+                user = self._users[principal.id] = AuthenticatedUser(AccessToken(token="", client_id=principal.id, scopes=[]))
+            scope["user"] = user

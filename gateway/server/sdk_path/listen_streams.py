@@ -1,0 +1,111 @@
+"""`ListenStreams`: the `subscriptions/listen` streams of 2026 clients, on the SDK's handler. `changes` says what changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+import anyio
+from mcp.server.subscriptions import (
+    InMemorySubscriptionBus,
+    ListenHandler,
+    PromptsListChanged,
+    ResourcesListChanged,
+    ResourceUpdated,
+    ServerEvent,
+    ToolsListChanged,
+)
+from mcp_types import SubscriptionsListenRequestParams, SubscriptionsListenResult
+
+from gateway.catalog import Catalog
+from gateway.errors import GatewayError
+from gateway.protocol import INVALID_PARAMS, RpcError
+from gateway.server.changes import SEND_SECONDS
+from gateway.server.clients import Clients, RequestContext
+from gateway.server.sdk_path.read_methods import MAX_WATCHED
+from gateway.server.sdk_path.task_notifications import TaskNotifications
+from gateway.server.sdk_path.wire_caller import WireCaller
+from gateway.tools.base import ChangeKind
+
+logger = logging.getLogger(__name__)
+
+MISSED_SECONDS = 10.0
+"""A new stream is notified of lists that changed so recently: its client may have read them before the change."""
+
+_EVENTS: dict[ChangeKind, ServerEvent] = {
+    "tools": ToolsListChanged(),
+    "resources": ResourcesListChanged(),
+    "prompts": PromptsListChanged(),
+}
+
+
+class _Bus(InMemorySubscriptionBus):
+    """The SDK's, but a new stream is notified at once of what its client may have missed: the client listed before it listened."""
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__()
+        self._catalog = catalog
+
+    def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
+        """As the SDK's."""
+        since = anyio.current_time() - MISSED_SECONDS
+        for kind, at in self._catalog.changed_at.items():
+            if at > since:
+                listener(_EVENTS[kind])
+        return super().subscribe(listener)
+
+
+class ListenStreams:
+    """Serves `subscriptions/listen`; `close` ends every stream."""
+
+    def __init__(self, catalog: Catalog, clients: Clients, tasks: TaskNotifications) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._tasks = tasks
+        self._bus = _Bus(catalog)
+        self._listen = ListenHandler(self._bus)
+
+    async def list_changed(self, kind: ChangeKind) -> None:
+        """As `changes.Streams`."""
+        await self._bus.publish(_EVENTS[kind])
+
+    async def resource_updated(self, uri: str) -> None:
+        """As `changes.Streams`."""
+        await self._bus.publish(ResourceUpdated(uri=uri))
+
+    async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
+        """`subscriptions/listen` (modern): watch the named resources as long as the stream is open."""
+        uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
+        if len(uris) > MAX_WATCHED:
+            raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
+        facts = self._clients.context(ctx, WireCaller(ctx))
+        watched: list[str] = []
+
+        async def watch(uri: str) -> None:
+            try:
+                await self._catalog.watch(uri, facts)
+                watched.append(uri)
+            except GatewayError as error:
+                logger.debug("%r cannot be watched: %s", uri, error)
+
+        try:
+            with anyio.move_on_after(SEND_SECONDS):
+                async with anyio.create_task_group() as tasks:
+                    for uri in uris:
+                        tasks.start_soon(watch, uri)
+            if facts.principal.scopes is not None:  # the stream would tell of what others watch
+                told = params.notifications.model_copy(update={"resource_subscriptions": watched})
+                params = params.model_copy(update={"notifications": told})
+            async with self._tasks.on_stream(ctx, params) as inner:
+                return await self._listen(inner, params)
+        finally:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(SEND_SECONDS):
+                for uri in watched:
+                    try:
+                        await self._catalog.unwatch(uri)
+                    except GatewayError as error:
+                        logger.debug("%r cannot be unwatched: %s", uri, error)
+
+    def close(self) -> None:
+        """End every listen stream gracefully."""
+        self._listen.close()

@@ -1,0 +1,143 @@
+"""`resources/read`, `prompts/get`, `completion/complete`, subscriptions and `logging/setLevel`.
+
+Thin: the catalog finds the source and passes the gate, this module speaks the wire of both eras.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from mcp_types import (
+    CompleteRequestParams,
+    GetPromptRequestParams,
+    ReadResourceRequestParams,
+    SetLevelRequestParams,
+    SubscribeRequestParams,
+    UnsubscribeRequestParams,
+)
+
+from gateway.catalog import Catalog
+from gateway.errors import GatewayError
+from gateway.json_types import JsonObject
+from gateway.protocol import INVALID_PARAMS, RpcError
+from gateway.server.call_results import input_required_to_wire
+from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, scope_of_request
+from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
+from gateway.server.rpc_errors import to_rpc_error
+from gateway.server.sdk_path.wire_caller import WireCaller
+from gateway.tools.base import Finished, InputRequired
+from gateway.tools.context import CallContext, Era
+from gateway.tools.drive import drive_rounds
+
+MAX_WATCHED = 1_000
+"""Resources one client may watch at once."""
+
+Outcome = Finished | InputRequired
+
+
+class ReadMethods:
+    """Serves everything that is not a tool call or a listing."""
+
+    def __init__(self, catalog: Catalog, clients: Clients) -> None:
+        self._catalog = catalog
+        self._clients = clients
+        self._parked: ParkedCalls | None = None
+
+    def park_in(self, parked: ParkedCalls) -> None:
+        """From now on reads and prompts of a server that asks in the middle wait there for a modern client's answers."""
+        self._parked = parked
+
+    async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
+        """`resources/read`."""
+        uri = str((ctx.params or {}).get("uri") or params.uri)
+        may_ask = await self._catalog.may_ask("resources", uri) if is_modern(ctx) else False
+        wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call), may_ask=may_ask)
+        if is_modern(ctx) and wire["resultType"] == "complete":
+            wire.setdefault("ttlMs", 0)
+            wire.setdefault("cacheScope", "private")
+        return wire
+
+    async def get_prompt(self, ctx: RequestContext, params: GetPromptRequestParams) -> JsonObject:
+        """`prompts/get`."""
+        may_ask = await self._catalog.may_ask("prompts", params.name) if is_modern(ctx) else False
+        return await self._answer(ctx, lambda call: self._catalog.get_prompt(params.name, params.arguments or {}, call), may_ask=may_ask)
+
+    async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> JsonObject:
+        """`completion/complete`."""
+        raw = ctx.params or {}
+        facts = self._clients.context(ctx, WireCaller(ctx))
+        context = cast("JsonObject | None", raw.get("context"))
+        try:
+            completion = await self._catalog.complete(dict(raw["ref"]), dict(raw["argument"]), context, facts)
+        except GatewayError as error:
+            raise to_rpc_error(error, facts.era) from None
+        return {"completion": completion, **({"resultType": "complete"} if is_modern(ctx) else {})}
+
+    async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:
+        """`resources/subscribe` (legacy): watch once per session and URI."""
+        session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
+        if session.watched[uri]:
+            return {}
+        if len(session.watched) >= MAX_WATCHED:
+            raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")
+        session.watched[uri] = 1
+        try:
+            await self._catalog.watch(uri, self._clients.context(ctx, WireCaller(ctx)))
+        except Exception as error:
+            del session.watched[uri]
+            raise to_rpc_error(error, "legacy") from None
+        except BaseException:  # cancelled: asked again, it is tried again
+            del session.watched[uri]
+            raise
+        return {}
+
+    async def unsubscribe(self, ctx: RequestContext, params: UnsubscribeRequestParams) -> JsonObject:
+        """`resources/unsubscribe` (legacy)."""
+        session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
+        if session.watched.pop(uri, 0):
+            await self._unwatch(uri)
+        return {}
+
+    async def release(self, session: LegacySession) -> None:
+        """Undo what a legacy session watched; its connection is gone."""
+        for uri in list(session.watched):
+            await self._unwatch(uri)
+        session.watched.clear()
+
+    async def _unwatch(self, uri: str) -> None:
+        try:
+            await self._catalog.unwatch(uri)
+        except GatewayError:
+            return  # the server is gone or no longer has it: nothing is left to undo
+
+    async def set_level(self, ctx: RequestContext, params: SetLevelRequestParams) -> JsonObject:
+        """`logging/setLevel` (legacy): for this session only."""
+        self._clients.session_of(ctx).log_level = params.level
+        return {}
+
+    async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_ask: bool) -> JsonObject:
+        """Run a read or prompt: drive it for a legacy client, hand input requests on to a modern one."""
+        modern = is_modern(ctx)
+        era: Era = "modern" if modern else "legacy"
+        caller = WireCaller(ctx, self._clients.tasks)
+        facts = self._clients.context(ctx, caller)
+        try:
+            if not modern:
+                outcome: Outcome = await drive_rounds(work, facts, ctx.method)
+                await caller.close()
+            elif may_ask and self._parked is not None and facts.client.can_be_asked:
+                outcome = await self._parked.run(work, facts, caller)
+            else:
+                outcome = await work(dataclasses.replace(facts, request_state=open_upstream_state(facts.request_state)))
+                outcome = seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else outcome
+                if self._parked is not None and scope_of_request(ctx) is None:
+                    self._parked.note_behind(outcome, work, facts)
+        except Exception as error:
+            raise to_rpc_error(error, era) from None
+        finally:
+            await caller.finish()
+        if isinstance(outcome, InputRequired):
+            return input_required_to_wire(outcome)
+        return {"resultType": "complete", **outcome.result} if modern else dict(outcome.result)

@@ -1,0 +1,62 @@
+"""Runs the SDK's server for one client over lines; loaded by `dispatch` when a line first needs the SDK.
+
+As the SDK's `stdio_server`, except that a result with an unpaired surrogate, which only an escape sequence can encode, is sent too.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable
+from typing import TypeAlias
+
+import anyio
+from anyio.streams.memory import MemoryObjectReceiveStream
+from mcp.shared.message import ServerMessageMetadata, SessionMessage
+from mcp_types import jsonrpc_message_adapter
+from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
+
+from gateway.server.fast_path.in_flight import InFlightCall
+from gateway.server.sdk_path.sdk_server import SdkServer
+
+DelegatedLine: TypeAlias = tuple[str, InFlightCall | None]
+"""A line, and the call of its request if the fast path started it."""
+
+
+async def serve_lines(
+    sdk: SdkServer, lines: MemoryObjectReceiveStream[DelegatedLine], write_line: Callable[[bytes], Awaitable[None]]
+) -> None:
+    """Serve until `lines` ends."""
+    to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
+    outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
+
+    async def read() -> None:
+        async with to_server, lines:
+            async for line in lines:
+                await to_server.send(_message(*line))
+
+    async def write() -> None:
+        async with from_server:
+            async for message in from_server:
+                await write_line(_line(message) + b"\n")
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(read)
+        tasks.start_soon(write)
+        async with incoming, outgoing:
+            await sdk.mcp.run(incoming, outgoing, sdk.mcp.create_initialization_options())
+
+
+def _message(line: str, call: InFlightCall | None) -> SessionMessage | Exception:
+    try:
+        message = jsonrpc_message_adapter.validate_json(line, by_name=False)
+    except ValidationError as error:
+        return error
+    return SessionMessage(message, None if call is None else ServerMessageMetadata(request_context=call))
+
+
+def _line(message: SessionMessage) -> bytes:
+    try:
+        return message.message.model_dump_json(by_alias=True, exclude_unset=True).encode()
+    except PydanticSerializationError:
+        return json.dumps(message.message.model_dump(by_alias=True, exclude_unset=True), separators=(",", ":")).encode()

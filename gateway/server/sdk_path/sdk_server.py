@@ -1,0 +1,262 @@
+"""`SdkServer`: the half of the gateway's server that is the SDK's: its low-level `Server` with our handlers on it.
+
+What serves plain 2026 traffic does without, so it is made at the first request that needs it (`build`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import anyio.abc
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
+from mcp.server.lowlevel import NotificationOptions, Server
+from mcp.server.request_state import RequestStateBoundary, RequestStateSecurity
+from mcp.server.streamable_http import REQUEST_CANCELLED
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolRequestParams,
+    CompleteRequestParams,
+    GetPromptRequestParams,
+    NotificationParams,
+    PaginatedRequestParams,
+    ReadResourceRequestParams,
+    ServerCapabilities,
+    SetLevelRequestParams,
+    SubscribeRequestParams,
+    SubscriptionsListenRequestParams,
+    UnsubscribeRequestParams,
+)
+from pydantic import ValidationError
+
+from gateway.auth.principal import Principal
+from gateway.catalog import Catalog
+from gateway.catalog.skills import SkillFace
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.metadata import via_of
+from gateway.protocol import MODERN_PROTOCOL_VERSIONS
+from gateway.server.calls import STARTED_SCOPE_KEY, CallHandler
+from gateway.server.capabilities import legacy_capabilities, modern_capabilities
+from gateway.server.changes import Changes
+from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, presence_of, principal_of, scope_of_request
+from gateway.server.listings import LISTINGS, ListingRequest, Listings
+from gateway.server.parked import ParkedCalls
+from gateway.server.rpc_errors import to_rpc_error
+from gateway.server.sdk_path.listen_streams import ListenStreams
+from gateway.server.sdk_path.read_methods import ReadMethods
+from gateway.server.sdk_path.skill_methods import bind_skills
+from gateway.server.sdk_path.task_methods import TaskMethods
+from gateway.server.sdk_path.task_notifications import TaskNotifications
+from gateway.server.sdk_path.wire_caller import WireCaller
+from gateway.server.task_calls import TaskHandler
+from gateway.server.usage import Usages
+from gateway.tasks.runner import TaskRunner
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
+from gateway.telemetry.mcp_operations import measured
+from gateway.upstream.gateway_chain import configuration_of
+
+_UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
+"""Requests that are answered at once, and streams, which have a quota of their own (`http`)."""
+
+
+async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
+
+    Where metrics are made, it measures too.
+    """
+    if OBSERVABILITY_SETTINGS.enable_instrumentation:
+        transport = "pipe" if scope_of_request(ctx) is None else "tcp"
+        return await measured(
+            ctx.method,
+            ctx.params,
+            lambda: _without_internals(ctx, call_next),
+            protocol_version=ctx.protocol_version,
+            transport=transport,
+            code_of=lambda error: error.code if isinstance(error, MCPError) else None,
+        )
+    return await _without_internals(ctx, call_next)
+
+
+def _if_traced(spans: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
+    """The SDK's own middleware, which makes a span of each request, for use only while instrumentation is on."""
+
+    async def middleware(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        return await (spans(ctx, call_next) if OBSERVABILITY_SETTINGS.enable_instrumentation else call_next(ctx))
+
+    return middleware
+
+
+async def _without_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    try:
+        return await call_next(ctx)
+    except (MCPError, ValidationError):
+        raise
+    except Exception as error:  # the call-handler boundary
+        told = to_rpc_error(error, "modern" if is_modern(ctx) else "legacy")
+        raise MCPError(told.code, told.message, told.data) from None
+
+
+LOST_CLIENT = (
+    "The client closed its stream while the request waited for an answer, or while other callers waited for the request, "
+    "so the request was ended."
+)
+
+
+async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+    """Middleware: end a request in a 2025 HTTP session when it needs its client and this is lost (`attendance`)."""
+    attendance = presence_of(ctx)
+    if attendance is None or ctx.request_id is None:
+        return await call_next(ctx)
+    with attendance.request(ctx.request_id):
+        return await call_next(ctx)
+    raise MCPError(REQUEST_CANCELLED, LOST_CLIENT)
+
+
+class _Server(Server[Any]):
+    """The SDK's server with the gateway's capabilities."""
+
+    def get_capabilities(
+        self,
+        notification_options: NotificationOptions | None = None,
+        experimental_capabilities: dict[str, dict[str, Any]] | None = None,
+        extensions: dict[str, dict[str, Any]] | None = None,
+        *,
+        protocol_version: str | None = None,
+    ) -> ServerCapabilities:
+        """Return the capabilities that the fast path declares too. The arguments other than the version are ignored."""
+        is_modern = protocol_version in MODERN_PROTOCOL_VERSIONS
+        return ServerCapabilities.model_validate(modern_capabilities(self.extensions) if is_modern else legacy_capabilities())
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What a gateway's server has without the SDK, and the SDK's half works with."""
+
+    catalog: Catalog
+    clients: Clients
+    changes: Changes
+    usages: Usages
+    lists: Listings
+    skills: SkillFace
+    parked: ParkedCalls
+    tasks: TaskHandler
+    runner: TaskRunner | None
+    calls: CallHandler
+    group: anyio.abc.TaskGroup
+    """Outlives every request."""
+    instructions: Callable[[Principal], str]
+
+
+class SdkServer:
+    """Made inside the running server; `close` ends its listen streams."""
+
+    def __init__(
+        self,
+        parts: Parts,
+        *,
+        name: str,
+        version: str,
+        own_id: str,
+        state_key: bytes,
+        ask_timeout_seconds: float,
+        extensions: dict[str, dict[str, Any]],
+    ) -> None:
+        """`state_key` seals request state. `extensions` are declared as they are at the time."""
+        self._parts = parts
+        methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
+        news = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
+        self._listening = ListenStreams(parts.catalog, parts.clients, news)
+        parts.changes.notify_streams(self._listening)
+        self._reads = ReadMethods(parts.catalog, parts.clients)
+        self._reads.park_in(parts.parked)
+        self.mcp = _Server(name, version=version, get_tool_input_schema=parts.catalog.input_schema)
+        self.mcp.extensions = extensions
+        self._register(parts)
+        self.mcp.middleware[:] = [_if_traced(spans) for spans in self.mcp.middleware]
+        self.mcp.middleware.append(keep_internals)
+        self.mcp.middleware.append(end_lost)
+        self.mcp.middleware.append(self._count_call)
+        self.mcp.middleware.append(self._describe_scoped)
+        self.mcp.middleware.append(
+            RequestStateBoundary(
+                RequestStateSecurity(keys=[state_key], ttl=ask_timeout_seconds, bind_principal=lambda ctx: principal_of(ctx).id),
+                default_audience=configuration_of(own_id),
+            )
+        )
+        methods.bind(self.mcp)
+
+    def close(self) -> None:
+        """End every listen stream gracefully."""
+        self._listening.close()
+
+    def describe(self, instructions: str) -> None:
+        """What clients that come from now on are told."""
+        self.mcp.instructions = instructions
+
+    async def released(self, session: LegacySession) -> None:
+        """The connection of a session ended."""
+        await self._reads.release(session)
+
+    async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: count a request over HTTP as a call of its caller, or refuse it. Calls of the direct path are counted there."""
+        scope = scope_of_request(ctx)
+        if scope is None or ctx.request_id is None or ctx.method in _UNCOUNTED or STARTED_SCOPE_KEY in scope:
+            return await call_next(ctx)
+        usage = self._parts.usages.of(principal_of(ctx))
+        refusal = usage.refuse_call()
+        if refusal is not None:
+            raise MCPError(refusal.code, refusal.message)
+        session = None if is_modern(ctx) else self._parts.clients.session_of(ctx)
+        usage.calls += 1
+        if session is not None:
+            session.calls += 1
+        try:
+            return await call_next(ctx)
+        finally:
+            usage.release_call()
+            if session is not None:
+                session.calls -= 1
+
+    def _register(self, parts: Parts) -> None:
+        """Bind the handlers. They return wire dicts, which the constructor's typed slots do not admit."""
+        add, reads = self.mcp.add_request_handler, self._reads
+        for method in LISTINGS:
+            add(method, PaginatedRequestParams, self._list)
+        add("tools/call", CallToolRequestParams, parts.calls)
+        add("resources/read", ReadResourceRequestParams, reads.read)
+        add("resources/subscribe", SubscribeRequestParams, reads.subscribe)
+        add("resources/unsubscribe", UnsubscribeRequestParams, reads.unsubscribe)
+        add("prompts/get", GetPromptRequestParams, reads.get_prompt)
+        add("completion/complete", CompleteRequestParams, reads.complete)
+        add("logging/setLevel", SetLevelRequestParams, reads.set_level)
+        add("subscriptions/listen", SubscriptionsListenRequestParams, self._listening.listen)
+        self.mcp.add_notification_handler("notifications/initialized", NotificationParams, self._arrived)
+        bind_skills(self.mcp, parts.skills, lambda ctx: parts.clients.context(ctx, WireCaller(ctx)))
+
+    async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
+        """The four listings."""
+        asking = ListingRequest(
+            principal_of(ctx),
+            self._parts.clients.scope(ctx),
+            is_modern=is_modern(ctx),
+            via=via_of(cast("JsonMapping", (ctx.params or {}).get("_meta") or {})),
+            cursor=params.cursor if params is not None else None,
+        )
+        return await self._parts.lists.page(ctx.method, asking)
+
+    async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
+        """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
+        if not is_modern(ctx):
+            self._parts.clients.session_of(ctx)
+
+    async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: a caller whose key is not for everything is told of what it may use."""
+        result = await call_next(ctx)
+        if ctx.method == "initialize":
+            self._parts.clients.adopt_session(ctx)
+        principal = principal_of(ctx)
+        if principal.scopes is None or result is None or ctx.method not in ("initialize", "server/discover"):
+            return result
+        told = {"instructions": self._parts.instructions(principal)}
+        return {**result, **told} if isinstance(result, dict) else result.model_copy(update=told)

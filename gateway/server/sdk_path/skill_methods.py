@@ -1,0 +1,68 @@
+"""The extension `io.modelcontextprotocol/skills` (SEP-2640): binds its three methods to the catalog's skills.
+
+Legacy clients never see the capability (the SDK drops `extensions` from a handshake); they have the same skills as
+resources, prompts and tools.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from mcp.server.lowlevel import Server
+from mcp_types import PaginatedRequestParams, RequestParams
+
+from gateway.catalog.skills import SkillFace
+from gateway.errors import GatewayError, NotFound
+from gateway.json_types import JsonObject
+from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, RpcError
+from gateway.server.clients import RequestContext
+from gateway.server.rpc_errors import to_rpc_error
+from gateway.tools.context import CallContext
+
+
+class SkillParams(RequestParams):
+    """Parameters of `skills/get`."""
+
+    uri: str
+
+
+class DirectoryParams(PaginatedRequestParams):
+    """Parameters of `resources/directory/read`."""
+
+    uri: str
+
+
+Facts = Callable[[RequestContext], CallContext]
+"""What is known of a request and its caller."""
+
+
+def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
+    """Serve the methods."""
+
+    async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
+        return await _answer(_known(ctx, lambda: face.list_page(params.cursor, facts(ctx))))
+
+    async def get_skill(ctx: RequestContext, params: SkillParams) -> JsonObject:
+        return await _answer(_known(ctx, lambda: face.get(params.uri, facts(ctx))))
+
+    async def read_directory(ctx: RequestContext, params: DirectoryParams) -> JsonObject:
+        return await _answer(_known(ctx, lambda: face.directory(params.uri, params.cursor, facts(ctx))))
+
+    async def _known(ctx: RequestContext, work: Callable[[], Awaitable[JsonObject]]) -> JsonObject:
+        if not face.has_skills:
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        return await work()
+
+    server.add_request_handler("skills/list", PaginatedRequestParams, list_skills)
+    server.add_request_handler("skills/get", SkillParams, get_skill)
+    server.add_request_handler("resources/directory/read", DirectoryParams, read_directory)
+
+
+async def _answer(work: Awaitable[JsonObject]) -> JsonObject:
+    try:
+        return {**await work, "resultType": "complete"}
+    except NotFound as error:
+        raise RpcError(INVALID_PARAMS, str(error), {"uri": error.name}) from None
+    except GatewayError as error:
+        raise to_rpc_error(error, "modern") from None

@@ -1,0 +1,204 @@
+"""Tasks on the wire, in both dialects: the methods of the modern extension (SEP-2663) and of the core tasks of 2025-11-25.
+
+What tasks there are is `tasks`'; ids that are unknown, expired or somebody else's get one and the same error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any, cast
+
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.lowlevel import Server
+from mcp.shared.inbound import decode_header_value
+from mcp_types import CallToolRequestParams, PaginatedRequestParams, RequestParams
+from pydantic import ConfigDict, Field
+from starlette.requests import Request
+
+from gateway.catalog import Catalog
+from gateway.errors import GatewayError, NotFound, StorageError, TaskError
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.decision import Reject
+from gateway.protocol import (
+    HEADER_MISMATCH,
+    INTERNAL_ERROR,
+    INVALID_PARAMS,
+    MCP_NAME_HEADER,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    TASKS_EXTENSION,
+    RpcError,
+)
+from gateway.server.clients import Clients, RequestContext, is_modern, principal_of
+from gateway.server.rpc_errors import to_rpc_error
+from gateway.server.sdk_path.wire_caller import WireCaller
+from gateway.server.task_calls import TaskHandler, declares_tasks
+from gateway.server.task_wire import legacy_task, modern_state
+from gateway.tasks.task import Task
+from gateway.tools.base import TaskMethod
+from gateway.tools.context import CallContext
+from gateway.tools.questions import ask_until_usable
+
+RELATED_TASK = "io.modelcontextprotocol/related-task"
+"""`_meta` key of 2025-11-25 that names the task a message belongs to."""
+
+NO_TASK = "Task not found"
+
+
+class TaskParams(RequestParams):
+    """Parameters of `tasks/get`, `tasks/update`, `tasks/cancel` and `tasks/result`."""
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True)
+
+    task_id: str = Field(alias="taskId")
+    input_responses: dict[str, Any] | None = Field(default=None, alias="inputResponses")
+
+
+class TaskMethods:
+    """Serves the methods about tasks."""
+
+    def __init__(self, handler: TaskHandler, catalog: Catalog, clients: Clients) -> None:
+        self._handler = handler
+        self._catalog = catalog
+        self._clients = clients
+        self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
+
+    def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
+        """Have `on_start` called with each task that a 2025 client starts."""
+        self._on_legacy = on_start
+
+    def bind(self, server: Server[Any]) -> None:
+        """Serve the methods."""
+        server.add_request_handler("tasks/get", TaskParams, self._guarded(self._get))
+        server.add_request_handler("tasks/update", TaskParams, self._guarded(self._update))
+        server.add_request_handler("tasks/cancel", TaskParams, self._guarded(self._cancel))
+        server.add_request_handler("tasks/result", TaskParams, self._guarded(self._result))
+        server.add_request_handler("tasks/list", PaginatedRequestParams, self._list)
+        server.middleware.append(self.start_legacy)
+
+    async def start_legacy(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
+        """Middleware: a 2025 `tools/call` with `task` for a tool that has tasks; what it answers passes the SDK unmodelled."""
+        raw = ctx.params or {}
+        if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
+            return await call_next(ctx)
+        params = CallToolRequestParams.model_validate(raw)
+        try:
+            tool = await self._catalog.seek(params.name)
+        except NotFound:
+            return await call_next(ctx)
+        if tool.definition.task_by == "nobody":
+            raise RpcError(METHOD_NOT_FOUND, f"Tool {params.name!r} cannot run as a task.")
+        arguments = cast("JsonObject", raw.get("arguments") or {})
+        facts = self._clients.context(ctx, WireCaller(ctx))
+        if isinstance(tool.check(arguments, facts.principal), Reject):
+            return await call_next(ctx)
+        ttl = cast("JsonMapping", raw["task"]).get("ttl")
+        seconds = ttl / 1000 if isinstance(ttl, int | float) and not isinstance(ttl, bool) and ttl > 0 else None
+        try:
+            task = await self._handler.start(tool, arguments, facts, seconds)
+        except (TaskError, StorageError) as error:
+            raise to_rpc_error(error, "legacy") from None
+        self._on_legacy(ctx, task)
+        return {"task": legacy_task(task)}
+
+    # -- asking about them -------------------------------------------------------------------------------------
+
+    def _guarded(
+        self, serve: Callable[[RequestContext, TaskParams], Awaitable[JsonObject]]
+    ) -> Callable[[RequestContext, TaskParams], Awaitable[JsonObject]]:
+        async def handler(ctx: RequestContext, params: TaskParams) -> JsonObject:
+            era = "modern" if is_modern(ctx) else "legacy"
+            if era == "modern":
+                self._check_modern(ctx, params)
+            try:
+                answer = await serve(ctx, params)
+            except NotFound:
+                raise RpcError(INVALID_PARAMS, NO_TASK) from None
+            except GatewayError as error:
+                raise to_rpc_error(error, era) from None
+            return {"resultType": "complete", **answer} if era == "modern" else answer
+
+        return handler
+
+    def _check_modern(self, ctx: RequestContext, params: TaskParams) -> None:
+        if ctx.method == "tasks/result":
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        if not declares_tasks(self._context(ctx)):
+            required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "This request needs the tasks extension to be declared.", required)
+        request: object = ctx.request
+        if isinstance(request, Request):
+            header = cast("Request[Any]", request).headers.get(MCP_NAME_HEADER)
+            if header is None or decode_header_value(header) != params.task_id:
+                raise RpcError(HEADER_MISMATCH, f"Header {MCP_NAME_HEADER} must be the task's id.")
+
+    def _context(self, ctx: RequestContext) -> CallContext:
+        return self._clients.context(ctx, WireCaller(ctx))
+
+    async def _relay(self, ctx: RequestContext, params: TaskParams, method: TaskMethod) -> JsonObject:
+        facts = self._context(ctx)
+        handle, tool = await self._handler.open(params.task_id, facts)
+        wire: JsonObject = {"taskId": handle.task_id}
+        if method == "tasks/update":
+            wire["inputResponses"] = params.input_responses or {}
+        answer = await tool.task(method, wire, dataclasses.replace(facts, input_responses=None, request_state=None))
+        return {**answer, "taskId": params.task_id} if method == "tasks/get" else {}
+
+    def _is_relayed(self, params: TaskParams) -> bool:
+        return "." in params.task_id
+
+    async def _get(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        if self._is_relayed(params):
+            return await self._relay(ctx, params, "tasks/get")
+        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        return modern_state(task) if is_modern(ctx) else legacy_task(task)
+
+    async def _update(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        if not is_modern(ctx):
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        if self._is_relayed(params):
+            return await self._relay(ctx, params, "tasks/update")
+        await self._handler.runner.answer(
+            await self._handler.runner.find(params.task_id, principal_of(ctx).id), params.input_responses or {}
+        )
+        return {}
+
+    async def _cancel(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        if self._is_relayed(params):
+            return await self._relay(ctx, params, "tasks/cancel")
+        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        if is_modern(ctx):
+            await self._handler.runner.cancel(task)
+            return {}
+        if task.is_over:
+            raise RpcError(INVALID_PARAMS, f"The task is already {legacy_task(task)['status']}.")
+        return legacy_task(await self._handler.runner.cancel(task))
+
+    async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
+        """2025-11-25: wait for the end, putting the task's asks to the client meanwhile."""
+        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        facts = self._context(ctx)
+        while not task.is_over:
+            ask = next(iter(task.open_requests.items()), None)
+            if ask is None:
+                task = await self._handler.runner.wait_for_change(task)
+                continue
+            key, request = ask
+            inner: JsonObject = request.get("params") or {}
+            asked: JsonObject = {**request, "params": {**inner, "_meta": {RELATED_TASK: {"taskId": task.id}}}}
+            await ask_until_usable(facts, asked, partial(self._answer, task, key))
+            task = task if task.is_here else await self._handler.runner.find(task.id, task.principal)
+        if task.result is None:
+            error = task.error or {"code": INTERNAL_ERROR, "message": "The task was cancelled."}
+            raise RpcError(error["code"], error["message"])
+        return {**task.result, "_meta": {**(task.result.get("_meta") or {}), RELATED_TASK: {"taskId": task.id}}}
+
+    async def _answer(self, task: Task, key: str, answer: JsonObject) -> None:
+        await self._handler.runner.answer(task, {key: answer})
+
+    async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
+        if is_modern(ctx):
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
+        return {"tasks": [legacy_task(task) for task in await self._handler.runner.all_of(principal_of(ctx).id)]}

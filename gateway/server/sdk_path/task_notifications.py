@@ -1,0 +1,149 @@
+"""Tells clients how their tasks do: `notifications/tasks` on a listen stream (SEP-2663), `notifications/tasks/status` to 2025 sessions.
+
+Each stream and each session is told of its own tasks only, at most twice a second of each; what a client misses it finds by
+asking. Following a task is `server.tasks`'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any, cast
+
+import anyio
+import anyio.abc
+from mcp_types import SubscriptionFilter, SubscriptionsAcknowledgedNotification, SubscriptionsListenRequestParams
+from pydantic import BaseModel
+
+from gateway.errors import GatewayError, NotFound, only_cause
+from gateway.json_types import JsonObject
+from gateway.protocol import INVALID_PARAMS, MISSING_REQUIRED_CLIENT_CAPABILITY, SUBSCRIPTION_ID_META_KEY, TASKS_EXTENSION, RpcError
+from gateway.server.clients import Clients, LegacySession, RequestContext
+from gateway.server.sdk_path.task_methods import TaskMethods
+from gateway.server.sdk_path.wire_caller import WireCaller
+from gateway.server.task_calls import ENDED, SPACING_SECONDS, TaskHandler, declares_tasks
+from gateway.server.task_wire import legacy_task
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task import Task
+
+logger = logging.getLogger(__name__)
+
+MAX_LISTENED = 256
+"""Tasks that one listen stream may follow."""
+
+SEND_SECONDS = 5.0
+"""A client that does not take a notification within this time is told no more of that task."""
+
+
+class _Notification(BaseModel):
+    """A notification that the SDK has no model for."""
+
+    method: str
+    params: dict[str, Any]
+
+
+class _AckSession:
+    """The session of a listen request, with the accepted task ids put into the acknowledgement."""
+
+    def __init__(self, session: Any, task_ids: list[str]) -> None:
+        self._session = session
+        self._task_ids = task_ids
+        self.acknowledged = anyio.Event()
+
+    async def send_notification(self, notification: Any, related_request_id: Any = None) -> None:
+        """As the session's own."""
+        if isinstance(notification, SubscriptionsAcknowledgedNotification):
+            honored = notification.params.notifications.model_dump(by_alias=True, exclude_none=True)
+            named = SubscriptionFilter.model_validate({**honored, "taskIds": self._task_ids})
+            params = notification.params.model_copy(update={"notifications": named})
+            notification = notification.model_copy(update={"params": params})
+        await self._session.send_notification(notification, related_request_id=related_request_id)
+        self.acknowledged.set()
+
+
+class TaskNotifications:
+    """Tells of the tasks of one server. `group` outlives the requests."""
+
+    def __init__(
+        self, handler: TaskHandler, methods: TaskMethods, clients: Clients, group: anyio.abc.TaskGroup, runner: TaskRunner | None
+    ) -> None:
+        self._handler = handler
+        self._clients = clients
+        self._group = group
+        self._runner = runner
+        methods.tell_legacy(self._started)
+
+    # -- 2026: a listen stream ---------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def on_stream(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> AsyncGenerator[RequestContext]:
+        """The context to serve a listen request with; meanwhile its stream is told of the tasks that it names.
+
+        Raises:
+            RpcError: It names tasks without declaring the extension, or too many.
+        """
+        wanted = (params.notifications.model_extra or {}).get("taskIds")
+        if wanted is None:
+            yield ctx
+            return
+        facts = self._clients.context(ctx, WireCaller(ctx))
+        if not declares_tasks(facts):
+            required: JsonObject = {"requiredCapabilities": {"extensions": {TASKS_EXTENSION: {}}}}
+            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY, "`taskIds` need the tasks extension to be declared.", required)
+        if not isinstance(wanted, list) or not all(isinstance(task_id, str) for task_id in cast("list[object]", wanted)):
+            raise RpcError(INVALID_PARAMS, "`taskIds` must be a list of ids.")
+        named = list(dict.fromkeys(cast("list[str]", wanted)))
+        if len(named) > MAX_LISTENED:
+            raise RpcError(INVALID_PARAMS, f"One stream may follow at most {MAX_LISTENED} tasks.")
+        accepted = [task_id for task_id in named if await self._handler.knows(task_id, facts)]
+        session = _AckSession(ctx.session, accepted)
+
+        def teller(task_id: str) -> Callable[[], Coroutine[Any, Any, None]]:
+            async def tell(state: JsonObject) -> None:
+                meta = {SUBSCRIPTION_ID_META_KEY: ctx.request_id}
+                notification = _Notification(method="notifications/tasks", params={**state, "_meta": meta})
+                with anyio.fail_after(SEND_SECONDS):
+                    await ctx.session.send_notification(cast("Any", notification), related_request_id=ctx.request_id)
+
+            async def follow() -> None:
+                await session.acknowledged.wait()
+                try:
+                    await self._handler.follow(task_id, facts, tell)
+                except (GatewayError, TimeoutError) as error:
+                    logger.debug("a task is told of no more: %s", error)
+
+            return follow
+
+        try:
+            async with anyio.create_task_group() as group:
+                for task_id in accepted:
+                    group.start_soon(teller(task_id))
+                yield replace(ctx, session=cast("Any", session))
+                group.cancel_scope.cancel()
+        except ExceptionGroup as raised:
+            raise only_cause(raised) from None
+
+    # -- 2025: a session ---------------------------------------------------------------------------------------
+
+    def _started(self, ctx: RequestContext, task: Task) -> None:
+        if self._runner is not None:
+            self._group.start_soon(self._tell_session, self._clients.session_of(ctx), task, self._runner)
+
+    async def _tell_session(self, session: LegacySession, task: Task, runner: TaskRunner) -> None:
+        """Tell the session that started a task of its changes, as long as both are there."""
+        said = legacy_task(task)
+        try:
+            while said["status"] not in ENDED and session in self._clients.all():
+                task = await runner.find((await runner.wait_for_change(task)).id, task.principal)
+                state = legacy_task(task)
+                if (state["status"], state.get("statusMessage")) != (said["status"], said.get("statusMessage")):
+                    said = state
+                    with anyio.fail_after(SEND_SECONDS):
+                        await session.channel.notify("notifications/tasks/status", state)
+                    await anyio.sleep(SPACING_SECONDS)
+        except (NotFound, TimeoutError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            logger.debug("a session is told of its task no more: %s", error)
+        except GatewayError as error:
+            logger.warning("a session could not be told of its task: %s", error)

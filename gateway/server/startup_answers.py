@@ -1,0 +1,269 @@
+"""`StartupAnswers`: answers a 2025 client over stdio from the cache of an earlier run, while the gateway's modules are being imported.
+
+A thread answers `initialize`, `ping` and the listings, and stops at the first line that it cannot answer. The gateway then handles every
+line from the first one on, and `AnsweredFilter` drops its responses to requests that were answered already. If a listing differs from the
+earlier answer, the client is notified that the list changed.
+
+This module is imported before the gateway, so it imports little.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import select
+import stat
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import cast
+
+from gateway.errors import StorageError
+from gateway.json_types import JsonMapping, JsonValue
+from gateway.server.fast_path.handshake import plain_initialize
+from gateway.storage.startup_cache import CachedAnswers, StartupCache
+
+logger = logging.getLogger(__name__)
+
+READ_SIZE = 65_536
+"""Bytes per read of standard input: the capacity of a pipe."""
+
+SHORT_BYTES = 4_096
+"""A writable pipe accepts this many bytes without blocking (`PIPE_BUF`)."""
+
+MAX_LINE = 65_536
+"""Maximum bytes of a line that is answered early."""
+
+MAX_NESTED = 100
+"""Maximum objects and lists in such a line."""
+
+MAX_ID = 256
+"""Maximum characters of an id in such a line."""
+
+INITIALIZE = "initialize"
+
+CHANGED = {
+    "tools/list": "notifications/tools/list_changed",
+    "prompts/list": "notifications/prompts/list_changed",
+    "resources/list": "notifications/resources/list_changed",
+    "resources/templates/list": "notifications/resources/list_changed",
+}
+"""The notification for a change of each listing."""
+
+_MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
+
+Number = int | str
+"""The id of a request."""
+
+Write = Callable[[bytes], Awaitable[None]]
+
+Listed = Callable[[], Coroutine[None, None, None]]
+"""Runs after the first listing of a session."""
+
+
+@dataclass(slots=True)
+class EarlyExchange:
+    """The input and the answers before the gateway was ready."""
+
+    data: bytes = b""
+    """All bytes that were read."""
+    unsent: bytes = b""
+    """The part of an answer that was not written yet."""
+    told: dict[Number, tuple[str, str]] = field(default_factory=lambda: cast("dict[Number, tuple[str, str]]", {}))
+    """Method and result (JSON text) of each answered request, by id."""
+
+
+class StartupAnswers:
+    """Early answers of one run. `begin` starts the thread and `take` ends it."""
+
+    def __init__(self, configuration: Path, version: str) -> None:
+        """`configuration` is the absolute path of the file, `version` that of the gateway. Raises `StorageError` without a home folder."""
+        self.file = StartupCache(configuration, version)
+        self.since_ns = time.time_ns()
+        """Start of this run. Files that change later may have been read before."""
+        self._answering: Answering | None = None
+
+    def begin(self) -> None:
+        """Start answering, if the cache of an earlier run is valid and standard input is a pipe or socket."""
+        if not _is_stream(0):
+            return
+        with contextlib.suppress(OSError, StorageError):
+            known = self.file.read()
+            if known is not None:
+                self._answering = Answering(known)
+                self._answering.start()
+
+    def take(self) -> EarlyExchange:
+        """Stop answering. Return what was read and answered."""
+        answering, self._answering = self._answering, None
+        return answering.end() if answering is not None else EarlyExchange()
+
+
+class Answering:
+    """The thread that answers. It waits only for the client and for `end`."""
+
+    def __init__(self, known: CachedAnswers, wire_in: int = 0, wire_out: int = 1) -> None:
+        """The descriptors must be pipes or sockets."""
+        self._known = known
+        self._taken = EarlyExchange()
+        self._stop, self._stopper = os.pipe()
+        # Descriptor 1 is redirected while the user's modules are imported.
+        self._in, self._out = wire_in, _duplicate(wire_out)
+        self._thread = threading.Thread(target=self._run, name="first-answers", daemon=True)
+
+    def start(self) -> None:
+        """Answer until a line cannot be answered, the client disconnects, or `end` is called."""
+        self._thread.start()
+
+    def end(self) -> EarlyExchange:
+        """Stop the thread. Return what was read and answered."""
+        os.write(self._stopper, b"x")
+        self._thread.join()
+        for descriptor in (self._stop, self._stopper, self._out):
+            os.close(descriptor)
+        return self._taken
+
+    def _run(self) -> None:
+        with contextlib.suppress(OSError):  # the gateway finds the same error and handles it
+            self._read()
+
+    def _read(self) -> None:
+        start = 0
+        while self._waits_for(self._in, select.POLLIN):
+            data = os.read(self._in, READ_SIZE)
+            if not data:
+                return
+            self._taken.data += data
+            while (end := self._taken.data.find(b"\n", start)) >= 0:
+                if not self._answers(self._taken.data[start:end]):
+                    return
+                start = end + 1
+            if len(self._taken.data) - start > MAX_LINE:
+                return
+
+    def _waits_for(self, descriptor: int, event: int) -> bool:
+        """Wait until `descriptor` is ready. Return false if `end` was called."""
+        poll = select.poll()
+        poll.register(descriptor, event)
+        poll.register(self._stop, select.POLLIN)
+        return all(ready != self._stop for ready, _ in poll.poll())
+
+    def _answers(self, line: bytes) -> bool:
+        """Answer a line. Return false if it cannot be answered, or `end` was called."""
+        message = _message(line)
+        if message is None:
+            return False
+        method, params, told = message.get("method"), message.get("params", {}), self._taken.told
+        if "id" not in message:
+            return method == "notifications/initialized" and params == {} and bool(told)
+        number = _plain_id(message["id"])
+        if number is None or number in told or not isinstance(method, str) or (method == INITIALIZE) == bool(told):
+            return False
+        result = self._introduction(message) if method == INITIALIZE else self._result(method, params)
+        if result is None:
+            return False
+        told[number] = (method, result)
+        self._taken.unsent = b'{"jsonrpc":"2.0","id":%s,"result":%s}\n' % (json.dumps(number).encode(), result.encode())
+        return self._sends()
+
+    def _introduction(self, message: JsonMapping) -> str | None:
+        hello = plain_initialize(message)
+        return None if hello is None else json.dumps({**self._known.introduction, "protocolVersion": hello.version})
+
+    def _result(self, method: str, params: JsonValue) -> str | None:
+        if method == "ping":
+            return "{}" if params == {} else None
+        return self._known.lists.get(method) if _is_plain(params) else None
+
+    def _sends(self) -> bool:
+        """Write `unsent`. Return false if `end` was called meanwhile."""
+        taken = self._taken
+        while taken.unsent:
+            if not self._waits_for(self._out, select.POLLOUT):
+                return False
+            with contextlib.suppress(BlockingIOError):
+                taken.unsent = taken.unsent[os.write(self._out, taken.unsent[:SHORT_BYTES]) :]
+        return True
+
+
+class AnsweredFilter:
+    """Writes lines of the gateway to the client, except responses to requests that were answered early."""
+
+    def __init__(self, taken: EarlyExchange, write: Write) -> None:
+        self._told = dict(taken.told)
+        self._write = write
+
+    async def write(self, line: bytes) -> None:
+        """Write a line. In place of a response that the client has already, notify the client if the listing differs."""
+        if not self._told or not isinstance(message := json.loads(line), dict):
+            await self._write(line)
+            return
+        answer = cast("JsonMapping", message)
+        number = _plain_id(answer.get("id"))
+        if "method" in answer or number is None or number not in self._told:
+            await self._write(line)
+            return
+        method, text = self._told.pop(number)
+        said, now = json.loads(text), answer.get("result")
+        if method in CHANGED and said != now:
+            logger.info("listing changed since early answer method=%s", method)
+            await self._write(b'{"jsonrpc":"2.0","method":"%s"}\n' % CHANGED[method].encode())
+        elif method == INITIALIZE and _agreed(said) != _agreed(now):
+            logger.error("early answer to initialize is outdated; restart the gateway")
+
+
+def _agreed(result: JsonValue) -> list[JsonValue]:
+    found = cast("JsonMapping", result) if isinstance(result, dict) else None
+    return [found.get("protocolVersion"), found.get("capabilities")] if found is not None else []
+
+
+def _message(line: bytes) -> JsonMapping | None:
+    """Parse a line that every JSON parser reads alike; `None` unless it has only the members of a request or notification."""
+    is_odd = b"\\u" in line or b"NaN" in line or b"Infinity" in line
+    if is_odd or len(line) > MAX_LINE or line.count(b"{") + line.count(b"[") > MAX_NESTED:
+        return None
+    try:
+        found = json.loads(line.decode())
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict):
+        return None
+    message = cast("JsonMapping", found)
+    return message if message.keys() <= _MEMBERS and message.get("jsonrpc") == "2.0" else None
+
+
+def _plain_id(number: JsonValue) -> Number | None:
+    if isinstance(number, str):
+        return number if len(number) <= MAX_ID and number.isascii() and number.isprintable() else None
+    return number if isinstance(number, int) and not isinstance(number, bool) and abs(number) < 2**53 else None
+
+
+def _is_plain(params: JsonValue) -> bool:
+    """Whether a listing has no parameters, except a progress token, which some clients send with every request."""
+    if params == {}:
+        return True
+    fields = cast("JsonMapping", params) if isinstance(params, dict) else None
+    meta = fields.get("_meta") if fields is not None and len(fields) == 1 else None
+    if not isinstance(meta, dict) or not meta.keys() <= {"progressToken"}:
+        return False
+    token = cast("JsonMapping", meta).get("progressToken", "")
+    return isinstance(token, int | str) and not isinstance(token, bool)
+
+
+def _is_stream(descriptor: int) -> bool:
+    """Whether a descriptor is a pipe or a socket."""
+    try:
+        mode = os.fstat(descriptor).st_mode
+    except OSError:
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode)
+
+
+def _duplicate(descriptor: int) -> int:
+    import fcntl
+
+    return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 3)

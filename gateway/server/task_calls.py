@@ -1,0 +1,192 @@
+"""`TaskHandler`: decides which calls become tasks, and finds tasks for clients. Used by `calls` and by the SDK path's task methods.
+
+A task either belongs to a remote server and is relayed under a sealed handle, or runs here (`tasks.runner`): a slow tool that policy
+promotes, or a call that a server of the other era runs as a task. Clients cannot distinguish the two. Ids that are unknown, expired, or
+belong to another principal cause the same error.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+
+import anyio
+
+from gateway.auth.principal import Principal
+from gateway.catalog import Catalog
+from gateway.errors import NotFound, PolicyDenied
+from gateway.gate.tools import GuardedTool
+from gateway.json_types import JsonObject
+from gateway.policy.decision import Reject
+from gateway.policy.scopes import RULE
+from gateway.protocol import TASKS_EXTENSION
+from gateway.server.task_handles import Handle, TaskHandles
+from gateway.server.task_wire import modern_state, modern_task
+from gateway.tasks.inline_call import Work
+from gateway.tasks.rights import KEY_GONE
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task import Task, TaskKind
+from gateway.tasks.task_tools import still_running
+from gateway.tools.base import Complete, TaskStarted, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.drive import drive
+from gateway.upstream.tasks import poll_seconds
+
+OWN_SOURCES = ("agent", "workflow")
+"""Sources whose tools may require to run as tasks. For remote servers the gateway decides."""
+
+CurrentCaller = Callable[[Principal], Principal | None]
+"""Returns a caller with the current scopes of its API key, or `None` if the key is revoked or expired. Raises `StorageError`."""
+
+SPACING_SECONDS = 0.5
+"""Minimum time between two notifications about one task."""
+
+ENDED = frozenset({"completed", "failed", "cancelled"})
+"""Final states of a task."""
+
+
+def declares_tasks(ctx: CallContext) -> bool:
+    """Whether the client declared the 2026 tasks extension in this request."""
+    extensions = ctx.client.capabilities.get("extensions")
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and ctx.era == "modern"
+
+
+class TaskHandler:
+    """The tasks of one server."""
+
+    def __init__(self, catalog: Catalog, key: bytes) -> None:
+        """`key` (32 bytes) seals the handles of relayed tasks."""
+        self._catalog = catalog
+        self._given: TaskRunner | None = None
+        self._handles = TaskHandles(key)
+
+    def run_with(self, runner: TaskRunner) -> None:
+        """Run tasks with `runner`."""
+        self._given = runner
+
+    @property
+    def runner(self) -> TaskRunner:
+        """The runner of this gateway's tasks. Raises `NotFound` if there is none."""
+        if self._given is None:
+            raise NotFound("task", "")
+        return self._given
+
+    async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete | TaskStarted:
+        """Run the call of a task.
+
+        Raises:
+            NotFound: The tool does not exist (`kind` is `tool`).
+        """
+        return await drive(await self._catalog.seek(tool), arguments, ctx)
+
+    async def caller_now(self, current: CurrentCaller, tool: str, principal: Principal) -> Principal:
+        """Return the caller of a task with its current rights. Raises `PolicyDenied` if it may no longer call the tool."""
+        now = current(principal)
+        if now is None:
+            raise PolicyDenied(KEY_GONE, rule=RULE, subject=tool)
+        if now.scopes is not None and now.scopes != principal.scopes:
+            verdict = (await self._catalog.seek(tool)).admit(now)
+            if isinstance(verdict, Reject):
+                raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
+        return now
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
+        """Whether a call becomes a task of this gateway. A call that policy refuses does not."""
+        runs_here = self._given is not None and tool.definition.task_by == "gateway"
+        return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments, ctx.principal), Reject)
+
+    def may_take_long(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
+        """Whether a slow call may continue as a task, for a client without tasks."""
+        if self._given is None or self._given.settings.inline_seconds is None or tool.definition.task_by == "nobody":
+            return False
+        return not isinstance(tool.check(arguments, ctx.principal), Reject)
+
+    async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
+        """Run `work` and return its outcome, or a task handle if it takes longer than `tasks.inlineSeconds` (`TaskRunner.attend`).
+
+        If the source's `timeoutSeconds` is shorter, it still applies, and the call never becomes a task.
+        """
+        seconds = self.runner.settings.inline_seconds
+        inner = dataclasses.replace(ctx, in_task=seconds is not None and tool.rules.timeout_seconds > seconds)
+        outcome = await self.runner.run_inline(tool.exposed_name, arguments, inner, work, kind=_kind(tool))
+        return self.handle(outcome, tool) if isinstance(outcome, Task) else outcome
+
+    def handle(self, task: Task, tool: GuardedTool) -> Complete:
+        """Return the result that tells a client without tasks how to follow a task."""
+        return still_running(task, has_output_schema=tool.definition.output_schema is not None)
+
+    def must_run_here(self, tool: GuardedTool) -> bool:
+        """Whether an agent or workflow requires to run as a task."""
+        return self._given is not None and tool.definition.task == "required" and tool.source in OWN_SOURCES
+
+    async def start(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None = None) -> Task:
+        """Run a call as a task of this gateway.
+
+        Raises:
+            TaskError: The caller has too many.
+        """
+        return await self.runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
+
+    def started(self, task: Task) -> TaskStarted:
+        """Return the outcome for a task that runs here."""
+        return TaskStarted(modern_task(task))
+
+    def relayed(self, tool: GuardedTool, outcome: TaskStarted, ctx: CallContext) -> TaskStarted:
+        """Return the outcome for a remote server's task, with a sealed handle as its id."""
+        handle = Handle(tool.exposed_name, tool.source, str(outcome.task["taskId"]))
+        return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.principal.id)})
+
+    # -- following them ----------------------------------------------------------------------------------------
+
+    async def follow(self, task_id: str, facts: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
+        """Call `notify` with the task's 2026 state, now and after each change, until the task ends.
+
+        Calls are at least `SPACING_SECONDS` apart; changes in between are combined.
+
+        Raises:
+            NotFound: The id is unknown, expired, or belongs to another principal.
+        """
+        last: JsonObject = {}
+        while True:
+            if "." in task_id:
+                state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
+                changed = poll_seconds(state)
+            else:
+                task = await self.runner.find(task_id, facts.principal.id)
+                state, changed = modern_state(task), 0.0
+                if state == last and not task.is_over:
+                    await self.runner.wait_for_change(task)
+            spacing = 0.0
+            if state != last:
+                last, spacing = state, SPACING_SECONDS
+                await notify(dict(state))
+            if state.get("status") in ENDED:
+                return
+            await anyio.sleep(max(changed, spacing))
+
+    async def knows(self, task_id: str, facts: CallContext) -> bool:
+        """Whether the caller has a task with this id. A remote server is not asked."""
+        try:
+            await (self.open(task_id, facts) if "." in task_id else self.runner.find(task_id, facts.principal.id))
+        except NotFound:
+            return False
+        return True
+
+    async def _state_of_relayed(self, task_id: str, facts: CallContext) -> JsonObject:
+        handle, tool = await self.open(task_id, facts)
+        plain = dataclasses.replace(facts, input_responses=None, request_state=None)
+        return await tool.task("tasks/get", {"taskId": handle.task_id}, plain)
+
+    async def open(self, task_id: str, facts: CallContext) -> tuple[Handle, GuardedTool]:
+        """Return the content of a handle and the tool whose server has the task. Raises `NotFound`."""
+        handle = self._handles.open(task_id, facts.principal.id)
+        tool = await self._catalog.seek(handle.tool)
+        if tool.source != handle.source:
+            raise NotFound("task", "")
+        return handle, tool
+
+
+def _kind(tool: GuardedTool) -> TaskKind:
+    return TaskKind(tool.task_limits, tool.rules.resumes)

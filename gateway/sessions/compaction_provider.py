@@ -1,0 +1,117 @@
+"""Running of compaction strategies: on a run's history (`CompactionProvider`), and before each model call (`RunCompaction`).
+
+Within a run, compaction works on copies: messages hidden from the model stay unchanged in the history. Compaction has no effect if the
+model's provider stores the conversation.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from collections.abc import Sequence
+from typing import cast
+
+from gateway.json_types import JsonObject
+from gateway.sessions.compaction_strategies import CompactionStrategy
+from gateway.sessions.history import EXCLUDED_KEY
+from gateway.sessions.message_groups import TokenizerProtocol, annotate_message_groups, groups_of, included_messages
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import ContextProvider, SessionContext
+from gateway.types.messages import Message
+
+logger = logging.getLogger(__name__)
+
+COMPACTION_STATE_KEY = "_compaction_messages"
+
+
+async def apply_compaction(
+    messages: list[Message], *, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None
+) -> list[Message]:
+    """Apply a strategy to `messages` and return those that the model sees. With only a tokenizer, messages are just counted.
+
+    The newest group always stays, so that the model has something to answer.
+    """
+    if strategy is None and tokenizer is None:
+        return messages
+    annotate_message_groups(messages, tokenizer=tokenizer)
+    if strategy is None:
+        return messages
+    await strategy(messages)
+    shown = included_messages(messages)
+    if messages and not any(message.role != "system" for message in shown):
+        logger.warning("compaction strategy excluded every message; newest group kept messages=%d", len(messages))
+        last = max(groups_of(messages), key=lambda group: (group.kind != "system", group.start))
+        for message in last.messages:
+            message.additional_properties[EXCLUDED_KEY] = False
+        shown = included_messages(messages)
+    return shown
+
+
+class RunCompaction:
+    """Compaction within one run. An excluded message stays excluded, and each message is counted once."""
+
+    def __init__(self, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None) -> None:
+        self._strategy = strategy
+        self._tokenizer = tokenizer
+        self._taken: list[Message] = []
+        self._working: list[Message] = []
+
+    async def project(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages that the next model call sees; the run's conversation itself does not change."""
+        known = len(self._taken)
+        if len(messages) < known or any(a is not b for a, b in zip(self._taken, messages, strict=False)):
+            known, self._taken, self._working = 0, [], []  # the conversation was rewritten
+        for message in messages[known:]:
+            own = copy.copy(message)
+            own.additional_properties = dict(message.additional_properties)
+            self._taken.append(message)
+            self._working.append(own)
+        return await apply_compaction(self._working, strategy=self._strategy, tokenizer=self._tokenizer)
+
+
+class CompactionProvider(ContextProvider):
+    """Compacts the loaded history (`before_strategy`) and the history stored in the session's state (`after_strategy`).
+
+    Add it after the history provider. Stored messages are only marked; a history with `skip_excluded` does not load them again.
+    """
+
+    def __init__(
+        self,
+        *,
+        before_strategy: CompactionStrategy | None = None,
+        after_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
+        source_id: str = "compaction",
+        history_source_id: str = "in_memory",
+    ) -> None:
+        """`history_source_id` is the source of the messages that `after_strategy` compacts."""
+        super().__init__(source_id)
+        self.before_strategy = before_strategy
+        self.after_strategy = after_strategy
+        self.tokenizer = tokenizer
+        self.history_source_id = history_source_id
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Remove excluded messages from the context; a summary takes the place of the messages that it summarises."""
+        messages = context.get_messages()
+        if self.before_strategy is None or not messages:
+            return
+        source_of = {id(message): source for source, added in context.context_messages.items() for message in added}
+        annotate_message_groups(messages, tokenizer=self.tokenizer)
+        await self.before_strategy(messages)
+        kept: dict[str, list[Message]] = {source: [] for source in context.context_messages}
+        source = next(reversed(kept))
+        for message in reversed(messages):
+            source = source_of.get(id(message), source)
+            if not message.additional_properties.get(EXCLUDED_KEY):
+                kept[source].insert(0, message)
+        context.context_messages.update(kept)
+
+    async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Mark the messages stored in the session's state."""
+        stored = session.state.get(self.history_source_id)
+        messages = cast("list[Message] | None", cast("JsonObject", stored).get("messages")) if isinstance(stored, dict) else None
+        if self.after_strategy is None or not messages:
+            return
+        annotate_message_groups(messages, tokenizer=self.tokenizer)
+        await self.after_strategy(messages)

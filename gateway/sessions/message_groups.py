@@ -1,0 +1,224 @@
+"""Groups of messages that compaction excludes together, and the marks that it leaves on messages.
+
+A group is a system message, a user message, an assistant's text, or a tool call with its reasoning, results and approvals. Providers
+reject a conversation with a call without a result or a result without a call, so a group is never split. Marks are stored in
+`Message.additional_properties` under agent-framework's keys and are never sent to a model.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, cast, runtime_checkable
+
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.sessions.history import EXCLUDED_KEY, included
+from gateway.types.content import Content
+from gateway.types.messages import Message
+
+GroupKind = Literal["system", "user", "assistant_text", "tool_call"]
+
+GROUP_ANNOTATION_KEY = "_group"
+"""Key in `additional_properties` of the object that contains the keys below."""
+GROUP_ID_KEY = "id"
+GROUP_KIND_KEY = "kind"
+GROUP_INDEX_KEY = "index"
+GROUP_HAS_REASONING_KEY = "has_reasoning"
+GROUP_TOKEN_COUNT_KEY = "token_count"
+EXCLUDE_REASON_KEY = "_exclude_reason"
+SUMMARY_OF_MESSAGE_IDS_KEY = "_summary_of_message_ids"
+SUMMARY_OF_GROUP_IDS_KEY = "_summary_of_group_ids"
+SUMMARIZED_BY_SUMMARY_ID_KEY = "_summarized_by_summary_id"
+
+
+@runtime_checkable
+class TokenizerProtocol(Protocol):
+    """Counts tokens; for example an adapter of a model's own tokenizer."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return the number of tokens in `text`."""
+        ...
+
+
+class CharacterEstimatorTokenizer:
+    """Counts four characters as one token: accurate enough to decide when to compact, without a model's vocabulary."""
+
+    def count_tokens(self, text: str) -> int:
+        """Return a quarter of the number of characters, at least 1."""
+        return max(1, len(text) // 4)
+
+
+@dataclass(slots=True)
+class MessageGroup:
+    """A group of messages, not necessarily adjacent: a result may follow after a person answered."""
+
+    id: str
+    kind: GroupKind
+    start: int
+    """Index of the first message in the list."""
+    messages: list[Message] = field(default_factory=lambda: list[Message]())
+
+    @property
+    def included(self) -> list[Message]:
+        """Messages that are not excluded."""
+        return included(self.messages)
+
+    def exclude(self, reason: str) -> bool:
+        """Exclude the group; return whether anything changed."""
+        left = self.included
+        for message in left:
+            message.additional_properties[EXCLUDED_KEY] = True
+            message.additional_properties[EXCLUDE_REASON_KEY] = reason
+        return bool(left)
+
+    def note(self, **marks: object) -> None:
+        """Add marks to each message's annotation."""
+        for message in self.messages:
+            _annotate(message, marks)
+
+
+def annotate_message_groups(
+    messages: list[Message], *, from_index: int | None = None, force_reannotate: bool = False, tokenizer: TokenizerProtocol | None = None
+) -> list[str]:
+    """Mark every message with its group and, with a `tokenizer`, its token count; return the group ids in order.
+
+    Messages without an id receive one. A message is counted once, or again with `force_reannotate`. `from_index` is accepted for
+    agent-framework's sake and ignored: all messages are marked.
+    """
+    groups = _group(messages)
+    for index, group in enumerate(groups):
+        has_reasoning = any(content.type == "text_reasoning" for message in group.messages for content in message.contents)
+        for message in group.messages:
+            known = annotation_of(message).get(GROUP_TOKEN_COUNT_KEY)
+            count = None if force_reannotate else known
+            if count is None and tokenizer is not None:
+                count = tokenizer.count_tokens(_as_text(message))
+            marks = {
+                GROUP_ID_KEY: group.id, GROUP_KIND_KEY: group.kind, GROUP_INDEX_KEY: index, GROUP_HAS_REASONING_KEY: has_reasoning,
+                GROUP_TOKEN_COUNT_KEY: count if tokenizer is not None else known,
+            }  # fmt: skip
+            _annotate(message, marks)
+            message.additional_properties.setdefault(EXCLUDED_KEY, False)
+    return [group.id for group in groups]
+
+
+def groups_of(messages: list[Message], tokenizer: TokenizerProtocol | None = None) -> list[MessageGroup]:
+    """Mark a conversation's messages and return its groups."""
+    annotate_message_groups(messages, tokenizer=tokenizer)
+    return _group(messages)
+
+
+def newest_group(groups: Sequence[MessageGroup]) -> MessageGroup | None:
+    """Return the last group that a model could answer; it is never excluded."""
+    return max((group for group in groups if group.kind != "system" and group.included), key=lambda group: group.start, default=None)
+
+
+def included_messages(messages: list[Message]) -> list[Message]:
+    """Return the messages that the model sees."""
+    return included(messages)
+
+
+def included_token_count(messages: list[Message]) -> int:
+    """Return the number of tokens of messages that the model sees; uncounted messages are ignored."""
+    counts = (annotation_of(message).get(GROUP_TOKEN_COUNT_KEY) for message in included(messages))
+    return sum(count for count in counts if isinstance(count, int))
+
+
+def annotation_of(message: Message) -> JsonMapping:
+    """Return a message's group marks, or an empty mapping."""
+    found = message.additional_properties.get(GROUP_ANNOTATION_KEY)
+    return cast("JsonMapping", found) if isinstance(found, Mapping) else {}
+
+
+def _annotate(message: Message, marks: Mapping[str, object]) -> None:
+    # Always a new object, because copies of a message share the old one.
+    message.additional_properties[GROUP_ANNOTATION_KEY] = {**annotation_of(message), **marks}
+
+
+def _group(messages: list[Message]) -> list[MessageGroup]:
+    _give_ids(messages)
+    groups: list[MessageGroup] = []
+    by_call: dict[str, MessageGroup] = {}
+    index = 0
+    while index < len(messages):
+        end = _end_of_span(messages, index)
+        span = messages[index:end]
+        group = MessageGroup(f"group_{span[0].message_id}", _kind_of(span), index)
+        for message in span:
+            belongs_to = next((by_call[id] for id in _answered(message) if id and id in by_call), group)
+            by_call |= dict.fromkeys(_called(message), group)
+            belongs_to.messages.append(message)
+        if group.messages:
+            groups.append(group)
+        index = end
+    return groups
+
+
+def _give_ids(messages: list[Message]) -> None:
+    taken = {message.message_id for message in messages}
+    number = 0
+    for message in messages:
+        if message.message_id:
+            continue
+        while (candidate := f"msg_{number}") in taken:
+            number += 1
+        taken.add(candidate)
+        message.message_id = candidate
+
+
+def _end_of_span(messages: Sequence[Message], start: int) -> int:
+    """Return the end of the adjacent messages of the group that begins at `start`."""
+    if messages[start].role in ("system", "user"):
+        return start + 1
+    head = start
+    while head < len(messages) and _is_reasoning(messages[head]):
+        head += 1
+    if head == len(messages) or not (_called(messages[head]) or messages[head].role == "tool"):
+        return start + 1
+    if messages[head].role == "tool" and head > start:
+        return start + 1
+    end = head + 1
+    while messages[head].role != "tool" and end < len(messages) and _is_reasoning(messages[end]):
+        end += 1
+    while end < len(messages) and messages[end].role == "tool":
+        end += 1
+    return end
+
+
+def _kind_of(span: Sequence[Message]) -> GroupKind:
+    if span[0].role == "system":
+        return "system"
+    if span[0].role == "user":
+        return "user"
+    return "tool_call" if any(_called(message) or message.role == "tool" for message in span) else "assistant_text"
+
+
+def _is_reasoning(message: Message) -> bool:
+    return message.role == "assistant" and bool(message.contents) and all(content.type == "text_reasoning" for content in message.contents)
+
+
+def _called(message: Message) -> list[str]:
+    """Ids of the calls in an assistant's message, including calls that wait for approval."""
+    if message.role != "assistant":
+        return []
+    return [_call_id(content) for content in message.contents if content.type in ("function_call", "function_approval_request")]
+
+
+def _answered(message: Message) -> list[str]:
+    """Ids of the calls that a message answers, approves or rejects."""
+    return [_call_id(content) for content in message.contents if content.type in ("function_result", "function_approval_response")]
+
+
+def _call_id(content: Content) -> str:
+    inner = getattr(content, "function_call", None) or content
+    return str(getattr(inner, "call_id", None) or "")
+
+
+def _as_text(message: Message) -> str:
+    """Return the counted form of a message: role and contents as JSON."""
+    contents: list[JsonObject] = [content.to_dict() for content in message.contents]
+    for content in contents:
+        content.pop("items", None)  # repeats `result`
+    payload = {"role": message.role, "message_id": message.message_id, "contents": contents}
+    return json.dumps(payload, sort_keys=True, default=str)

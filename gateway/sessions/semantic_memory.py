@@ -1,0 +1,135 @@
+"""`SemanticMemoryProvider`: finds earlier input and stored texts by meaning and adds them to a run.
+
+Texts and embeddings are stored per owner in the gateway's or a program's database. If a search fails, the run continues without
+memories.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from gateway.errors import GatewayError
+from gateway.json_types import JsonObject
+from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext
+from gateway.sessions.sql_history import LazyDatabase
+from gateway.types.messages import Message
+
+if TYPE_CHECKING:
+    from gateway.storage.engine import Database
+    from gateway.storage.memories import Memories, Memory
+
+logger = logging.getLogger(__name__)
+
+MAX_TEXT_CHARS = 8_000
+"""Maximum length of a stored text; longer texts are cut, because embedding models accept about this length."""
+
+CONTEXT_PROMPT = "Memories that may be relevant, most similar first. They may be out of date:"
+
+
+class Embeds(Protocol):
+    """The part of an embedding client that this module uses."""
+
+    async def get_embeddings(self, values: Sequence[str]) -> Sequence[Any]:
+        """Return one object with a `vector` for each value, in order."""
+        ...
+
+
+class OpensDatabase(Protocol):
+    """Opens a database that its owner closes."""
+
+    async def open(self) -> Database:
+        """Return the open database. Raises `StorageError`."""
+        ...
+
+
+class SemanticMemoryProvider(ContextProvider):
+    """Adds the memories most similar to a run's input; stores the input (and with `store_outputs` the answer) as new memories."""
+
+    DEFAULT_SOURCE_ID: ClassVar[str] = "semantic_memory"
+
+    def __init__(
+        self,
+        embedding_client: Embeds,
+        url: str | Path | OpensDatabase | None = None,
+        *,
+        owner: str | None = None,
+        collection: str = "memory",
+        top_k: int = 5,
+        min_similarity: float = 0.3,
+        store_outputs: bool = False,
+        source_id: str = DEFAULT_SOURCE_ID,
+    ) -> None:
+        """`url` is as for `SqlHistoryProvider`, or an object that opens a database. Without `owner`, memories belong to the caller of
+        the agent; with it, all callers share them. A different embedding model needs a different `collection`.
+        """
+        super().__init__(source_id)
+        if top_k < 1 or not -1.0 <= min_similarity <= 1.0:
+            raise ValueError("top_k must be at least 1, and min_similarity between -1 and 1.")
+        self.embedding_client = embedding_client
+        self.owner = owner
+        self.collection = collection
+        self.top_k = top_k
+        self.min_similarity = min_similarity
+        self.store_outputs = store_outputs
+        self._database: OpensDatabase = LazyDatabase(url) if url is None or isinstance(url, str | Path) else url
+
+    async def remember(self, texts: Sequence[str], *, owner: str | None = None, fields: Mapping[str, object] | None = None) -> None:
+        """Store texts with their embeddings. Raises `ModelError`, `StorageError`."""
+        cut = [text.strip()[:MAX_TEXT_CHARS] for text in texts if text.strip()]
+        if cut:
+            embedded = await self.embedding_client.get_embeddings(cut)
+            vectors = [list[float](one.vector) for one in embedded]
+            if len(vectors) != len(cut):
+                raise ValueError(f"the embedding client returned {len(vectors)} vectors for {len(cut)} texts")
+            items = [(text, vector, dict(fields or {})) for text, vector in zip(cut, vectors, strict=True)]
+            await (await self._memories()).add(owner or self.owner or "local", self.collection, items)
+
+    async def recall(self, text: str, *, owner: str | None = None) -> list[Memory]:
+        """Return the memories most similar to a text. Raises `ModelError`, `StorageError`."""
+        [embedded] = await self.embedding_client.get_embeddings([text[:MAX_TEXT_CHARS]])
+        found = await self._memories()
+        return await found.search(
+            owner or self.owner or "local", self.collection, list[float](embedded.vector), top=self.top_k, at_least=self.min_similarity
+        )
+
+    async def forget(self, *, owner: str | None = None) -> int:
+        """Delete all memories of an owner in this collection; return their number. Raises `StorageError`."""
+        return await (await self._memories()).delete(owner or self.owner or "local", self.collection)
+
+    async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Add the memories found for the input as one message before it."""
+        asked = "\n".join(message.text for message in context.input_messages if message.text)
+        if not asked.strip():
+            return
+        try:
+            found = await self.recall(asked, owner=self._owner_of(context))
+        except GatewayError as error:
+            logger.warning("memories not searched; run continues without them reason=%r", str(error))
+            return
+        if found:
+            lines = "\n".join(f"- {memory.text}" for memory in found)
+            context.extend_messages(self, [Message("user", [f"{CONTEXT_PROMPT}\n{lines}"])])
+
+    async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
+        """Store the run's texts."""
+        said = [message.text for message in context.input_messages if message.role == "user"]
+        if self.store_outputs and context.response is not None:
+            said.append(context.response.text)
+        try:
+            await self.remember(said, owner=self._owner_of(context), fields={"session": session.session_id})
+        except GatewayError as error:
+            logger.warning("memories not stored reason=%r", str(error))
+
+    def _owner_of(self, context: SessionContext) -> str:
+        return self.owner or str(context.metadata.get(PRINCIPAL_KEY) or "local")
+
+    async def _memories(self) -> Memories:
+        database = await self._database.open()
+
+        from gateway.storage.memories import Memories
+
+        return Memories(database)

@@ -1,0 +1,71 @@
+"""`SkillBackend`: provides skills that are not in folders: skills in code, or on servers behind this gateway.
+
+The library puts these skills into its index beside those of folders and fetches their bytes from the backend. `code.CodeSkills` and
+the catalog's `RemoteSkills` implement the protocol.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from gateway.json_types import JsonValue
+from gateway.skills.model import Skill, SkillFile
+from gateway.tools.context import CallContext
+
+
+class SkillBackend(Protocol):
+    """Provides the skills whose `key` begins with `id`."""
+
+    @property
+    def id(self) -> str:
+        """Differs from every folder's path."""
+        ...
+
+    @property
+    def skills(self) -> Sequence[Skill]:
+        """The skills found by the last look."""
+        ...
+
+    def subscribe(self, on_change: Callable[[], None]) -> None:
+        """Register the callback that is called synchronously after each change of `skills`."""
+        ...
+
+    async def refresh(self) -> None:
+        """Look for changes; called as often as folders are looked at. After a failure the last skills stay."""
+        ...
+
+    async def ready(self) -> None:
+        """Wait, with a deadline, until the first look is complete."""
+        ...
+
+    async def renew(self, skill: Skill, ctx: CallContext) -> Skill:
+        """Return what the backend lists for the skill now; its body may be missing.
+
+        Raises:
+            NotFound: The backend has the skill no more.
+            GatewayError: The backend cannot be reached.
+        """
+        ...
+
+    async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
+        """Return a file as listed, and its bytes, which the caller compares with the listed digest.
+
+        Raises:
+            NotFound: The skill has no such file.
+            GatewayError: The backend cannot be reached, or its code fails.
+        """
+        ...
+
+    def locate(self, skill: Skill, path: str) -> tuple[str, str]:
+        """Return the id of the source that publishes a file and the file's URI there; scopes are judged by both. Raises `NotFound`."""
+        ...
+
+    async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:
+        """Call one of the skill's `functions` and return its result as text.
+
+        Raises:
+            SkillError: The arguments do not fit.
+            ToolFailed: The function fails.
+        """
+        ...

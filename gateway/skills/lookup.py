@@ -1,0 +1,108 @@
+"""Finds the skill that a call, a command or an agent file names, and judges whether the call may read it.
+
+The tools, the script tool, `moongate skills grant` and `SkillSource` use it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+
+from gateway.errors import PolicyDenied, SkillError, ToolFailed
+from gateway.json_types import JsonObject
+from gateway.policy.decision import PASS, Reject, Verdict
+from gateway.skills.index import SCHEME, SkillIndex
+from gateway.skills.library import SkillLibrary
+from gateway.skills.model import MANIFEST, Key, Skill
+from gateway.skills.render import one_line
+from gateway.tools.context import SKILL_ARGUMENT, CallContext
+
+
+class SkillRights:
+    """The skills that one call may read: those named by the agent's or workflow's file that made the call, and those of its scopes."""
+
+    def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
+        self._library = library
+        self._scopes = ctx.principal.scopes
+        self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.skills_in_files)
+
+    def judge(self, skill: Skill, path: str) -> Verdict:
+        """Decide whether the call may read a file of a skill."""
+        return PASS if skill.key in self._named else self._library.judge(skill, path, self._scopes)
+
+    def readable(self, skills: Sequence[Skill]) -> Sequence[Skill]:
+        """Return the skills whose `SKILL.md` the call may read."""
+        return skills if self._scopes is None else [skill for skill in skills if self.judge(skill, MANIFEST) is PASS]
+
+
+def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject, ctx: CallContext) -> Skill:
+    """Return the skill that the argument `skill_name` of a call means.
+
+    Raises:
+        ToolFailed: The name means no skill or several; the text names the candidates.
+        PolicyDenied: The caller may not read the skill.
+    """
+    name = str(arguments.get(SKILL_ARGUMENT) or "")
+    rights = SkillRights(library, index, ctx.as_caller())
+    if (found := index.named(name)) and not rights.readable(found):
+        check_file(library, found[0], MANIFEST, ctx)
+    return find_skill(index, name, rights.readable)
+
+
+def check_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext) -> None:
+    """Check that the caller that named the skill may read a file of it.
+
+    Raises:
+        PolicyDenied: The caller may not read the file.
+    """
+    if isinstance(verdict := SkillRights(library, library.index, ctx.as_caller()).judge(skill, path), Reject):
+        raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=skill.id)
+
+
+def skills_named(index: SkillIndex, names: Iterable[str]) -> frozenset[Key]:
+    """Return the keys of the skills that names in a file mean, without names that several skills share."""
+    found = [index.named(name) for name in names]
+    return frozenset(skills[0].key for skills in found if len(skills) == 1)
+
+
+def find_skill(
+    index: SkillIndex, name: str, among: Callable[[Sequence[Skill]], Sequence[Skill]] = lambda skills: skills
+) -> Skill:
+    """Return the one skill that `name` means, of those that `among` keeps.
+
+    Raises:
+        ToolFailed: The name means no skill or several; the text names the candidates.
+    """
+    found = among(index.named(name))
+    if len(found) == 1:
+        return found[0]
+    if found:
+        candidates = ", ".join(f"{SCHEME}{skill.id} (from {skill.origin})" for skill in found)
+        raise ToolFailed(f"{len(found)} skills are called {name!r}; pass one of these as skill_name: {candidates}.")
+    if not name.strip():
+        raise ToolFailed("skill_name is empty; pass the name of a skill. search_skills finds it.")
+    near = similar(name, [index.handle(s) for s in among(index.for_models)])
+    hint = f"Did you mean {near}?" if near else "Find its name with search_skills."
+    raise ToolFailed(f"Unknown skill {one_line(name, 100)!r}. {hint}")
+
+
+def skills_of_file(index: SkillIndex, names: Sequence[str]) -> list[Skill]:
+    """Return the skills that an agent file names.
+
+    Raises:
+        SkillError: A name means no skill or several (code `unknown-skill`).
+    """
+    try:
+        return [find_skill(index, name) for name in names]
+    except ToolFailed as error:
+        raise SkillError(str(error), code="unknown-skill") from None
+
+
+def similar(name: str, known: Iterable[str]) -> str:
+    """Return up to three known names that resemble `name`, quoted for an error text; empty if no name is similar."""
+    folded = {k.casefold(): k for k in known}
+    wanted = name.strip().casefold()[:200]
+    matches = difflib.get_close_matches(wanted, folded, n=3, cutoff=0.6)
+    if wanted:
+        matches += [k for k in folded if k not in matches and (wanted in k or k.rsplit("/", 1)[-1] == wanted.rsplit("/", 1)[-1])]
+    return " or ".join(repr(folded[m]) for m in matches[:3])

@@ -1,0 +1,183 @@
+"""The model of a skill: its parsed `SKILL.md`, its files, its functions, its diagnostics, and the names it is served under.
+
+Every module of the package uses these types. They are frozen and shared between threads and calls. `parser` fills the
+document, `reader`, `remote` and `code` fill the files, `index` assigns the ids and URIs.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import cast
+
+from gateway.diagnostics import Diagnostic, Verdict
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.skill_policy import MAX_SKILL_BYTES as MAX_SKILL_BYTES
+from gateway.policy.skill_policy import MAX_SKILL_FILES as MAX_SKILL_FILES
+
+MANIFEST = "SKILL.md"
+"""File that makes a folder a skill. Clients always see this spelling."""
+
+Key = tuple[str, str]
+"""Identity of a skill: its root folder and the path below it, or the id of its backend and the id of the skill there."""
+
+Stamp = tuple[int, int, int, int]
+"""Size, mtime in ns, inode and ctime in ns of a file: equal stamps mean equal content, so the file need not be read."""
+
+
+def is_manifest(path: str) -> bool:
+    """Return whether a path names a `SKILL.md`, in any case and in any folder."""
+    return path.rpartition("/")[2].upper() == MANIFEST.upper()
+
+
+def digest_of(data: bytes) -> str:
+    """Return `sha256:` and 64 hexadecimal digits."""
+    return f"sha256:{hashlib.sha256(data).hexdigest()}"
+
+
+def is_utf8(data: bytes) -> bool:
+    """Return whether the bytes are strict UTF-8."""
+    try:
+        data.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class SkillReport:
+    """The verdict on one skill folder, or on a root folder that cannot be used; `name` is then empty."""
+
+    path: str
+    name: str
+    verdict: Verdict
+    listed: bool
+    """Whether `skills/list` has the skill. An accepted skill that only the tools serve is not listed."""
+    diagnostics: tuple[Diagnostic, ...]
+
+    def to_json(self) -> JsonObject:
+        """Return the object that `moongate skills check --json` prints."""
+        return {
+            "path": self.path,
+            "name": self.name,
+            "verdict": self.verdict,
+            "listed": self.listed,
+            "diagnostics": [d.to_json() for d in self.diagnostics],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SkillDocument:
+    """A parsed `SKILL.md`. The defaults are those of a file that could not be parsed."""
+
+    frontmatter: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    """Every field as written, read as YAML 1.2 core; JSON values."""
+    name: str = ""
+    """Empty if the frontmatter has no usable name."""
+    description: str = ""
+    text: str = ""
+    """The whole file, decoded; empty if only its frontmatter is known."""
+    body_start: int = 0
+    """Offset of the body in `text`, in characters."""
+    conformant: bool = False
+    """Whether `skills/list` may have it: the YAML needed no repair and the name is legal."""
+    diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def body(self) -> str:
+        """The Markdown after the frontmatter, exactly as written."""
+        return self.text[self.body_start :]
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFile:
+    """One served file of a skill."""
+
+    path: str
+    """Relative to the skill, `/`-separated; clients name the file by it."""
+    segments: tuple[str, ...]
+    """Location of the bytes: path segments below the root folder, none of them a link; or the URI on a server."""
+    stamp: Stamp
+    digest: str
+    """`sha256:` and 64 hexadecimal digits over the raw bytes. Empty for a file whose bytes are made at each read; its size is then
+    unknown."""
+    mime_type: str
+    is_text: bool = True
+    """Whether the bytes are strict UTF-8."""
+    is_script: bool = False
+    is_settled: bool = True
+    """False if the file was hashed so soon after a change that an equal stamp does not prove equal content."""
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return self.stamp[0]
+
+    @property
+    def is_dynamic(self) -> bool:
+        """Whether the bytes are made at each read, so size and digest are not known before."""
+        return not self.digest
+
+    def with_content(self, data: bytes) -> SkillFile:
+        """Return this file with the size, digest and kind of `data`."""
+        return replace(self, stamp=(len(data), *self.stamp[1:]), digest=digest_of(data), is_text=is_utf8(data))
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFunction:
+    """A script that is a function of this process instead of a file."""
+
+    name: str
+    description: str
+    parameters: JsonMapping | None
+    """JSON Schema of the arguments; `None` if the function takes no arguments."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skill:
+    """A skill with the id and URIs that it is served under."""
+
+    id: str
+    """Unique in the index: the name, or `<prefix>/<name>` if another skill has that name."""
+    key: Key
+    origin: str
+    """Source of the skill as shown to clients: the name of the root folder and the path below it, or the server or reference."""
+    root_uri: str
+    """`skill://…` without a trailing slash; empty for a skill that only the tools serve."""
+    document: SkillDocument
+    files: Mapping[str, SkillFile]
+    diagnostics: tuple[Diagnostic, ...] = ()
+    entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    """`{uri, frontmatter, resources}` of SEP-2640, ready to send; empty for a skill that is not listed."""
+    functions: tuple[SkillFunction, ...] = ()
+    """Scripts that run in this process."""
+    in_code: bool = False
+    """Whether the skill is defined in code without a file; `load_skill` then shows its fields and instructions instead of a file."""
+    is_remote: bool = False
+    """Whether an upstream server publishes the skill. That server then answers requests for its URIs."""
+
+    @property
+    def name(self) -> str:
+        """The name in the frontmatter; if that is unusable, a legal name made of the folder's name."""
+        return self.id.rpartition("/")[2]
+
+    @property
+    def is_listed(self) -> bool:
+        """Whether the skill has URIs, so that `skills/list` and `resources/list` have it."""
+        return bool(self.root_uri)
+
+    @property
+    def is_for_models(self) -> bool:
+        """False for `disable-model-invocation: true`, which keeps a skill out of tools, search and catalogue."""
+        return self.document.frontmatter.get("disable-model-invocation") is not True
+
+    @property
+    def manifest(self) -> SkillFile:
+        """The file `SKILL.md`."""
+        return self.files[MANIFEST]
+
+    @property
+    def uri(self) -> str | None:
+        """URI of `SKILL.md`; `None` for a skill that only the tools serve."""
+        return f"{self.root_uri}/{MANIFEST}" if self.root_uri else None

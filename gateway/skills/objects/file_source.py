@@ -1,0 +1,219 @@
+"""`FileSkillsSource`: skill folders as objects, by agent-framework's strict rules.
+
+It finds and lists folders with `skills.folders`, as the gateway's index does, but leaves out every skill that breaks a rule and logs an
+error. No link is followed. Files are read from the folder again when they are used.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import cast
+
+import anyio.to_thread
+
+from gateway.config.documents import DocumentError, load_yaml, split_frontmatter
+from gateway.json_types import JsonObject, JsonValue
+from gateway.skills.folders import Changed, Problems, find_skills, list_files, read_file
+from gateway.skills.model import MANIFEST, is_manifest
+from gateway.skills.objects.members import FileSkillResource, FileSkillScript, SkillScriptRunner
+from gateway.skills.objects.skill import FileSkill, Skill, SkillFrontmatter
+from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
+from gateway.skills.parser import KNOWN_KEYS
+
+logger = logging.getLogger(__name__)
+
+RESOURCE_EXTENSIONS = (".md", ".json", ".yaml", ".yml", ".csv", ".xml", ".txt")
+SCRIPT_EXTENSIONS = (".py",)
+"""Extensions of the files that are offered to read and to run by default."""
+
+SEARCH_DEPTH = 2
+"""Levels of a skill's folder whose files are offered by default: the folder itself and its sub-folders."""
+
+SKILL_DEPTH = 2
+"""Levels below a root that are searched for skills."""
+
+MAX_FILES = 2_000
+"""Files of one skill that are offered; the rest is left out."""
+
+FileFilter = Callable[[str, str], bool]
+"""Decides by the name of the skill and the path in the skill whether a file is offered."""
+
+
+class FileSkillsSource(SkillsSource):
+    """The skills below some folders. Reads the disk at each call; `CachingSkillsSource` keeps the list."""
+
+    def __init__(
+        self,
+        skill_paths: str | Path | Sequence[str | Path],
+        *,
+        script_runner: SkillScriptRunner | None = None,
+        resource_extensions: Sequence[str] | None = None,
+        script_extensions: Sequence[str] | None = None,
+        search_depth: int = SEARCH_DEPTH,
+        script_filter: FileFilter | None = None,
+        resource_filter: FileFilter | None = None,
+        resource_directories: Sequence[str] | None = None,
+        script_directories: Sequence[str] | None = None,
+    ) -> None:
+        """Each path is the folder of a skill, or has skills one or two levels below it.
+
+        `None` means the default extensions, an empty sequence no files. `…_directories` offer only files directly in these sub-folders;
+        `.` is the skill's own folder (as before agent-framework 1.10).
+
+        Raises:
+            ValueError: `search_depth` is below 1, or the name of a directory is blank.
+        """
+        if search_depth < 1:
+            raise ValueError(f"search_depth must be at least 1, not {search_depth}.")
+        given = [skill_paths] if isinstance(skill_paths, str | Path) else skill_paths
+        self._roots = [str(path) for path in given]
+        self._runner = script_runner
+        self._resources = _Offer(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
+        self._scripts = _Offer(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
+        self._resources.folders, self._scripts.folders = _folders(resource_directories), _folders(script_directories)
+        named = [folder for offer in (self._resources, self._scripts) for folder in offer.folders or ()]
+        self._depth = max([search_depth, *(folder.count("/") + 2 for folder in named if folder)])
+
+    async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
+        """Return the skills on disk now, ordered by root and path. A broken skill is left out and logged."""
+        return await anyio.to_thread.run_sync(self._read)
+
+    def _read(self) -> list[Skill]:
+        found: dict[str, Skill] = {}
+        for folder in (folder for root in self._roots for folder in _skill_folders(root)):
+            skill = self._read_skill(folder)
+            if skill is not None and found.setdefault(skill.frontmatter.name, skill) is not skill:
+                logger.warning("second skill of the same name left out skill=%s folder=%s", skill.frontmatter.name, folder)
+        return list(found.values())
+
+    def _read_skill(self, folder: str) -> FileSkill | None:
+        place = os.path.join(folder, MANIFEST)
+        try:
+            content = read_file(folder, (MANIFEST,))[0].decode("utf-8")
+        except (Changed, ValueError) as error:
+            reason = error if isinstance(error, ValueError) else "it is not a regular file, or cannot be read"
+            logger.error("skill left out file=%s reason=%r", place, str(reason))
+            return None
+        frontmatter = read_frontmatter(content, place)
+        if frontmatter is None:
+            return None
+        name = frontmatter.name
+        if name != os.path.basename(folder):
+            logger.error("skill left out file=%s reason='the folder has another name' name=%s", place, name)
+            return None
+        resources: list[FileSkillResource] = []
+        scripts: list[FileSkillScript] = []
+        for path in self._offered_paths(folder):
+            full = os.path.join(folder, *path.split("/"))
+            if not is_manifest(path) and self._resources.has(name, path):
+                resources.append(FileSkillResource(name=path, full_path=full, root=folder))
+            if self._scripts.has(name, path):
+                scripts.append(FileSkillScript(name=path, full_path=full, runner=self._runner, root=folder))
+        return FileSkill(frontmatter=frontmatter, content=content, path=folder, resources=resources, scripts=scripts)
+
+
+    def _offered_paths(self, folder: str) -> Iterable[str]:
+        """Return the paths of the regular files down to the search depth, sorted, without those behind links."""
+        listed = list_files(folder, ()).files
+        return [f.path for f in listed if f.path == "/".join(f.segments) and f.path.count("/") < self._depth][:MAX_FILES]
+
+
+class _Offer:
+    """Decides which files of a skill are offered as resources, or as scripts."""
+
+    def __init__(self, extensions: Sequence[str], chosen: FileFilter | None) -> None:
+        self._extensions = frozenset(extension.lower() for extension in extensions)
+        self._chosen = chosen
+        self.folders: frozenset[str] | None = None
+
+    def has(self, skill: str, path: str) -> bool:
+        folder, _, file = path.rpartition("/")
+        if os.path.splitext(file)[1].lower() not in self._extensions or (self.folders is not None and folder not in self.folders):
+            return False
+        return self._chosen is None or self._chosen(skill, path)
+
+
+def _folders(names: Sequence[str] | None) -> frozenset[str] | None:
+    if names is None:
+        return None
+    found: set[str] = set()
+    for name in names:
+        if not name.strip():
+            raise ValueError("A directory name cannot be blank.")
+        plain = name.replace("\\", "/")
+        parts = [part for part in plain.split("/") if part not in ("", ".")]
+        if plain.startswith("/") or ".." in parts or ":" in plain.split("/")[0]:
+            logger.warning("directory ignored reason='outside the skill' name=%r", name)
+            continue
+        found.add("/".join(parts))
+    return frozenset(found)
+
+
+def read_frontmatter(content: str, place: str) -> SkillFrontmatter | None:
+    """Parse the frontmatter of a `SKILL.md`. If it breaks a rule, log an error that names `place` and return `None`."""
+    try:
+        value = load_yaml(split_frontmatter(content).header, path=place)
+        if not isinstance(value, dict):
+            raise ValueError("the frontmatter is not a mapping")
+        fields = cast("JsonObject", value)
+        wrong = [key for key in fields if key not in KNOWN_KEYS and key.lower() in KNOWN_KEYS]
+        if wrong:
+            raise ValueError(f"write {wrong[0].lower()!r} instead of {wrong[0]!r}")
+        texts = {key: _text(fields.get(key), key) for key in KNOWN_KEYS if key != "metadata"}
+        return SkillFrontmatter(
+            name=texts["name"] or "",
+            description=texts["description"] or "",
+            license=texts["license"],
+            compatibility=texts["compatibility"],
+            allowed_tools=texts["allowed-tools"],
+            metadata=_metadata(fields.get("metadata"), place),
+        )
+    except (DocumentError, ValueError) as error:
+        logger.error("skill left out file=%s reason=%r", place, str(error))
+        return None
+
+
+def _text(value: JsonValue, key: str) -> str | None:
+    text = _scalar(value)
+    if value is not None and text is None:
+        raise ValueError(f"{key!r} must be a string")
+    return text
+
+
+def _metadata(value: JsonValue, place: str) -> dict[str, str] | None:
+    if value is None:
+        return None
+    if not isinstance(value, dict):
+        logger.warning("metadata ignored file=%s reason='not a mapping'", place)
+        return None
+    found: dict[str, str] = {}
+    for key, item in cast("JsonObject", value).items():
+        text = _scalar(item)
+        if text is None:
+            logger.warning("metadata entry ignored file=%s key=%r reason='not a string'", place, key)
+        else:
+            found[key] = text
+    return found
+
+
+def _scalar(value: JsonValue) -> str | None:
+    """Return a YAML scalar as text; `None` for any other value and for text with lone surrogates."""
+    if isinstance(value, str):
+        return value if not any("\ud800" <= character <= "\udfff" for character in value) else None
+    return json.dumps(value) if isinstance(value, bool | int | float) else None
+
+
+def _skill_folders(root: str) -> list[str]:
+    """Return the folders with a `SKILL.md` below `root`, in path order, without those inside one another and those behind links."""
+    if not root.strip() or not os.path.isdir(root):
+        logger.warning("skills folder missing path=%r", root)
+        return []
+    problems: Problems = []
+    found = [os.path.join(top, *segments) for top, segments in find_skills(os.path.realpath(root), (), problems, SKILL_DEPTH)]
+    for path, problem in problems:
+        logger.warning("skill folder ignored path=%s reason=%r", path, problem.message)
+    return found

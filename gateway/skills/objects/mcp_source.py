@@ -1,0 +1,323 @@
+"""`MCPSkillsSource`: the skills of a remote MCP server as objects, from the skills extension (SEP-2640) or its draft's index resource.
+
+Bodies are fetched when they are first loaded. Names that a model gives are checked before a request is sent. The gateway itself reads
+skills of its servers with `catalog.remote_skills`. The SDK's types are imported at first use, because every program with a session has
+imported them.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, cast
+from urllib.parse import unquote
+
+import anyio
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.skill_policy import is_safe_name, judge_entry
+from gateway.protocol import SKILLS_EXTENSION
+from gateway.skills.model import MANIFEST, digest_of
+from gateway.skills.objects.archives import ArchiveLimits, read_archive
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH
+from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
+from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
+
+logger = logging.getLogger(__name__)
+
+INDEX_URI = "skill://index.json"
+
+REQUEST_SECONDS = 60.0
+"""Timeout of one request to the server."""
+
+MAX_PAGES = 1_000
+"""Pages of one listing; guards against a server whose listing never ends."""
+
+MAX_INDEX_CHARS = 8_000_000
+"""A larger index resource is not read; this is enough for tens of thousands of skills."""
+
+_NOT_FOUND = (-32002, -32601)
+
+
+class ReadsResources(Protocol):
+    """The part of an MCP client that is used here; the SDK's `Client` and `ClientSession` implement it."""
+
+    async def read_resource(self, uri: str) -> object:
+        """Send `resources/read` and return the result. Raises `MCPError`."""
+        ...
+
+
+class MCPSkillResource(SkillResource):
+    """A file of a remote skill, with the content that was fetched."""
+
+    def __init__(self, *, name: str, result: object) -> None:
+        super().__init__(name=name)
+        self._result = result
+
+    async def read(self, **kwargs: object) -> object:
+        """Return bytes for a blob, else the text; `None` for an empty result."""
+        blob = _blob(self._result)
+        return blob if blob is not None else _text(self._result) or None
+
+
+class MCPSkill(Skill):
+    """A skill of a remote server. Its scripts cannot be run."""
+
+    def __init__(
+        self,
+        frontmatter: SkillFrontmatter,
+        skill_md_uri: str,
+        client: ReadsResources | None = None,
+        *,
+        session_provider: Callable[[], ReadsResources] | None = None,
+        entry: JsonMapping | None = None,
+    ) -> None:
+        """Give exactly one of `client` and `session_provider`, which is called for each read. Raises `ValueError` otherwise.
+
+        `entry` is the entry of `skills/list`. If given, only listed files are read, and their digests are checked.
+        """
+        self._digests = None if entry is None else _digests(entry)
+        self._frontmatter = frontmatter
+        self._uri = skill_md_uri
+        self._root = skill_md_uri.removesuffix(MANIFEST) if skill_md_uri.endswith(MANIFEST) else skill_md_uri.rstrip("/") + "/"
+        self._session = _provider(client, session_provider)
+        self._content: str | None = None
+
+    @property
+    def frontmatter(self) -> SkillFrontmatter:
+        """The fields that the server lists."""
+        return self._frontmatter
+
+    async def get_content(self) -> str:
+        """Return `SKILL.md`, which is fetched once.
+
+        Raises:
+            ValueError: The server sends no text, or a text with another digest than it lists.
+            MCPError: The read failed.
+        """
+        if self._content is None:
+            text = _text(await _read(self._session, self._uri))
+            if not text:
+                raise ValueError(f"The server sent no text for {self._uri!r}.")
+            if not self._is_listed(self._uri, text.encode()) and not await self._is_renewed(self._uri, text.encode()):
+                raise ValueError(f"The text of {self._uri!r} has another digest than the server lists; it is not used.")
+            self._content = text
+        return self._content
+
+    async def get_resource(self, name: str) -> SkillResource | None:
+        """Fetch a file of the skill; `None` if the skill has no such file, or the name is outside the skill."""
+        path = name.replace("\\", "/")
+        if not is_safe_name(path):
+            logger.debug("resource name refused skill=%s name=%r", self._frontmatter.name, name)
+            return None
+        uri = self._root + path
+        if self._digests is not None:
+            uri = next((listed for listed in self._digests if listed == uri or unquote(listed) == uri), "")
+        result = await _try_read(self._session, uri) if uri else None
+        if result is None:
+            return None
+        blob = _blob(result)
+        data = blob if blob is not None else _text(result).encode()
+        if not self._is_listed(uri, data) and not await self._is_renewed(uri, data):
+            logger.warning("resource refused reason='other digest than listed' skill=%s name=%r", self._frontmatter.name, name)
+            return None
+        return MCPSkillResource(name=name, result=result)
+
+    def _is_listed(self, uri: str, data: bytes) -> bool:
+        return self._digests is None or self._digests.get(uri) == digest_of(data)
+
+    async def _is_renewed(self, uri: str, data: bytes) -> bool:
+        """Fetch the entry again; return whether the server lists these bytes now, because the skill changed since."""
+        entry = await _get_entry(self._session(), self._uri)
+        self._digests = self._digests if entry is None else _digests(entry)
+        return entry is not None and self._is_listed(uri, data)
+
+
+class MCPSkillsSource(SkillsSource):
+    """The skills of a server: those of `skills/list` with their digests, or without the extension those of `skill://index.json`.
+
+    The index resource may name single files and ZIP archives; other types are skipped.
+    """
+
+    def __init__(
+        self,
+        client: ReadsResources | None = None,
+        *,
+        session_provider: Callable[[], ReadsResources] | None = None,
+        archive_resource_extensions: Sequence[str] | None = None,
+        archive_resource_search_depth: int = SEARCH_DEPTH,
+        archive_max_file_count: int = 20,
+        archive_max_size_bytes: int = 1_048_576,
+        archive_max_uncompressed_size_bytes: int = 1_048_576,
+    ) -> None:
+        """Give exactly one of `client` and `session_provider`, which is called for each read. Raises `ValueError` otherwise."""
+        self._session = _provider(client, session_provider)
+        extensions = RESOURCE_EXTENSIONS if archive_resource_extensions is None else archive_resource_extensions
+        self._limits = ArchiveLimits(
+            archive_max_file_count,
+            archive_max_size_bytes,
+            archive_max_uncompressed_size_bytes,
+            tuple(extension.lower() for extension in extensions),
+            archive_resource_search_depth,
+        )
+
+    async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
+        """Return the skills in the server's order; an empty list if the server has neither the extension nor the index resource.
+
+        Raises:
+            MCPError, TimeoutError: The skills are listed but cannot be read.
+        """
+        if _has_extension(self._session()):
+            return [skill for entry in await _list_entries(self._session()) if (skill := self._listed(entry)) is not None]
+        result = await _try_read(self._session, INDEX_URI)
+        found = [await self._to_skill(entry) for entry in _entries(_text(result))] if result is not None else []
+        return [skill for skill in found if skill is not None]
+
+    def _listed(self, entry: JsonMapping) -> Skill | None:
+        fields = cast("JsonMapping", entry["frontmatter"])
+        try:
+            frontmatter = SkillFrontmatter(name=str(fields["name"]), description=str(fields["description"]))
+        except ValueError as error:
+            logger.debug("skill skipped reason=%r", str(error))
+            return None
+        return MCPSkill(frontmatter, str(entry["uri"]), session_provider=self._session, entry=entry)
+
+    async def _to_skill(self, entry: JsonMapping) -> Skill | None:
+        kind, name, url = (str(entry.get(key) or "").strip() for key in ("type", "name", "url"))
+        if not name or not url:
+            logger.debug("skill skipped reason='the index entry has no name or no url'")
+            return None
+        if kind.lower() == "archive":
+            result = await _try_read(self._session, url)
+            data = None if result is None else _blob(result)
+            if not data:
+                logger.warning("skill left out reason='the archive is missing' skill=%s url=%s", name, url)
+                return None
+            return read_archive(data, name=name, url=url, digest=entry.get("digest"), limits=self._limits)
+        if kind.lower() != "skill-md":
+            logger.debug("skill skipped reason='unknown type' skill=%s type=%r", name, kind)
+            return None
+        try:
+            frontmatter = SkillFrontmatter(name=name, description=str(entry.get("description") or ""))
+        except ValueError as error:
+            logger.debug("skill skipped reason=%r", str(error))
+            return None
+        return MCPSkill(frontmatter, url, session_provider=self._session)
+
+
+def _has_extension(session: object) -> bool:
+    """Return whether the server declares the extension; false before the session is initialized."""
+    extensions = getattr(getattr(session, "server_capabilities", None), "extensions", None)
+    return isinstance(extensions, dict) and SKILLS_EXTENSION in extensions
+
+
+async def _list_entries(session: object) -> list[JsonMapping]:
+    """Return every entry of `skills/list` that SEP-2640 allows, in order. Raises `MCPError` or `TimeoutError`."""
+    found: list[JsonMapping] = []
+    params: JsonObject = {}
+    for _ in range(MAX_PAGES):
+        page = await _send(session, "skills/list", params)
+        found += [entry for entry in _objects(page.get("skills")) if judge_entry(entry)]
+        cursor = page.get("nextCursor")
+        if not isinstance(cursor, str):
+            break
+        params = {"cursor": cursor}
+    return found
+
+
+async def _get_entry(session: object, uri: str) -> JsonMapping | None:
+    """Return the entry of a skill now; `None` if SEP-2640 does not allow it. Raises `MCPError` or `TimeoutError`."""
+    entries = _objects([(await _send(session, "skills/get", {"uri": uri})).get("skill")])
+    return entries[0] if entries and judge_entry(entries[0]) else None
+
+
+async def _send(session: object, method: str, params: JsonObject) -> JsonMapping:
+    from mcp_types import Request
+    from pydantic import TypeAdapter
+
+    class _SkillRequest(Request[dict[str, Any], str]):
+        name_param = "uri" if "uri" in params else None
+
+    low: Any = getattr(session, "session", session)
+    with anyio.fail_after(REQUEST_SECONDS):
+        return await low.send_request(_SkillRequest(method=method, params=params), TypeAdapter(dict[str, Any]))
+
+
+def _objects(value: JsonValue) -> list[JsonMapping]:
+    items = cast("list[JsonValue]", value) if isinstance(value, list) else []
+    return [cast("JsonMapping", item) for item in items if isinstance(item, dict)]
+
+
+def _digests(entry: JsonMapping) -> dict[str, str] | None:
+    """Return URI → digest of each listed file; `None` for a `dynamic` skill."""
+    files = entry["resources"]
+    return None if files == "dynamic" else {str(file["uri"]): str(file["digest"]) for file in cast("list[JsonMapping]", files)}
+
+
+def _provider(client: ReadsResources | None, session_provider: Callable[[], ReadsResources] | None) -> Callable[[], ReadsResources]:
+    if (client is None) == (session_provider is None):
+        raise ValueError("Give exactly one of client and session_provider.")
+    if session_provider is not None:
+        return session_provider
+    return lambda: cast("ReadsResources", client)
+
+
+async def _read(session: Callable[[], ReadsResources], uri: str) -> object:
+    with anyio.fail_after(REQUEST_SECONDS):
+        return await session().read_resource(uri)
+
+
+async def _try_read(session: Callable[[], ReadsResources], uri: str) -> object | None:
+    """Return the result, or `None` if the server answers that it has no such resource."""
+    from mcp.shared.exceptions import MCPError
+
+    try:
+        return await _read(session, uri)
+    except MCPError as error:
+        if error.error.code in _NOT_FOUND or (error.error.code == -32602 and _is_uri_only(error.error.data)):
+            return None
+        raise
+
+
+def _is_uri_only(data: object) -> bool:
+    """Return whether this is the error data of an unknown resource in MCP 2026-07-28, and not of another wrong parameter."""
+    return isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"uri"}
+
+
+def _contents(result: object) -> Sequence[object]:
+    return cast("Sequence[object]", getattr(result, "contents", ()))
+
+
+def _text(result: object) -> str:
+    texts = (getattr(content, "text", None) for content in _contents(result))
+    return "\n".join(text for text in texts if isinstance(text, str))
+
+
+def _blob(result: object) -> bytes | None:
+    for content in _contents(result):
+        blob = getattr(content, "blob", None)
+        if isinstance(blob, str):
+            try:
+                return base64.b64decode(blob.partition(",")[2] if blob.startswith("data:") else blob, validate=True)
+            except (binascii.Error, ValueError):
+                logger.warning("resource of a skill ignored reason='invalid base64'")
+                return None
+    return None
+
+
+def _entries(text: str) -> list[JsonMapping]:
+    if not text or len(text) > MAX_INDEX_CHARS:
+        return []
+    try:
+        value: JsonValue = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        logger.warning("skill index unparsable uri=%s error=%s", INDEX_URI, error)
+        return []
+    listed: JsonValue = cast("JsonMapping", value).get("skills") if isinstance(value, dict) else None
+    if not isinstance(listed, list):
+        logger.warning("skill index has no skills uri=%s", INDEX_URI)
+        return []
+    return _objects(listed)

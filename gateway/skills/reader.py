@@ -1,0 +1,205 @@
+"""Reads skill folders from the disk into `SkillFolder`s: documents, files with digests, and diagnostics.
+
+`index` reads all roots with it and assigns names. A folder whose stamps did not change is not read again, so a refresh costs
+one `stat` per file. Blocking; `library` calls it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from gateway.config.paths import did_you_mean_path
+from gateway.config.skill_settings import SignatureRule
+from gateway.diagnostics import Diagnostic, Verdict
+from gateway.skills.folders import Changed, FoundFile, Listing, Problems, find_skills, list_files, read_file
+from gateway.skills.mime import SCRIPT_SUFFIXES, mime_type_of, suffix_of
+from gateway.skills.model import (
+    MANIFEST,
+    MAX_SKILL_BYTES,
+    MAX_SKILL_FILES,
+    Key,
+    SkillDocument,
+    SkillFile,
+    SkillReport,
+    Stamp,
+    digest_of,
+    is_utf8,
+)
+from gateway.skills.parser import parse_skill
+from gateway.skills.signatures import judge_signature, rule_for
+
+SETTLE_NS = 2_000_000_000
+"""A file changed less than this before it was hashed is hashed again at the next look. File systems keep times coarsely, so a second
+change may leave the stamp as it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class SkillFolder:
+    """One skill folder as last read, before names are assigned."""
+
+    key: Key
+    is_nested: bool
+    """Whether the folder is inside another skill."""
+    listing: Listing
+    document: SkillDocument
+    files: Mapping[str, SkillFile]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def segments(self) -> tuple[str, ...]:
+        """Path segments below the root folder."""
+        return segments_of(self.key)
+
+    @property
+    def path(self) -> str:
+        """Absolute path."""
+        return os.path.join(self.key[0], *self.segments)
+
+    @property
+    def name(self) -> str:
+        """Name of the folder itself."""
+        return os.path.basename(self.path)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether equal stamps prove that nothing changed."""
+        return all(f.is_settled for f in self.files.values())
+
+    def is_current(self) -> bool:
+        """Return whether the disk still shows what was read. Looks at this folder only."""
+        return self.is_settled and list_files(self.key[0], self.segments) == self.listing
+
+    def overlaps(self, other: SkillFolder) -> bool:
+        """Return whether one of the two folders contains the other, so that both publish the same bytes."""
+        shorter = min(len(self.segments), len(other.segments))
+        return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
+
+    def verdict(self, *, strict: bool) -> Verdict:
+        """Return the verdict that the diagnostics add up to."""
+        levels = {d.level for d in self.diagnostics}
+        if "error" in levels or (strict and "warning" in levels):
+            return "rejected"
+        return "accepted_with_warning" if "warning" in levels else "accepted"
+
+
+class FolderReader:
+    """Reads skill folders and reuses what is known of folders that did not change."""
+
+    def __init__(self, known: Mapping[Key, SkillFolder], signed: Mapping[str, SignatureRule]) -> None:
+        """`signed` has a rule for each root folder whose skills must be signed. No side effects."""
+        self._known = known
+        self._signed = signed
+        self.trouble: list[SkillReport] = []
+        """One report per root folder that cannot be used, or that was not searched to the end."""
+
+    def read_roots(self, roots: Sequence[str]) -> Iterable[SkillFolder]:
+        """Read every skill below `roots`, ordered by root and path, each followed by the skills inside it."""
+        real_roots = {root: os.path.realpath(root) for root in roots}
+        order = {real: position for position, real in enumerate(dict.fromkeys(real_roots.values()))}
+        found: dict[str, tuple[int, tuple[str, ...], str]] = {}
+        for root, real in real_roots.items():
+            problems: Problems = []
+            if not os.path.isdir(real):
+                hint = did_you_mean_path(root) or "Create the folder or correct the path."
+                problems.append((real, Diagnostic("root-missing", "error", f"Folder {root!r} is missing. {hint}")))
+            for top, segments in find_skills(real, tuple(order), problems):
+                folder = os.path.join(top, *segments)
+                place = (order[top], segments, top)
+                found[folder] = min(found.get(folder, place), place)
+            for path in dict.fromkeys(path for path, _ in problems):
+                diagnostics = tuple(diagnostic for place, diagnostic in problems if place == path)
+                verdict: Verdict = "rejected" if any(d.level == "error" for d in diagnostics) else "accepted_with_warning"
+                self.trouble.append(SkillReport(path, "", verdict, False, diagnostics))
+        for _, segments, top in sorted(found.values()):
+            folder = self.read((top, "/".join(segments)), is_nested=False)
+            yield folder
+            for inner in folder.listing.nested:
+                yield self.read((top, "/".join(inner)), is_nested=True)
+
+    def read(self, key: Key, *, is_nested: bool) -> SkillFolder:
+        """Return the folder as it is on disk now; the known object itself if nothing differs."""
+        root, segments, known = key[0], segments_of(key), self._known.get(key)
+        listing = list_files(root, segments)
+        if known is not None and known.is_settled and known.listing == listing and known.is_nested == is_nested:
+            return known
+        kept, diagnostics = _within_limits(listing)
+        files: dict[str, SkillFile] = {}
+        manifest: bytes | None = None
+        for found in kept:
+            old = known.files.get(found.path) if known else None
+            if old is not None and found.path != MANIFEST and old.is_settled and (old.stamp, old.segments) == (found.stamp, found.segments):
+                files[found.path] = old
+                continue
+            try:
+                data, stamp = read_file(root, found.segments)
+            except Changed:
+                diagnostics.append(Diagnostic("unreadable", "warning", f"{found.path!r} cannot be read; left out."))
+                continue
+            files[found.path] = _to_file(found, data, stamp)
+            if found.path == MANIFEST:
+                manifest = data
+        folder = os.path.join(root, *segments)
+        if self._signed and (rule := rule_for(folder, self._signed)) is not None:
+            diagnostics += _check_signature(root, folder, files, rule)
+        if manifest is None:
+            text = f"{MANIFEST} cannot be read, or is larger than {MAX_SKILL_BYTES} bytes. Correct its rights, or make it smaller."
+            document = SkillDocument(diagnostics=(Diagnostic("manifest-unreadable", "error", text),))
+        else:
+            document = parse_skill(manifest, directory=os.path.basename(folder), file_name=listing.manifest_name)
+        now = SkillFolder(key, is_nested, listing, document, files, (*document.diagnostics, *listing.problems, *diagnostics))
+        return known if known is not None and known == now else now
+
+
+def segments_of(key: Key) -> tuple[str, ...]:
+    """Return the path segments below the root folder of a folder's key."""
+    return tuple(key[1].split("/")) if key[1] else ()
+
+
+def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rule: SignatureRule) -> list[Diagnostic]:
+    """Check the signature over exactly the bytes that were indexed."""
+    data: dict[str, bytes] = {}
+    for path, file in files.items():
+        try:
+            data[path], _ = read_file(root, file.segments, file.size)
+        except Changed:
+            data[path] = b""
+        if digest_of(data[path]) != file.digest:
+            return [Diagnostic("signature-invalid", "error", f"{path!r} changed while its signature was checked. Check again.")]
+    return judge_signature(folder, data, rule)
+
+
+def _within_limits(listing: Listing) -> tuple[list[FoundFile], list[Diagnostic]]:
+    """Choose the files to serve: all of them, or for a skill over the limits `SKILL.md` and the files that fit, in path order."""
+    files = sorted(listing.files, key=lambda f: f.path != MANIFEST)
+    total = sum(f.stamp[0] for f in files)
+    diagnostics: list[Diagnostic] = []
+    if len(files) > MAX_SKILL_FILES and not any(p.code == "too-many-files" for p in listing.problems):
+        text = f"{len(files)} files; {MAX_SKILL_FILES} are served, by tools only. Remove the rest."
+        diagnostics.append(Diagnostic("too-many-files", "warning", text))
+    if total > MAX_SKILL_BYTES:
+        text = f"{total} bytes; {MAX_SKILL_BYTES} are served, by tools only. Remove large files."
+        diagnostics.append(Diagnostic("too-large", "warning", text))
+    kept: list[FoundFile] = []
+    left = MAX_SKILL_BYTES
+    for found in files:
+        if found.stamp[0] <= left and len(kept) < MAX_SKILL_FILES:
+            kept.append(found)
+            left -= found.stamp[0]
+    return kept, diagnostics
+
+
+def _to_file(found: FoundFile, data: bytes, stamp: Stamp) -> SkillFile:
+    is_text = is_utf8(data)
+    return SkillFile(
+        path=found.path,
+        segments=found.segments,
+        stamp=stamp,
+        digest=digest_of(data),
+        mime_type=mime_type_of(found.path, is_text=is_text),
+        is_text=is_text,
+        is_script=suffix_of(found.path) in SCRIPT_SUFFIXES or data.startswith(b"#!"),
+        is_settled=time.time_ns() - max(stamp[1], stamp[3]) > SETTLE_NS,
+    )

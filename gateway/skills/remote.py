@@ -1,0 +1,86 @@
+"""Converts what a remote MCP server lists into skills of the index: entries of `skills/list` (SEP-2640) and `SKILL.md` resources.
+
+The catalog's `RemoteSkills` uses it. Pure; `policy.skill_policy` decides which entries are valid.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from typing import cast
+from urllib.parse import unquote
+
+from gateway.errors import SkillError
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.skill_policy import is_skill_name, judge_entry
+from gateway.skills.index import SCHEME
+from gateway.skills.mime import MARKDOWN, SCRIPT_SUFFIXES, mime_type_of, suffix_of
+from gateway.skills.model import MANIFEST, Skill, SkillDocument, SkillFile
+from gateway.skills.parser import parse_skill
+
+
+def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
+    """Convert an entry with exposed URIs to a skill without its body; `None` for an entry that SEP-2640 does not allow."""
+    if not judge_entry(entry):
+        return None
+    uri, fields = str(entry["uri"]), cast("JsonObject", entry["frontmatter"])
+    root = uri.removesuffix(f"/{MANIFEST}")
+    if entry["resources"] == "dynamic":
+        files = {MANIFEST: _file(MANIFEST, uri)}
+    else:
+        listed = cast("list[JsonMapping]", entry["resources"])
+        found = [_file(unquote(str(f["uri"])[len(root) + 1 :]), str(f["uri"]), int(f["size"]), str(f["digest"])) for f in listed]
+        files = {file.path: file for file in found}
+    document = SkillDocument(fields, str(fields["name"]), str(fields["description"]), "", 0, conformant=True)
+    skill_id = root.removeprefix(SCHEME)
+    return Skill(skill_id, (backend, skill_id), origin, root, document, files, entry=dict(entry), is_remote=True)
+
+
+def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill | None:
+    """Return the skill of a `SKILL.md` resource of a server without the extension; `None` if the URI is not one of a `SKILL.md`.
+
+    Its other files and the digest of `SKILL.md` are not known.
+    """
+    root = uri.removesuffix(f"/{MANIFEST}")
+    name = root.rpartition("/")[2]
+    if not uri.startswith(SCHEME) or root == uri or not is_skill_name(name):
+        return None
+    skill_id = root.removeprefix(SCHEME)
+    document = SkillDocument({"name": name, "description": description}, name, description or name, "", 0, conformant=False)
+    entry: JsonObject = {"resources": "dynamic"}
+    files = {MANIFEST: _file(MANIFEST, uri)}
+    return Skill(skill_id, (backend, skill_id), origin, root, document, files, entry=entry, is_remote=True)
+
+
+def entry_of(uri: str, data: bytes) -> JsonObject | None:
+    """Make the entry of a `SKILL.md` from its bytes; `None` if the file breaks the rules for listed skills.
+
+    Raises:
+        SkillError: The bytes are not a usable `SKILL.md` (code `entry-differs`).
+    """
+    document = parse_skill(data, directory=uri.rpartition("/")[0].rpartition("/")[2])
+    wrong = next((d.message for d in document.diagnostics if d.level == "error"), None)
+    if wrong is not None:
+        raise SkillError(f"{uri!r} cannot be used: {wrong}", code="entry-differs")
+    if not document.conformant or not is_skill_name(document.name):
+        return None
+    return {"uri": uri, "frontmatter": dict(document.frontmatter), "resources": "dynamic"}
+
+
+def bytes_of(contents: JsonValue) -> bytes | None:
+    """Return the bytes of the first usable content of a `resources/read` result, or `None`."""
+    for item in cast("list[JsonValue]", contents) if isinstance(contents, list) else []:
+        wire: JsonMapping = cast("JsonObject", item) if isinstance(item, dict) else cast("JsonObject", {})
+        if isinstance(text := wire.get("text"), str):
+            return text.encode("utf-8", errors="surrogatepass")
+        if isinstance(blob := wire.get("blob"), str):
+            try:
+                return base64.b64decode(blob, validate=True)
+            except (binascii.Error, ValueError):
+                return None
+    return None
+
+
+def _file(path: str, uri: str, size: int = 0, digest: str = "") -> SkillFile:
+    mime_type = MARKDOWN if path == MANIFEST else mime_type_of(path, is_text=True)
+    return SkillFile(path, (uri,), (size, 0, 0, 0), digest, mime_type, is_script=suffix_of(path) in SCRIPT_SUFFIXES)

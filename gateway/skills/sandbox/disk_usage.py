@@ -1,0 +1,214 @@
+"""Measures how much a run without its own file system has written. The launcher measures ten times a second and ends a run that exceeds it.
+
+Deleted files count while they stay on the disk, because of an open descriptor, a mapping, a running program, or a descriptor in a message
+between processes. The seccomp filter refuses every other way to keep a deleted file (`seccomp`). Between two measurements a script can
+write as much as the disk takes; only a file system of limited size (`namespaces`) is exact.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SECONDS_BETWEEN = 0.1
+"""Time between two measurements."""
+
+_BLOCK = 512
+"""Unit of `st_blocks`."""
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+_MAX_DEPTH = 100
+"""Levels of folders; the launcher opens a descriptor for each."""
+
+_DELETED = b" (deleted)\n"
+"""End of the line of a nameless file in `/proc/PID/maps`."""
+
+
+class Usage:
+    """Disk usage of one run."""
+
+    def __init__(self, folder: str, launcher: int, *, max_bytes: int, max_files: int, max_file_bytes: int) -> None:
+        """`folder` is the only folder that the run can write to. The run's processes are those below process `launcher`.
+
+        `launcher` 0 leaves out nameless files. `max_file_bytes` is the largest size of a file; it counts for a file of unknown size.
+        """
+        self._folder = os.path.realpath(folder)
+        self._launcher = launcher
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._nameless = _Nameless(self._folder, max_file_bytes)
+
+    def is_exceeded(self) -> bool:
+        """Return whether the files of the folder and the deleted files exceed the limits.
+
+        Everything that the launcher cannot read counts as too much: a folder, a process, and descriptors that are in a message to another
+        process at two measurements in a row.
+        """
+        named: dict[int, int] = {}
+        try:
+            top = os.open(self._folder, _FOLDER)
+            try:
+                self._measure(top, named, self._max_files, _MAX_DEPTH)
+            finally:
+                os.close(top)
+            if self._nameless.look_at(descendants(self._launcher) if self._launcher else []):
+                return True
+        except OSError:
+            return True
+        return sum({**self._nameless.sizes, **named}.values()) > self._max_bytes
+
+    def _measure(self, folder: int, found: dict[int, int], files_left: int, depth_left: int) -> int:
+        """Add the bytes of the files below an open folder by inode, and return how many more files are allowed.
+
+        Raises:
+            OSError: The folder cannot be read, or has too many files or levels.
+        """
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                files_left -= 1
+                if files_left < 0 or depth_left <= 0:
+                    raise OSError(errno.E2BIG, "too many files or levels")
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                    found[status.st_ino] = status.st_blocks * _BLOCK
+                    inner = os.open(entry.name, _FOLDER, dir_fd=folder) if stat.S_ISDIR(status.st_mode) else -1
+                except (FileNotFoundError, NotADirectoryError):
+                    continue  # it was removed or replaced meanwhile
+                if inner >= 0:
+                    try:
+                        files_left = self._measure(inner, found, files_left, depth_left - 1)
+                    finally:
+                        os.close(inner)
+        return files_left
+
+
+class _Nameless:
+    """Files without a name that processes keep, or have kept, on the disk.
+
+    Each counts until the run ends. Otherwise a script could hide a file by passing it from process to process between two measurements.
+    """
+
+    def __init__(self, folder: str, max_file_bytes: int) -> None:
+        self.sizes: dict[int, int] = {}
+        """Bytes by inode. The device is ignored, because `maps` and `stat` name different ones on some file systems."""
+        self._start = b" " + os.fsencode(folder) + b"/"
+        self._max_file_bytes = max_file_bytes
+        self._now: dict[int, int] = {}
+        """Bytes by inode at this measurement. A size read by a descriptor takes precedence over the largest possible size."""
+        self._is_sent = self._was_sent = False
+
+    def look_at(self, processes: Iterable[int]) -> bool:
+        """Add the files of these processes. Returns whether descriptors are in a message now and were at the last measurement.
+
+        Raises:
+            PermissionError: The /proc entries of a process cannot be read, so it may keep any file.
+        """
+        self._was_sent, self._is_sent = self._is_sent, False
+        self._now = {}
+        for pid in processes:
+            self._add_process(pid)
+        self.sizes |= self._now
+        return self._was_sent and self._is_sent
+
+    def _add_process(self, pid: int) -> None:
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except (FileNotFoundError, ProcessLookupError):
+            return  # it ended
+        has_memory = False
+        for thread in threads:  # threads can have separate descriptors, and the first may have ended
+            place = f"/proc/{pid}/task/{thread}"
+            try:
+                for number in os.listdir(f"{place}/fd"):
+                    self._add_descriptor(place, number)
+                if not has_memory:
+                    self._add_file(f"{place}/exe")
+                    has_memory = self._add_maps(f"{place}/maps")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended
+            except PermissionError:
+                if _is_alive(place):
+                    raise
+
+    def _add_descriptor(self, place: str, number: str) -> None:
+        try:
+            kind = self._add_file(f"{place}/fd/{number}")
+            if stat.S_ISSOCK(kind):
+                with open(f"{place}/fdinfo/{number}", "rb") as file:
+                    counts = [int(line.split()[1]) for line in file if line.startswith(b"scm_fds:")]
+                self._is_sent = self._is_sent or any(counts)
+        except FileNotFoundError:
+            pass  # closed meanwhile
+
+    def _add_file(self, path: str) -> int:
+        status = os.stat(path)
+        if stat.S_ISREG(status.st_mode) and status.st_nlink == 0:
+            self._now[status.st_ino] = status.st_blocks * _BLOCK
+        return status.st_mode
+
+    def _add_maps(self, path: str) -> bool:
+        """Count deleted files that are mapped, at their largest possible size. Returns false if the thread has no memory any more."""
+        with open(path, "rb") as file:
+            lines = file.readlines()
+        for line in lines:
+            if line.endswith(_DELETED) and self._start in line:
+                self._now.setdefault(int(line.split(None, 5)[4]), self._max_file_bytes)
+        return bool(lines)
+
+
+def _is_alive(place: str) -> bool:
+    """Return whether a thread has memory. A thread that has ended has no memory, and its /proc entries belong to root."""
+    try:
+        with open(f"{place}/statm", "rb") as file:
+            return file.read().split()[0] != b"0"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the children of `pid` and their descendants. Complete if `pid` adopts orphans (`PR_SET_CHILD_SUBREAPER`)."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    parent = int(file.read().rpartition(b")")[2].split()[1])
+            except (OSError, ValueError, IndexError):
+                continue
+            children.setdefault(parent, []).append(int(name))
+    found: list[int] = []
+    waiting = [pid]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def count_tasks(pid: int) -> int:
+    """Count the threads of the processes below `pid`. Ended orphans count, because a script could pass a file on through many of them."""
+    count = 0
+    for process in descendants(pid):
+        try:
+            count += len(os.listdir(f"/proc/{process}/task"))
+        except OSError:
+            count += 1  # it ended
+    return count
+
+
+def tasks_of_user() -> int:
+    """Count the threads of this user. Without a user namespace the kernel counts them together with those of the script."""
+    uid, count = os.getuid(), 0
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                count += len(os.listdir(f"/proc/{name}/task")) if os.stat(f"/proc/{name}").st_uid == uid else 0
+            except OSError:
+                continue
+    return count

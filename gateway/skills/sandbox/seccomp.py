@@ -1,0 +1,188 @@
+"""The seccomp filter of a script: the system calls that fail, that only seem to work, and that the launcher answers.
+
+Decided: a list of refused calls; calls newer than the list are refused, too. Because interpreters need several hundred calls, which differ
+between versions, so a list of allowed calls would break scripts at every upgrade.
+
+Mode, time and owner of files (`PRETENDED`) seem to change and do not. Because `cp -p`, `tar`, `git init`, `touch` and Python's
+`shutil.copy` end with an error if such a call fails, and inside the copy, which is thrown away, nothing depends on the outcome: modes and
+owners only keep other users out, and none can get in. Extended attributes fail as on a file system without them (`EOPNOTSUPP`), which
+these programs expect; everything else fails with `EPERM`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import struct
+
+from .kernel import MACHINE, NEWEST, PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, Unfit, number_of, system_call
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+ATTRIBUTES = (
+    *("setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
+    "file_setattr",
+)
+"""Change extended attributes and flags of a file, also of one that the script may not open."""
+
+PRETENDED = (
+    *("chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "futimesat", "utimensat"),
+    *("chown", "fchown", "fchownat", "lchown"),
+)
+"""Change mode, time or owner of a file: answered with success, and nothing is changed."""
+
+UNBOUNDED = (
+    *("memfd_create", "memfd_secret", "mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd"),
+    *("semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmget"),
+)
+"""Memory that no limit of the run counts, and System V IPC and message queues, which belong to the user and outlive the run."""
+
+OTHERS = (
+    *("acct", "add_key", "bpf", "chroot", "delete_module", "fanotify_init", "fanotify_mark", "finit_module", "fsconfig", "fsmount"),
+    *("fsopen", "fspick", "init_module", "inotify_add_watch", "io_uring_setup", "kcmp", "kexec_file_load", "kexec_load", "keyctl"),
+    *("listmount", "migrate_pages", "mount", "mount_setattr", "move_mount", "move_pages", "name_to_handle_at", "open_by_handle_at"),
+    *("open_tree", "open_tree_attr", "perf_event_open", "pidfd_getfd", "pivot_root", "process_madvise", "process_mrelease"),
+    *("process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "quotactl_fd", "reboot", "request_key", "setns", "statmount"),
+    *("swapon", "umount2", "unshare", "userfaultfd"),
+)
+"""Tracing, mounting, modules, keys, namespaces, watching, handles of files, and calls that get around the rest of the filter."""
+
+LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
+"""Rules keep a deleted file on the disk, and `disk_usage` cannot see it. Programs also run on kernels without Landlock."""
+
+GROUPS = ("setpgid", "setsid")
+"""Refused without a process namespace: the run is ended as one process group."""
+
+OF_PROCESSES = {
+    **dict.fromkeys(("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), 0),
+    **dict.fromkeys(("ioprio_set", "setpriority"), 1),
+}
+"""Calls on any process of the user, with the place of its id among the arguments: without a process namespace on itself (0) only."""
+
+FILE_IOCTLS = (0x66, 0x76, 0x58, 0x94, 0xF5)
+"""Second byte of `ioctl` requests on files and file systems (`f`, `v`, `X`, btrfs, f2fs): flags, verity, encryption, projects."""
+
+CLONE_FLAGS = 0x7E020000 | 0x8000
+"""Every `CLONE_NEW…` of `clone`, and `CLONE_PARENT` (linux/sched.h), with which a script could get rid of orphans."""
+
+THREAD, SHARED_FILES = 0x10000, 0x400
+"""`CLONE_THREAD` and `CLONE_FILES`: the threads of a process have the same descriptors."""
+
+FAMILIES = (2, 10, 16)
+"""Of sockets, with a network: `AF_INET`, `AF_INET6`, and `AF_NETLINK`, by which libc asks for the machine's addresses."""
+
+PROTOCOLS = (0, 1, 6, 17, 58, 262)
+"""Of these sockets: the family's own, ICMP, TCP, UDP, ICMPv6 and MPTCP. SCTP connects by messages; netlink has lists of sockets."""
+
+LOCAL = 1
+"""`AF_UNIX`. Such sockets come as connected pairs only."""
+
+PAIRED, SOCKET_TYPE = (1, 5), 0xF
+"""`SOCK_STREAM` and `SOCK_SEQPACKET`: their messages reach only the other socket of the pair. `SOCK_RAW` makes a datagram socket."""
+
+FASTOPEN = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
+MSG_FASTOPEN = 0x20000000
+"""Flag that makes a first message connect; in argument `FASTOPEN` of each call. Without it every connection is a `connect`."""
+
+# linux/filter.h, linux/seccomp.h, linux/audit.h
+_LOAD, _AND, _EQUAL, _AT_LEAST, _SET, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO, _KILL, _NOTIFY = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_X32_CALLS = 0x40000000
+_SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
+
+_Line = tuple[int, int, int, int]
+"""One instruction: code, jump if true, jump if false, operand."""
+
+_SUCCESS, _EPERM, _ENOSYS = _ERRNO, _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
+
+
+def install(*, is_apart: bool, has_network: bool) -> int | None:
+    """Filter the calls of this thread from here on. With a network, return the descriptor on which `bind` and `connect` calls arrive.
+
+    `is_apart` is whether a process namespace hides other processes.
+
+    Raises:
+        Unfit: The kernel does not pass these calls to the launcher.
+        OSError: The kernel does not accept a filter.
+    """
+    code = program(is_apart=is_apart, has_network=has_network)
+    packed = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
+    filter_program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(packed)))
+    if not has_network:
+        system_call("seccomp", _SET_MODE_FILTER, 0, filter_program)
+        return None
+    try:
+        return system_call("seccomp", _SET_MODE_FILTER, _NEW_LISTENER | _WAIT_KILLABLE, filter_program)
+    except OSError as error:
+        raise Unfit(f"connections cannot be checked: the kernel does not pass them on ({error.strerror})") from None
+
+
+def program(*, is_apart: bool, has_network: bool) -> list[_Line]:
+    """Return the filter as instructions."""
+    code: list[_Line] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _ARCHITECTURES[MACHINE]), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
+    if MACHINE == "x86_64":
+        code += [(_AT_LEAST, 0, 1, _X32_CALLS), (_RETURN, 0, 0, _EPERM)]
+    code += [(_AT_LEAST, 0, 1, NEWEST + 1), (_RETURN, 0, 0, _ENOSYS)]
+    code += _answer(("clone3",), _ENOSYS)  # its flags are in memory, which a filter cannot read; libc uses `clone` then
+    code += _answer(LANDLOCK, _ENOSYS)
+    code += _answer(PRETENDED, _SUCCESS)
+    code += _answer(ATTRIBUTES, _ERRNO | errno.EOPNOTSUPP)
+    code += _answer((*UNBOUNDED, *OTHERS), _EPERM)
+    is_apart_thread = [(_LOAD, 0, 0, _argument(0)), (_AND, 0, 0, THREAD | SHARED_FILES), (_EQUAL, 0, 1, THREAD), (_RETURN, 0, 0, _EPERM)]
+    code += _on("clone", _unless_set(0, CLONE_FLAGS), is_apart_thread)
+    code += _on("ioctl", _unless_file_request())
+    code += _on("fallocate", _only(1, (0,), errno.EOPNOTSUPP))  # space beyond a file's end is not counted to its size
+    hides = [(_EQUAL, 0, 1, PR_SET_DUMPABLE), (_RETURN, 0, 0, _SUCCESS)]  # would keep `disk_usage` from reading /proc
+    adopts = [(_EQUAL, 0, 1, PR_SET_CHILD_SUBREAPER), (_RETURN, 0, 0, _EPERM)]
+    code += _on("prctl", [(_LOAD, 0, 0, _argument(0))], hides, adopts)
+    code += _on("socketpair", _only(0, (LOCAL,)), _only(1, PAIRED, mask=SOCKET_TYPE))
+    code += _answer(("listen",), _EPERM)
+    if has_network:
+        code += _on("socket", _only(0, FAMILIES), _only(2, PROTOCOLS))
+        code += _answer(("bind", "connect"), _NOTIFY)
+        for name, at in FASTOPEN.items():
+            code += _on(name, _unless_set(at, MSG_FASTOPEN, errno.EOPNOTSUPP))
+    else:
+        code += _answer(("bind", "connect", "socket"), _EPERM)
+    if not is_apart:
+        code += _answer(GROUPS, _EPERM)
+        for name, at in OF_PROCESSES.items():
+            code += _on(name, _only(at, (0,)))
+    return [*code, (_RETURN, 0, 0, _ALLOW)]
+
+
+def _answer(names: tuple[str, ...], answer: int) -> list[_Line]:
+    """Return `answer` for these calls."""
+    numbers = [number for name in names if (number := number_of(name)) is not None]
+    return [line for number in numbers for line in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, answer))]
+
+
+def _on(name: str, *conditions: list[_Line]) -> list[_Line]:
+    """Allow this call if none of the conditions returns."""
+    number = number_of(name)
+    body = [line for condition in conditions for line in condition] + [(_RETURN, 0, 0, _ALLOW)]
+    return [] if number is None else [(_EQUAL, 0, len(body), number), *body]
+
+
+def _only(at: int, values: Sequence[int], error: int = errno.EPERM, *, mask: int = 0xFFFFFFFF) -> list[_Line]:
+    """Fail unless the bits of this argument in `mask` are one of the values."""
+    jumps = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
+    return [(_LOAD, 0, 0, _argument(at)), (_AND, 0, 0, mask), *jumps, (_RETURN, 0, 0, _ERRNO | error)]
+
+
+def _argument(at: int) -> int:
+    """Return the offset of the lower half of an argument (little-endian)."""
+    return 16 + 8 * at
+
+
+def _unless_set(at: int, flags: int, error: int = errno.EPERM) -> list[_Line]:
+    return [(_LOAD, 0, 0, _argument(at)), (_SET, 0, 1, flags), (_RETURN, 0, 0, _ERRNO | error)]
+
+
+def _unless_file_request() -> list[_Line]:
+    kinds = [(_EQUAL, len(FILE_IOCTLS) - at, 0, kind << 8) for at, kind in enumerate(FILE_IOCTLS)]
+    tail = [(_RETURN, 0, 0, _ALLOW), (_RETURN, 0, 0, _ERRNO | errno.ENOTTY)]
+    return [(_LOAD, 0, 0, _argument(1)), (_AND, 0, 0, 0xFF00), *kinds, *tail]

@@ -1,0 +1,121 @@
+"""Record of accepted configuration entries: which of them may be executed. One file per configuration, readable only by its user.
+
+The file contains salted digests, because entries may contain secrets. Processes change it under a lock. `policy.acceptance_rule`
+interprets the record. Every function blocks.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import cast
+
+from gateway.errors import StorageError
+from gateway.json_types import JsonObject
+from gateway.storage.atomic_files import locked, read_json, write_atomic
+from gateway.storage.state_folder import StateFolder
+
+FOLDER = "accepted"
+VERSION = 1
+
+
+@dataclass(slots=True)
+class Acceptances:
+    """Content of a record."""
+
+    salt: str = field(default_factory=lambda: secrets.token_hex(16))
+    accepted: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
+    """Salted digest of the accepted entry, by the entry's key."""
+    held: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
+    """Location of each entry that awaits acceptance, by the entry's key."""
+    homes: list[str] = field(default_factory=lambda: cast("list[str]", []))
+    """State folders that contain a record of the same configuration."""
+    has_run: bool = False
+    """Whether a gateway has run with this configuration. From then on somebody other than the user may have changed it."""
+    edition: int = 0
+    """Incremented by each acceptance, so that running gateways read the record again."""
+
+    def accepts(self, key: str, digest: str) -> bool:
+        """Return whether exactly this form of the entry was accepted."""
+        return self.accepted.get(key) == self._salted(digest)
+
+    def accept(self, key: str, digest: str) -> None:
+        """Accept this form of an entry in place of any earlier form."""
+        self.accepted[key] = self._salted(digest)
+        self.held.pop(key, None)
+
+    def _salted(self, digest: str) -> str:
+        return hashlib.sha256(f"{self.salt} {digest}".encode()).hexdigest()
+
+
+class AcceptanceRecord:
+    """The record file of one configuration in one state folder."""
+
+    def __init__(self, folder: Path, configuration: Path) -> None:
+        """Compute the path of the record; the disk is not touched."""
+        # Resolve only the folder: a symbolic link in place of the configuration file must not select another record.
+        place = os.path.join(os.path.realpath(configuration.parent), configuration.name)
+        name = hashlib.sha256(place.encode()).hexdigest()[:32]
+        self._configuration = configuration
+        self.folder = folder
+        self.path = folder / FOLDER / f"{name}.json"
+
+    def read(self) -> Acceptances:
+        """Return the recorded content, or an empty record if the file does not exist.
+
+        Raises:
+            StorageError: The file is unreadable or damaged. It never counts as empty, because an empty record holds nothing back.
+        """
+        try:
+            document = read_json(self.path)
+        except FileNotFoundError:
+            return Acceptances()
+        found = cast("JsonObject", document if isinstance(document, dict) else {})
+        salt, accepted, held, edition = (found.get(key) for key in ("salt", "accepted", "held", "edition"))
+        if found.get("version") != VERSION or not isinstance(salt, str) or not isinstance(edition, int):
+            raise self._damaged()
+        homes = found.get("homes")
+        if not isinstance(homes, list) or not all(isinstance(home, str) for home in cast("list[object]", homes)):
+            raise self._damaged()
+        has_run = found.get("hasRun") is True
+        return Acceptances(salt, self._texts(accepted), self._texts(held), cast("list[str]", homes), has_run, edition)
+
+    def change(self, edit: Callable[[Acceptances], object]) -> None:
+        """Read, edit and write the record under the lock.
+
+        Raises:
+            StorageError: The file cannot be read or written.
+        """
+        StateFolder(self.folder).ensure()
+        StateFolder(self.path.parent).ensure()
+        with locked(self.path):
+            content = self.read()
+            before = replace(content, accepted=dict(content.accepted), held=dict(content.held), homes=list(content.homes))
+            edit(content)
+            if content != before:
+                document: JsonObject = {
+                    "version": VERSION,
+                    "configuration": str(self._configuration),
+                    "salt": content.salt,
+                    "hasRun": content.has_run,
+                    "edition": content.edition,
+                    "homes": list(content.homes),
+                    "accepted": dict(sorted(content.accepted.items())),
+                    "held": dict(sorted(content.held.items())),
+                }
+                write_atomic(self.path, f"{json.dumps(document, indent=1)}\n".encode())
+
+    def _texts(self, value: object) -> dict[str, str]:
+        items = cast("dict[object, object]", value) if isinstance(value, dict) else None
+        if items is None or not all(isinstance(key, str) and isinstance(text, str) for key, text in items.items()):
+            raise self._damaged()
+        return cast("dict[str, str]", dict(items))
+
+    def _damaged(self) -> StorageError:
+        text = f"{str(self.path)!r} is damaged or from a newer version, so the gateway cannot tell which programs may run."
+        return StorageError(f"{text} Restore it, or delete it and start the gateway: that accepts everything in the configuration.")

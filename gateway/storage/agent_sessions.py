@@ -1,0 +1,207 @@
+"""Conversations of callers with agents: owner, current holder, and expiry.
+
+A session belongs to the principal that began it; for other principals it does not exist. A running call holds its session for a
+short time and renews the hold, so the session becomes free soon after its process dies. A turn is stored in one transaction and only
+by the current holder. `conversations` stores the messages.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import sqlalchemy as sa
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gateway.errors import NotFound, PolicyDenied, StorageError
+from gateway.json_types import JsonObject
+from gateway.storage.conversations import add_messages, load_messages, to_text
+from gateway.storage.engine import Database, storable
+from gateway.storage.record_types import StoredSession
+from gateway.storage.tables import history, of_gateway, sessions
+
+HOLD_SECONDS = 6.0
+"""Seconds for which a call holds a session without renewing it; after a crash the session is free again within this time."""
+
+MAX_SESSION_BYTES = 16_777_216
+"""A conversation larger than this accepts no more turns."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSession:
+    """A session held by a call, with its messages. Returned by `claim` and `begin`."""
+
+    id: str
+    principal: str
+    agent: str
+    holder: str
+    """Random id of the hold; proves that the session is still held."""
+    state: JsonObject
+    messages: list[JsonObject]
+    is_new: bool = False
+
+
+class Sessions:
+    """Stores sessions."""
+
+    def __init__(self, database: Database, gateway: str = "") -> None:
+        """Use the sessions of the gateway with id `gateway`; if it is empty, of all gateways that share the database."""
+        self._database = database
+        self._gateway = gateway
+        self._ours = of_gateway(sessions, gateway)
+
+    async def begin(self, principal: str, agent: str, *, most: int) -> HeldSession:
+        """Return a new session. It is stored with its first turn.
+
+        Raises:
+            PolicyDenied: The caller already has `most` sessions.
+            StorageError: The database is unavailable.
+        """
+        mine = (sessions.c.principal == principal) & self._ours
+        async with self._database.begin() as connection:
+            await _sweep(connection)
+            count = (await connection.execute(sa.select(sa.func.count()).select_from(sessions).where(mine))).scalar_one()
+        if count >= most:
+            raise PolicyDenied(
+                f"You have {count} sessions, the maximum; delete some with `session_delete`.", rule="sessions.max", subject=agent
+            )
+        return HeldSession(secrets.token_hex(16), principal, agent, secrets.token_hex(8), {}, [], is_new=True)
+
+    async def claim(self, session_id: str, principal: str) -> HeldSession | None:
+        """Hold a session of this caller and return it, or return `None` if another call holds it.
+
+        A session from a version that did not record gateways becomes a session of this gateway.
+
+        Raises:
+            NotFound: The session is unknown, expired, or another caller's.
+            StorageError: The database is unavailable, or the session is damaged or too large.
+        """
+        now, holder = time.time(), secrets.token_hex(8)
+        mine = self._mine(session_id, principal, now)
+        # After the clock was set back, a hold could otherwise last for ever.
+        free = (sessions.c.held_until <= now) | (sessions.c.held_until > now + 2 * HOLD_SECONDS)
+        async with self._database.begin() as connection:
+            values: dict[str, Any] = {"holder": holder, "held_until": now + HOLD_SECONDS}
+            if self._gateway:
+                values["gateway"] = self._gateway
+            taken = await connection.execute(sa.update(sessions).where(mine & free).values(values))
+            row = (await connection.execute(sa.select(sessions).where(mine))).mappings().one_or_none()
+            if row is None:
+                raise unknown_session(session_id)
+            if not taken.rowcount:
+                return None
+            if row["bytes"] > MAX_SESSION_BYTES:
+                raise StorageError(f"Session {session_id!r} has {row['bytes']} bytes and accepts no more; start a new one.")
+            messages = await load_messages(connection, principal, session_id)
+            return HeldSession(session_id, principal, row["agent"], holder, _state_of(row), messages)
+
+    async def renew(self, held: HeldSession) -> None:
+        """Hold the session for another `HOLD_SECONDS`. Raises `StorageError`."""
+        here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
+        await self._database.change(sa.update(sessions).where(here).values(held_until=time.time() + HOLD_SECONDS))
+
+    async def release(self, held: HeldSession) -> None:
+        """Release the session. Raises `StorageError`."""
+        here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
+        await self._database.change(sa.update(sessions).where(here).values(held_until=0))
+
+    async def keep(self, held: HeldSession, messages: Sequence[JsonObject], state: JsonObject, *, ttl_seconds: float) -> None:
+        """Store a turn, all of it or nothing, and restart the session's time to live.
+
+        Raises:
+            StorageError: The database is unavailable, the state is not JSON, or the session was deleted or taken by another call.
+        """
+        now = time.time()
+        text = to_text(state, f"the state of session {held.id!r}")
+        async with self._database.begin() as connection:
+            values: dict[str, Any] = {"state": text, "used_at": now, "expires_at": now + ttl_seconds}
+            if held.is_new:
+                fixed = {"id": held.id, "principal": held.principal, "agent": held.agent, "created_at": now, "turns": 0, "bytes": 0}
+                first = {**fixed, **values, "holder": held.holder, "held_until": 0.0, "gateway": self._gateway}
+                await connection.execute(sa.insert(sessions), first)
+            here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
+            done = await connection.execute(sa.update(sessions).where(here).values(**values, turns=sessions.c.turns + 1))
+            if not done.rowcount:
+                raise StorageError(f"Session {held.id!r} was deleted, or another call continued it in the meantime.")
+            if messages:
+                size = await add_messages(connection, held.principal, held.id, messages)
+                await connection.execute(sa.update(sessions).where(here).values(bytes=sessions.c.bytes + size))
+
+    async def list(self, principal: str | None = None) -> list[StoredSession]:
+        """Return a caller's sessions, or all sessions; the most recently used first. Raises `StorageError`."""
+        query = sa.select(sessions).where(self._ours).order_by(sessions.c.used_at.desc(), sessions.c.id)
+        if principal is not None:
+            query = query.where(sessions.c.principal == principal)
+        async with self._database.begin() as connection:
+            await _sweep(connection)
+            rows = (await connection.execute(query)).mappings().all()
+        return [_to_session(row) for row in rows]
+
+    async def get(self, session_id: str, principal: str) -> tuple[StoredSession, list[JsonObject]]:
+        """Return a session of this caller and its messages.
+
+        Raises:
+            NotFound: The session is unknown, expired, or another caller's.
+            StorageError: The database is unavailable, or the session is damaged or too large.
+        """
+        async with self._database.begin() as connection:
+            query = sa.select(sessions).where(self._mine(session_id, principal, time.time()))
+            row = (await connection.execute(query)).mappings().one_or_none()
+            if row is None:
+                raise unknown_session(session_id)
+            return _to_session(row), await load_messages(connection, principal, session_id)
+
+    async def delete(self, session_id: str, principal: str) -> None:
+        """Delete a session and its messages. A call that is running in it fails when it ends.
+
+        Raises:
+            NotFound: The session is unknown, expired, or another caller's.
+            StorageError: The database is unavailable.
+        """
+        async with self._database.begin() as connection:
+            gone = await connection.execute(sa.delete(sessions).where(self._mine(session_id, principal, time.time())))
+            if not gone.rowcount:
+                raise unknown_session(session_id)
+            await _forget(connection, principal, session_id)
+
+    def _mine(self, session_id: str, principal: str, now: float) -> sa.ColumnElement[bool]:
+        one = (sessions.c.id == storable(session_id)) & (sessions.c.principal == principal)
+        return one & (sessions.c.expires_at > now) & self._ours
+
+
+def unknown_session(session_id: str) -> NotFound:
+    """Return the same error for a session that is unknown, expired, or another caller's."""
+    shown = session_id[:100]
+    return NotFound("session", shown, f"Unknown session: {shown!r}. It may have expired; `session_list` lists yours, `new` begins one.")
+
+
+async def _sweep(connection: AsyncConnection) -> None:
+    """Delete expired sessions, except those that a call holds."""
+    now = time.time()
+    over = (sessions.c.expires_at <= now) & (sessions.c.held_until <= now)
+    rows = (await connection.execute(sa.select(sessions.c.id, sessions.c.principal).where(over))).all()
+    for session_id, principal in rows:
+        await _forget(connection, principal, session_id)
+        await connection.execute(sa.delete(sessions).where((sessions.c.id == session_id) & over))
+
+
+async def _forget(connection: AsyncConnection, principal: str, session_id: str) -> None:
+    await connection.execute(sa.delete(history).where((history.c.owner == principal) & (history.c.session == session_id)))
+
+
+def _state_of(row: Mapping[Any, Any]) -> JsonObject:
+    try:
+        return cast("JsonObject", json.loads(row["state"]))
+    except ValueError:
+        raise StorageError(f"The state of session {row['id']!r} is damaged; start a new session. Nothing was changed.") from None
+
+
+def _to_session(row: Mapping[Any, Any]) -> StoredSession:
+    return StoredSession(
+        id=row["id"], principal=row["principal"], agent=row["agent"], turns=row["turns"], created_at=row["created_at"],
+        used_at=row["used_at"], expires_at=row["expires_at"], is_busy=row["held_until"] > time.time(),
+    )  # fmt: skip

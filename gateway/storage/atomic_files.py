@@ -1,0 +1,157 @@
+"""Atomic replacement of files, reading of JSON files, and locks between processes.
+
+The only module that replaces files. Every function blocks: call it in a worker thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+
+from gateway.errors import StorageError, StorageUnusable
+from gateway.json_types import JsonValue
+
+MAX_JSON_BYTES = 16_777_216
+"""Maximum size of a state file; Moongate never writes a larger one."""
+
+
+def write_atomic(path: Path, *data: bytes, mode: int | None = 0o600) -> None:
+    """Replace the content of `path` by the joined parts. A reader sees the old or the new bytes, also after a crash.
+
+    A symbolic link is followed, so a linked configuration stays linked. With `mode=None` an existing file keeps its mode.
+    The folder must exist.
+
+    Raises:
+        StorageError: The file cannot be written.
+    """
+    target = Path(os.path.realpath(path))
+    temporary: str | None = None
+    try:
+        if mode is None:
+            mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else 0o644
+        descriptor, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.", suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:
+            file.writelines(data)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        os.replace(temporary, target)
+        temporary = None
+        _sync_folder(target.parent)
+    except OSError as error:
+        raise StorageUnusable(f"Cannot write {str(path)!r}: {error.strerror or error}. Check the folder's permissions and space.") from None
+    finally:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+
+
+def make_private_folder(path: Path) -> None:
+    """Create a folder with mode 0700 and its missing parents. An existing folder of this user with a wider mode is narrowed.
+
+    Raises:
+        OSError: The folder cannot be created, or a file has its name.
+    """
+    if not path.parent.exists():
+        make_private_folder(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
+    mode = stat.S_IMODE(path.stat().st_mode)
+    if os.name == "posix" and mode & 0o077:
+        with contextlib.suppress(PermissionError):  # the folder belongs to another user
+            path.chmod(mode & 0o700)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make a rename durable on platforms that can sync folders."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError:
+        pass  # some network file systems refuse; the rename has succeeded
+    finally:
+        os.close(descriptor)
+
+
+def read_json(path: Path) -> JsonValue:
+    """Return the decoded content of a JSON file.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        StorageError: The file cannot be read or is not JSON.
+    """
+    try:
+        if path.stat().st_size > MAX_JSON_BYTES:
+            raise StorageError(f"{str(path)!r} is larger than {MAX_JSON_BYTES} bytes, so Moongate did not write it; move it away.")
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageUnusable(f"Cannot read {str(path)!r}: {error.strerror or error}. Check its permissions.") from None
+    except (ValueError, RecursionError):
+        raise StorageError(f"{str(path)!r} is damaged: not JSON. Restore it from a backup, or move it away to start afresh.") from None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Generator[None, None, None]:
+    """Hold the lock of `path` against other processes and threads; block until it is free. Not re-entrant.
+
+    The lock is a file next to `path` (`<name>.lock`) that is never deleted. The operating system releases it if the process dies.
+
+    Raises:
+        StorageError: The lock file cannot be created.
+    """
+    descriptor = lock_file_of(path)
+    try:
+        _take_lock(descriptor)
+        yield
+    finally:
+        os.close(descriptor)  # also releases the lock
+
+
+def lock_file_of(path: Path) -> int:
+    """Open the lock file of `path`. Closing the descriptor, which the caller does, also releases a lock taken on it.
+
+    Raises:
+        StorageError: The lock file cannot be created.
+    """
+    lock_path = path.with_name(f"{path.name}.lock")
+    try:
+        return os.open(lock_path, os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StorageUnusable(f"Cannot write {str(lock_path)!r}: {error.strerror or error}. Check the folder's permissions.") from None
+
+
+if os.name == "nt":
+    import msvcrt
+
+    def _take_lock(descriptor: int) -> None:
+        msvcrt.locking(descriptor, msvcrt.LK_LOCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
+
+    def try_lock(descriptor: int) -> bool:
+        """Take the lock of an open lock file if it is free; never wait."""
+        try:
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # pyright: ignore[reportAttributeAccessIssue]  # Windows only
+        except OSError:
+            return False
+        return True
+
+else:
+    import fcntl
+
+    def _take_lock(descriptor: int) -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def try_lock(descriptor: int) -> bool:
+        """Take the lock of an open lock file if it is free; never wait."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True

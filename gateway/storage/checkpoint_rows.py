@@ -1,0 +1,79 @@
+"""Checkpoints of workflow runs in the database, by owner and workflow. `workflows` defines the format of their text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import sqlalchemy as sa
+
+from gateway.storage.engine import Database
+from gateway.storage.tables import checkpoints
+
+MAX_CHECKPOINT_BYTES = 67_108_864
+"""Maximum size of a checkpoint: loading a larger one would fill the memory."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRow:
+    """A checkpoint with the fields that can be queried without parsing its text."""
+
+    id: str
+    workflow: str
+    graph: str
+    iteration: int
+    at: float
+    """Creation time from the checkpoint, in seconds since the epoch."""
+    form: str
+
+
+class Checkpoints:
+    """Stores checkpoints."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def save(self, owner: str, row: CheckpointRow, *, keep: int) -> None:
+        """Store or replace a checkpoint and delete the oldest of its workflow beyond `keep`. Committed on return. Raises `StorageError`."""
+        here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == row.workflow)
+        values = {
+            "owner": owner, "id": row.id, "workflow": row.workflow, "graph": row.graph, "iteration": row.iteration, "at": row.at,
+            "form": row.form,
+        }  # fmt: skip
+        async with self._database.begin() as connection:
+            await connection.execute(sa.delete(checkpoints).where((checkpoints.c.owner == owner) & (checkpoints.c.id == row.id)))
+            await connection.execute(sa.insert(checkpoints).values(**values))
+            last = sa.select(checkpoints.c.seq).where(here).order_by(checkpoints.c.seq.desc()).offset(keep).limit(1)
+            oldest = (await connection.execute(last)).scalar_one_or_none()
+            if oldest is not None:
+                await connection.execute(sa.delete(checkpoints).where(here & (checkpoints.c.seq <= oldest)))
+
+    async def load(self, owner: str, checkpoint_id: str) -> str | None:
+        """Return a checkpoint's text, or `None` if the id is unknown. Raises `StorageError`."""
+        here = (checkpoints.c.owner == owner) & (checkpoints.c.id == checkpoint_id)
+        found = await self._database.rows(sa.select(checkpoints.c.form).where(here))
+        return found[0]["form"] if found else None
+
+    async def texts(self, owner: str, workflow: str) -> list[str]:
+        """Return the texts of a workflow's checkpoints, oldest first. Raises `StorageError`."""
+        return await self._column(checkpoints.c.form, owner, workflow)
+
+    async def ids(self, owner: str, workflow: str) -> list[str]:
+        """Return the ids of a workflow's checkpoints, oldest first. Raises `StorageError`."""
+        return await self._column(checkpoints.c.id, owner, workflow)
+
+    async def latest(self, owner: str, workflow: str) -> str | None:
+        """Return the text of a workflow's newest checkpoint, or `None`. Raises `StorageError`."""
+        here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == workflow)
+        newest = checkpoints.c.at.desc(), checkpoints.c.iteration.desc(), checkpoints.c.seq.desc()
+        found = await self._database.rows(sa.select(checkpoints.c.form).where(here).order_by(*newest).limit(1))
+        return found[0]["form"] if found else None
+
+    async def delete(self, owner: str, checkpoint_id: str) -> bool:
+        """Delete a checkpoint; return whether it existed. Raises `StorageError`."""
+        here = (checkpoints.c.owner == owner) & (checkpoints.c.id == checkpoint_id)
+        return bool(await self._database.change(sa.delete(checkpoints).where(here)))
+
+    async def _column(self, column: sa.Column[str], owner: str, workflow: str) -> list[str]:
+        here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == workflow)
+        order = checkpoints.c.at, checkpoints.c.iteration, checkpoints.c.seq
+        return [row[column] for row in await self._database.rows(sa.select(column).where(here).order_by(*order))]

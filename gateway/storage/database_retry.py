@@ -1,0 +1,35 @@
+"""`until_stored`: repeats a database operation while the database is unavailable."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import anyio
+
+from gateway.errors import StorageUnusable
+
+RETRY_SECONDS = 0.5
+"""Pause between two attempts, in seconds."""
+
+Stored = TypeVar("Stored")
+
+
+async def until_stored(store: Callable[[], Awaitable[Stored]], *, deadline: float = math.inf) -> Stored:
+    """Call `store` until it succeeds or `deadline` (seconds since the epoch) passes, and return its result.
+
+    Cancellation interrupts only the pause between two attempts, never a running `store`.
+
+    Raises:
+        StorageError: The database is still unavailable at the deadline, or the error is permanent.
+    """
+    while True:
+        try:
+            with anyio.CancelScope(shield=True):
+                return await store()
+        except StorageUnusable as error:
+            if not error.passes or time.time() >= deadline:
+                raise
+        await anyio.sleep(RETRY_SECONDS)

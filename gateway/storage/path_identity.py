@@ -1,0 +1,33 @@
+"""Identity of a path: two spellings of the same folder compare equal.
+
+Symbolic links, bind mounts and letter case hide that two paths lead to one folder. `place_of` therefore returns a chain from the file
+system's root down: device and inode of each existing part, and the case-folded name of each missing part. Every function blocks.
+"""
+
+from __future__ import annotations
+
+import os
+import unicodedata
+from pathlib import Path
+
+Place = tuple[str, ...]
+"""Identities of all parts of a path, the file system's root first."""
+
+
+def place_of(path: str | os.PathLike[str]) -> Place:
+    """Return the identity of the place that `path` leads to after following links. The path need not exist."""
+    resolved = Path(os.path.realpath(path))
+    chain: list[str] = []
+    exists = True
+    for step in (*reversed(resolved.parents), resolved):
+        if exists:
+            try:
+                found = os.stat(step)
+            except OSError:
+                exists = False
+            else:
+                chain.append(f"{found.st_dev}:{found.st_ino}")
+                continue
+        # On a file system that ignores case, a missing name may later be created in either case.
+        chain.append(f"{chain[-1] if chain else ''}/{unicodedata.normalize('NFKC', step.name).casefold()}")
+    return tuple(chain)

@@ -1,0 +1,125 @@
+"""Questions for a person whose client cannot show them: approvals, and forms of workflows. Other processes list and answer them.
+
+A row is `open` until it is answered, withdrawn by the waiting call, or expired, whichever comes first.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import sqlalchemy as sa
+
+from gateway.errors import PolicyDenied
+from gateway.json_types import JsonObject
+from gateway.storage.engine import Database
+from gateway.storage.record_types import PendingQuestion, QuestionState
+from gateway.storage.tables import asks, locks
+from gateway.storage.tables import spent_approvals as spent
+
+KEEP_SECONDS = 86_400.0
+"""Seconds for which an answered or expired question can still be looked up."""
+
+MAX_OPEN_PER_PRINCIPAL = 32
+"""Maximum open questions per caller, so that a model in a loop cannot flood the person."""
+
+
+class PendingQuestions:
+    """Stores pending questions."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def add(self, ask: PendingQuestion) -> None:
+        """Store a new question. Committed on return.
+
+        Raises:
+            PolicyDenied: The caller has `MAX_OPEN_PER_PRINCIPAL` open questions.
+            StorageError: The database is unavailable.
+        """
+        now = time.time()
+        mine = (asks.c.principal == ask.principal) & (asks.c.state == "open") & (asks.c.expires_at > now)
+        async with self._database.begin() as connection:
+            await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
+            await connection.execute(sa.delete(asks).where(asks.c.expires_at <= now - KEEP_SECONDS))
+            waiting = (await connection.execute(sa.select(sa.func.count()).select_from(asks).where(mine))).scalar_one()
+            if waiting >= MAX_OPEN_PER_PRINCIPAL:
+                raise PolicyDenied(
+                    f"{waiting} questions of this caller are already waiting for an answer; answer them with `moongate approvals` first.",
+                    rule="approval.pending",
+                    subject=ask.source,
+                )
+            await connection.execute(sa.insert(asks), _to_row(ask))
+
+    async def state(self, ask_id: str) -> QuestionState:
+        """Return a question's state; an unknown question counts as withdrawn. Raises `StorageError`."""
+        found = await self.get(ask_id)
+        return found.state if found is not None else "withdrawn"
+
+    async def get(self, ask_id: str) -> PendingQuestion | None:
+        """Return a question, or `None` if its id is unknown. Raises `StorageError`."""
+        found = await self._database.rows(sa.select(asks).where(asks.c.id == ask_id))
+        return _to_ask(found[0]) if found else None
+
+    async def list(self, *, only_open: bool) -> list[PendingQuestion]:
+        """Return all or only open questions, oldest first. Raises `StorageError`."""
+        found = [_to_ask(row) for row in await self._database.rows(sa.select(asks).order_by(asks.c.created_at, asks.c.id))]
+        return [ask for ask in found if ask.state == "open"] if only_open else found
+
+    async def move(self, ask_id: str, before: QuestionState, after: QuestionState, *, decided_by: str | None = None) -> bool:
+        """Change a question from state `before` to `after`, unless it is in another state or expired; return whether it changed.
+
+        `decided_by` is the id of the deciding principal. The caller checks the principal's right first
+        (`policy.approval_policy.judge_approver`).
+
+        Raises:
+            StorageError: The database is unavailable.
+        """
+        here = (asks.c.id == ask_id) & (asks.c.state == before) & (asks.c.expires_at > time.time())
+        changed = {"state": after} if decided_by is None else {"state": after, "decided_by": decided_by}
+        return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
+
+    async def spend(self, mark: str, seconds: float) -> bool:
+        """Record that an approved call used its mark; return `False` if the mark was used before. Kept for `seconds`.
+
+        Raises:
+            StorageError: The database is unavailable.
+        """
+        now = time.time()
+        async with self._database.begin() as connection:
+            await connection.execute(sa.select(locks).where(locks.c.name == "asks").with_for_update())
+            await connection.execute(sa.delete(spent).where(spent.c.until <= now))
+            if (await connection.execute(sa.select(spent.c.id).where(spent.c.id == mark))).first() is not None:
+                return False
+            await connection.execute(sa.insert(spent), {"id": mark, "until": now + seconds})
+            return True
+
+    async def answer(self, ask_id: str, answer: JsonObject) -> bool:
+        """Answer an open question that has a form, unless it expired; return whether it was answered. Raises `StorageError`."""
+        here = (asks.c.id == ask_id) & (asks.c.state == "open") & (asks.c.expires_at > time.time())
+        changed = {"state": "answered", "answer": json.dumps(answer)}
+        return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
+
+
+def _to_row(ask: PendingQuestion) -> dict[str, Any]:
+    return {
+        "id": ask.id, "kind": ask.kind, "source": ask.source, "name": ask.name, "principal": ask.principal, "shown": ask.shown,
+        "state": ask.state, "created_at": ask.created_at, "expires_at": ask.expires_at, "form": _to_text(ask.form),
+        "answer": _to_text(ask.answer), "approver": ask.by, "decided_by": ask.decided_by,
+    }  # fmt: skip
+
+
+def _to_ask(row: Mapping[Any, Any]) -> PendingQuestion:
+    values: dict[str, Any] = dict(row)
+    values["by"] = values.pop("approver")
+    for key in ("form", "answer"):
+        values[key] = json.loads(values[key]) if values[key] else None
+    if (values["state"] in ("open", "answered") or values["state"].startswith("approved")) and values["expires_at"] <= time.time():
+        values["state"] = "expired"
+    return PendingQuestion(**values)
+
+
+def _to_text(value: JsonObject | None) -> str:
+    return json.dumps(value) if value is not None else ""

@@ -1,0 +1,218 @@
+"""`ResultStore`: results that were too large to return whole, stored in the state folder until they expire.
+
+One file per result: a line of JSON metadata, then the bytes, written atomically. The folder is named by a digest of the owner and the
+file by a random id, so another caller cannot find it. All processes of a state folder see the same results. `gate.results` decides
+what is stored and how it is shown.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TypeVar, cast
+
+import anyio
+import anyio.to_thread
+
+from gateway.errors import NotFound, StorageError, StorageUnusable, TooLargeToKeep
+from gateway.json_types import JsonObject
+from gateway.storage.atomic_files import make_private_folder, write_atomic
+
+logger = logging.getLogger(__name__)
+
+RESULT_SCHEME = "moongate://results/"
+"""Prefix of a stored result's URI; the id follows."""
+
+MIN_FILE_COST = 4_096
+"""Minimum size that a file counts against the cap: about its size on disk. It also bounds the number of files."""
+
+MAX_SWEEP_SECONDS = 60.0
+"""Maximum seconds between two sweeps for expired results."""
+
+STALE_TEMPORARY_SECONDS = 600.0
+"""Age in seconds at which a temporary file is removed: its writer died."""
+
+MAX_HEADER_BYTES = 4_096
+"""Maximum size of the metadata line; names chosen by a peer are cut to fit."""
+
+_WORKERS = 2
+"""Results written or read concurrently: each may take tens of megabytes of memory."""
+
+_ID = re.compile(r"^[A-Za-z0-9_-]{22}$")
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class KeptResult:
+    """Metadata of a stored result."""
+
+    id: str
+    mime_type: str
+    size: int
+    """Size in bytes."""
+    origin: str
+    """Exposed tool name, resource URI or prompt that produced the result."""
+
+    @property
+    def uri(self) -> str:
+        """URI at which the result can be read as a resource."""
+        return RESULT_SCHEME + self.id
+
+
+class ResultStore:
+    """Stored results of all callers. The disk is not touched before the first result. Run `sweep_forever` while the store is used."""
+
+    def __init__(self, folder: Path, *, ttl_seconds: float, max_bytes_per_owner: int, clock: Callable[[], float] = time.time) -> None:
+        """`folder` is created on first use; its parent must exist then. `clock` returns wall time, because file times are wall time."""
+        self._folder = folder
+        self._ttl = ttl_seconds
+        self._max_bytes = max_bytes_per_owner
+        self._clock = clock
+        self._limiter = anyio.CapacityLimiter(_WORKERS)
+
+    @property
+    def settings(self) -> JsonObject:
+        """Constructor arguments (without the clock) that create the same store in another process."""
+        return {"folder": str(self._folder), "ttl_seconds": self._ttl, "max_bytes_per_owner": self._max_bytes}
+
+    async def work(self, job: Callable[[], T]) -> T:
+        """Run a blocking method of this store in a worker thread; at most `_WORKERS` run at once."""
+        return await anyio.to_thread.run_sync(job, limiter=self._limiter)
+
+    # -- blocking: call these with `work` ----------------------------------------------------------------------
+
+    def keep(self, owner: str, *body: bytes, mime_type: str, origin: str) -> KeptResult:
+        """Store a result, given in parts, for the principal id `owner`; delete the owner's oldest results to make room.
+
+        Raises:
+            TooLargeToKeep: The result alone exceeds the limit per caller.
+            StorageError: The result cannot be written.
+        """
+        size = sum(map(len, body))
+        if size > self._max_bytes:
+            raise TooLargeToKeep(f"The result exceeds the {self._max_bytes} bytes that `storage.maxResultBytesPerCaller` allows.")
+        kept = KeptResult(secrets.token_urlsafe(16), mime_type[:200], size, origin[:500])
+        header = json.dumps({"version": 1, **{k: v for k, v in asdict(kept).items() if k != "id"}}).encode() + b"\n"
+        folder = self._folder_of(owner)
+        try:
+            make_private_folder(self._folder)
+            make_private_folder(folder)
+        except OSError as error:
+            raise StorageUnusable(f"Cannot create {str(folder)!r}: {error.strerror or error}.") from None
+        try:
+            write_atomic(folder / kept.id, header, *body)
+        except StorageError:
+            if folder.exists():
+                raise
+            # A sweep of another process removed the empty folder in between.
+            make_private_folder(folder)
+            write_atomic(folder / kept.id, header, *body)
+        self._make_room(folder, kept.id)
+        return kept
+
+    def find(self, owner: str, result_id: str) -> KeptResult:
+        """Return a result's metadata.
+
+        Raises:
+            NotFound: The id is unknown, expired, or another owner's.
+        """
+        return self._open(owner, result_id)[0]
+
+    def slice(self, owner: str, result_id: str, start: int, length: int) -> bytes:
+        """Return at most `length` bytes of a result from `start`; fewer at its end. Raises `NotFound`."""
+        kept, path, offset = self._open(owner, result_id)
+        try:
+            with path.open("rb") as file:
+                file.seek(offset + start)
+                return file.read(max(0, min(length, kept.size - start)))
+        except OSError:
+            raise _unknown(result_id) from None
+
+    def body(self, owner: str, result_id: str) -> bytes:
+        """Return a whole result. Raises `NotFound`."""
+        return self.slice(owner, result_id, 0, self.find(owner, result_id).size)
+
+    def sweep(self) -> None:
+        """Remove expired results and temporary files of crashed writers. Several processes may do this at once."""
+        with contextlib.suppress(FileNotFoundError):
+            for folder in list(self._folder.iterdir()):
+                if folder.is_dir() and not folder.is_symlink():
+                    self._sweep_owner(folder)
+
+    async def sweep_forever(self) -> None:
+        """Remove expired results periodically, until cancelled."""
+        while True:
+            try:
+                await self.work(self.sweep)
+            except OSError as error:
+                logger.warning("sweep of stored results failed reason=%r", error.strerror or str(error))
+            await anyio.sleep(min(MAX_SWEEP_SECONDS, self._ttl / 2))
+
+    def _folder_of(self, owner: str) -> Path:
+        return self._folder / hashlib.sha256(owner.encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+    def _open(self, owner: str, result_id: str) -> tuple[KeptResult, Path, int]:
+        if not _ID.match(result_id):
+            raise _unknown(result_id)
+        path = self._folder_of(owner) / result_id
+        try:
+            with path.open("rb") as file:
+                if self._is_expired(os.fstat(file.fileno()).st_mtime):
+                    raise _unknown(result_id)
+                line = file.readline(MAX_HEADER_BYTES)
+                size = os.fstat(file.fileno()).st_size - len(line)
+            header = cast("JsonObject", json.loads(line))
+            kept = KeptResult(result_id, str(header["mime_type"]), int(header["size"]), str(header["origin"]))
+        except (OSError, ValueError, KeyError, TypeError):
+            raise _unknown(result_id) from None
+        if size != kept.size:
+            raise _unknown(result_id)
+        return kept, path, len(line)
+
+    def _is_expired(self, modified: float) -> bool:
+        return self._clock() - modified >= self._ttl
+
+    def _make_room(self, folder: Path, newest: str) -> None:
+        files = sorted(self._files(folder), key=lambda item: (item[0].name == newest, item[1].st_mtime_ns))
+        total = sum(max(MIN_FILE_COST, stat.st_size) for _, stat in files)
+        for path, stat in files:
+            if total <= self._max_bytes or path.name == newest:
+                return
+            total -= max(MIN_FILE_COST, stat.st_size)
+            with contextlib.suppress(OSError):
+                path.unlink()
+
+    def _files(self, folder: Path) -> list[tuple[Path, os.stat_result]]:
+        """Complete results of one owner."""
+        found: list[tuple[Path, os.stat_result]] = []
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if _ID.match(entry.name):
+                    with contextlib.suppress(OSError):
+                        found.append((Path(entry.path), entry.stat(follow_symlinks=False)))
+        return found
+
+    def _sweep_owner(self, folder: Path) -> None:
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    modified = entry.stat(follow_symlinks=False).st_mtime
+                    stale = entry.name.endswith(".tmp") and self._clock() - modified >= STALE_TEMPORARY_SECONDS
+                    if stale or (_ID.match(entry.name) and self._is_expired(modified)):
+                        os.unlink(entry.path)
+        with contextlib.suppress(OSError):
+            folder.rmdir()  # succeeds only if the folder is empty
+
+
+def _unknown(result_id: str) -> NotFound:
+    return NotFound("result", result_id[:100], f"Unknown result: {result_id[:100]!r}. It may have expired or been deleted to make room.")

@@ -1,0 +1,37 @@
+"""Count of recent sampling requests per server and caller, shared by all processes of a gateway. Enforces sampling budgets."""
+
+from __future__ import annotations
+
+import time
+
+import sqlalchemy as sa
+
+from gateway.storage.engine import Database
+from gateway.storage.tables import locks, of_gateway, sampling_use
+
+
+class SamplingUse:
+    """Stores one row per counted sampling request."""
+
+    def __init__(self, database: Database, gateway: str = "") -> None:
+        """Count only requests of the gateway with id `gateway`; if it is empty, of all gateways that share the database."""
+        self._database = database
+        self._gateway = gateway
+
+    async def count(self, server: str, principal: str, *, limit: int, window_seconds: float) -> int:
+        """Return the number of requests in the window before this one, and count this one if that number is below `limit`.
+
+        Atomic across processes, so a budget is never exceeded. Raises `StorageError`.
+        """
+        now = time.time()
+        mine = (sampling_use.c.server == server) & (sampling_use.c.principal == principal) & of_gateway(sampling_use, self._gateway)
+        # Rows with a time in the future appear after the clock was set back; without this they would never expire.
+        outside = (sampling_use.c.at <= now - window_seconds) | (sampling_use.c.at > now + window_seconds)
+        async with self._database.begin() as connection:
+            await connection.execute(sa.select(locks).where(locks.c.name == "sampling").with_for_update())
+            await connection.execute(sa.delete(sampling_use).where(outside))
+            used = (await connection.execute(sa.select(sa.func.count()).select_from(sampling_use).where(mine))).scalar_one()
+            if used < limit:
+                made = {"server": server, "principal": principal, "at": now, "gateway": self._gateway}
+                await connection.execute(sa.insert(sampling_use), made)
+        return used

@@ -1,0 +1,105 @@
+"""`StateFolder`: the gateway's private folder for its state.
+
+By default there is one per user, shared by all gateway processes of that user (each IDE window starts one), so every creation is
+safe against races. `app` creates the object; each file in the folder belongs to the package that writes it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import os
+import secrets
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from gateway.errors import StorageError
+from gateway.storage.atomic_files import locked, write_atomic
+
+FOLDER_NAME = "moongate"
+
+
+def state_dir(configured: str | None) -> Path:
+    """Return the state folder configured as `storage.dir`, or the user's default. Does not create it."""
+    return Path(configured) if configured else default_state_dir()
+
+
+def default_state_dir(environ: Mapping[str, str] | None = None, platform: str = sys.platform) -> Path:
+    """Return the user's default state folder by the platform's conventions. Does not create it.
+
+    `$XDG_STATE_HOME/moongate` or `~/.local/state/moongate`; `~/Library/Application Support/moongate` on macOS;
+    `%LOCALAPPDATA%\\moongate` on Windows. A relative `XDG_STATE_HOME` is ignored, as the XDG Base Directory Specification requires.
+    """
+    env = os.environ if environ is None else environ
+    if platform == "win32":
+        local = env.get("LOCALAPPDATA")
+        return (Path(local) if local else _home(env) / "AppData" / "Local") / FOLDER_NAME
+    if platform == "darwin":
+        return _home(env) / "Library" / "Application Support" / FOLDER_NAME
+    given = env.get("XDG_STATE_HOME", "")
+    return (Path(given) if given.startswith("/") else _home(env) / ".local" / "state") / FOLDER_NAME
+
+
+def _home(environ: Mapping[str, str]) -> Path:
+    home = environ.get("HOME") or environ.get("USERPROFILE")
+    if home:
+        return Path(home)
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise StorageError("The user has no home folder to store the gateway's state in; set `storage.dir` in the configuration.") from None
+
+
+class StateFolder:
+    """A state folder. The disk is not touched before the first write."""
+
+    def __init__(self, path: Path) -> None:
+        """Set the path; it need not exist."""
+        self.path = path
+
+    def ensure(self) -> Path:
+        """Create the folder (mode 0700) and missing parents; return its path.
+
+        Raises:
+            StorageError: The folder cannot be created, or a file has its name.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"Cannot create the state folder {str(self.path)!r}: {error.strerror or error}. "
+                f"Set `storage.dir` to a folder that can be written."
+            ) from None
+        return self.path
+
+    def key(self, purpose: str) -> bytes:
+        """Return the 32-byte key of this installation for `purpose`, a fixed text; the root key is created on first use.
+
+        Keys are derived from one random root key in the folder (mode 0600), so no key reveals another. All processes get the same key.
+
+        Raises:
+            StorageError: The root key cannot be read or written, or its file is damaged.
+        """
+        file = self.path / "installation-key"
+        root = _read_key(file)
+        if root is None:
+            self.ensure()
+            with locked(file):
+                root = _read_key(file)
+                if root is None:
+                    root = secrets.token_bytes(32)
+                    write_atomic(file, root)
+        return hmac.digest(root, purpose.encode(), "sha256")
+
+
+def _read_key(file: Path) -> bytes | None:
+    try:
+        found = file.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        found = b""
+    if len(found) != 32:
+        raise StorageError(f"{str(file)!r} does not hold an installation key; delete it to get a new one (tokens and handles are lost).")
+    return found

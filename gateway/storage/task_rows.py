@@ -1,0 +1,331 @@
+"""Tasks (long-running calls) in the database, so that other processes can take them over after a restart.
+
+A task belongs to the process that runs it. A process renews one lease for all its tasks; when the lease expires, another process takes
+the tasks over. Every decision is made in the database, so that only one of two processes succeeds. Leases use the database server's
+clock if there is a server, because clocks of machines differ. `task_admission` starts queued tasks; `tasks` runs them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import sqlalchemy as sa
+
+from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.engine import Database
+from gateway.storage.record_types import KEPT, Choose, Steps, TaskRow, forget, is_answer_to, is_open
+from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
+from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
+
+_DOUBT = re.compile(r"!\d+$")
+"""Matches the durable key of the question how to continue after a step with unknown outcome."""
+
+FORGET_OWNER_SECONDS = 86_400.0
+"""Seconds after which an expired lease is deleted."""
+
+UNCLAIMED_SECONDS = 30 * 86_400.0
+"""Seconds for which a task waits for its gateway to run again before another gateway that shares the database fails it."""
+
+UNCLAIMED: JsonObject = {"error": {"code": -32603, "message": "The gateway of this task has not run for 30 days."}}
+
+# Valid in both dialects: inserts or updates a step, unless another process has taken over the task.
+_PUT_STEP = sa.text(
+    "INSERT INTO task_steps (task, key, is_done, value) "
+    "SELECT CAST(:task AS TEXT), CAST(:key AS TEXT), CAST(:is_done AS INTEGER), CAST(:value AS TEXT) "
+    "WHERE EXISTS (SELECT 1 FROM tasks WHERE id = :task AND owner = :owner AND gone_at = 0) "
+    "ON CONFLICT (task, key) DO UPDATE SET is_done = excluded.is_done, value = excluded.value"
+)
+
+
+class TaskRows:
+    """Stores tasks. Every method raises `StorageError` as `Database.begin` does."""
+
+    def __init__(self, database: Database, gateway: str = "") -> None:
+        """With a `gateway`, this gateway and others that share the database do not run each other's tasks."""
+        self._database = database
+        self._gateway = gateway
+        self._new = NewTasks(database, gateway)
+
+    async def add(
+        self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
+    ) -> str:
+        """Store a new task and the steps it has already done; committed on return. `row.admitted_at` says whether it may start.
+
+        With `choose` the task is queued; without it, it has already started. The principal's oldest finished tasks beyond `max_kept`
+        are deleted. If an earlier request with the same key created a task, nothing is stored and its id is returned; otherwise the
+        result is an empty string.
+
+        Raises:
+            TaskError: The principal has `max_open` unfinished tasks.
+        """
+        row.gateway = self._gateway
+        new = NewTask(row, steps or {}, choose, max_open=max_open, max_kept=max_kept)
+        await self._new.add(new)
+        return new.existing
+
+    async def made_by(self, principal: str, request_key: str) -> str:
+        """Return the id of the task created by a request with this key, or an empty string."""
+        there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
+        there &= of_gateway(tasks, self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
+        found = await self._database.rows(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at).limit(1))
+        return found[0]["id"] if found else ""
+
+    async def discard(self, ids: Sequence[str], *, owner: str) -> None:
+        """Delete tasks of the owner, which could not tell whether they had been stored."""
+        async with self._database.begin() as connection:
+            mine = sa.select(tasks.c.id).where(tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner))
+            await delete(connection, [found for (found,) in await connection.execute(mine)])
+
+    async def admit(self, choose: Choose) -> list[str]:
+        """Start queued tasks of any process that `choose` selects; return their ids."""
+        async with self._database.begin() as connection:
+            await lock(connection)
+            return await admit(connection, choose, self._gateway)
+
+    async def sweep(self) -> None:
+        """Delete expired tasks and leases; fail tasks whose gateway has not run for `UNCLAIMED_SECONDS`."""
+        async with self._database.begin() as connection:
+            await sweep(connection)
+            unclaimed = (tasks.c.gone_at == 0) & (tasks.c.updated_at < time.time() - UNCLAIMED_SECONDS) & ~_has_owner(connection)
+            ended: JsonObject = {
+                "status": "failed", "outcome": json.dumps(UNCLAIMED), "message": UNCLAIMED["error"]["message"],
+                "gone_at": time.time() + FORGET_OWNER_SECONDS,
+            }  # fmt: skip
+            await connection.execute(sa.update(tasks).where(unclaimed & ~of_gateway(tasks, self._gateway)).values(ended))
+            old = task_owners.c.until < _now(connection) - FORGET_OWNER_SECONDS
+            await connection.execute(sa.delete(task_owners).where(old))
+
+    async def retry(self, task_id: str, *, from_start: bool) -> bool:
+        """Queue a finished task again, for any process of this gateway; return `False` if it is unfinished or unknown.
+
+        It continues after the steps that succeeded, or runs again `from_start`.
+        """
+        async with self._database.begin() as connection:
+            found = await _locked(connection, task_id)
+            if found is None or not found.gone_at:
+                return False
+            kept = {} if from_start else await _steps(connection, task_id)
+            worked = {key: step for key, step in kept.items() if step[0] and not _is_failure(step[1])}
+            for key in [key for key in worked if key.startswith(KEPT) and key.endswith("/task")]:
+                if key.removeprefix(KEPT).removesuffix("/task") not in worked:
+                    del worked[key]  # a server's own task that failed is not followed again
+            for key in [key for key in worked if key.startswith(KEPT) and key.endswith("/listed")]:
+                del worked[key]  # the new attempt requests approvals on the pending list again
+            for key in [key for key in await _steps(connection, task_id) if key not in worked]:
+                await connection.execute(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
+            for item in found.asked.values():
+                # Empty answers were stored when the task ended. A step with unknown outcome must ask again.
+                if from_start or not item.get("answer") or _DOUBT.search(item.get("step", "!0")):
+                    forget(item)
+            values: JsonObject = {
+                "status": "working", "message": "", "outcome": "{}", "asked": json.dumps(found.asked), "updated_at": time.time(),
+                "gone_at": 0.0, "is_cancelled": 0, "attempts": 2, "deaths": 0, "owner": "", "admitted_at": 0.0,
+                "gateway": self._gateway,
+            }  # fmt: skip
+            await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
+            return True
+
+    async def get(self, task_id: str) -> TaskRow | None:
+        """Return a task, or `None` if it is unknown or expired."""
+        found = await self._database.rows(sa.select(tasks).where(tasks.c.id == task_id))
+        row = _from_row(found[0]) if found else None
+        return None if row is not None and 0 < row.gone_at <= time.time() else row
+
+    async def all_of(self, principal: str | None = None) -> list[TaskRow]:
+        """Return the tasks of a principal, or all tasks, oldest first."""
+        query = sa.select(tasks).order_by(tasks.c.created_at, tasks.c.id)
+        query = query if principal is None else query.where(tasks.c.principal == principal)
+        async with self._database.begin() as connection:
+            await sweep(connection)
+            return [_from_row(found) for found in (await connection.execute(query)).mappings()]
+
+    async def save(self, row: TaskRow, *, owner: str, drop_results: bool = False) -> bool:
+        """Store the owner's state of a task: status, message, outcome, questions. Return `False` if another process took it over.
+
+        Answers stored by another process are kept and copied into `row`. A finished task does not change. Steps are kept as long as the
+        task. With `drop_results` their results are deleted, because no retry needs them.
+        """
+        async with self._database.begin() as connection:
+            found = await _locked(connection, row.id)
+            if found is None or found.owner != owner or found.gone_at:
+                return False
+            for key, stored in found.asked.items():
+                if key in row.asked and is_answer_to(stored, row.asked[key]):
+                    row.asked[key].setdefault("answer", stored["answer"])
+            if row.status == "input_required" and not any(map(is_open, row.asked.values())):
+                row.status = "working"  # answered while this update was being prepared
+            row.is_cancelled = found.is_cancelled or row.is_cancelled
+            row.admitted_at = max(found.admitted_at, row.admitted_at)
+            await connection.execute(sa.update(tasks).where(tasks.c.id == row.id), to_row(row))
+            if drop_results:
+                own = task_steps.c.task == row.id
+                await connection.execute(sa.delete(task_steps).where(own & task_steps.c.key.startswith(KEPT)))
+                await connection.execute(sa.update(task_steps).where(own).values(value="null"))
+            return True
+
+    async def answer(self, task_id: str, answers: Mapping[str, JsonValue]) -> TaskRow | None:
+        """Store answers to open questions and ignore others. Return the updated task, or `None` if it is finished or unknown."""
+        async with self._database.begin() as connection:
+            found = await _locked(connection, task_id)
+            if found is None or found.gone_at:
+                return None
+            for key, value in answers.items():
+                if key in found.asked and is_open(found.asked[key]) and isinstance(value, dict):
+                    found.asked[key]["answer"] = value
+            if found.status == "input_required" and not any(map(is_open, found.asked.values())):
+                found.status = "working"
+            found.updated_at = time.time()
+            values: JsonObject = {"asked": json.dumps(found.asked), "status": found.status, "updated_at": found.updated_at}
+            await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
+            return found
+
+    async def cancel(self, task_id: str) -> None:
+        """Request cancellation; a task without a living process is cancelled at once."""
+        now = time.time()
+        async with self._database.begin() as connection:
+            found = await _locked(connection, task_id)
+            if found is None or found.gone_at:
+                return
+            values: JsonObject = {"is_cancelled": 1, "updated_at": now}
+            await connection.execute(sa.update(tasks).where(tasks.c.id == task_id).values(values))
+            left = (tasks.c.id == task_id) & ~_has_owner(connection)
+            values = {"status": "cancelled", "message": "Cancelled", "gone_at": now + found.ttl_seconds}
+            await connection.execute(sa.update(tasks).where(left).values(values))
+
+    async def renew(
+        self, known: Mapping[str, float], *, owner: str, lease_seconds: float
+    ) -> tuple[set[str], list[TaskRow]]:
+        """Renew the owner's lease. Only the owner writes this row, so the update never waits for another transaction.
+
+        `known` maps the owner's tasks to the time of their last change that it has seen. Return the ids of tasks that still belong to
+        the owner, and the stored rows of those that changed.
+        """
+        async with self._database.begin(urgent=True) as connection:
+            until = _now(connection) + lease_seconds
+            mine = sa.update(task_owners).where(task_owners.c.id == owner).values(until=until)
+            if not (await connection.execute(mine)).rowcount:
+                await connection.execute(sa.insert(task_owners).values(id=owner, until=until))
+            if not known:
+                return set(), []
+            own = tasks.c.id.in_(list(known)) & (tasks.c.owner == owner)
+            stored = await connection.execute(sa.select(tasks.c.id, tasks.c.updated_at).where(own))
+            held: dict[str, float] = {id_: at for id_, at in stored}  # noqa: C416  # pyright does not see rows as pairs
+            changed = [id_ for id_, at in held.items() if at != known[id_]]
+            if not changed:
+                return set(held), []
+            found = await connection.execute(sa.select(tasks).where(tasks.c.id.in_(changed)))
+            return set(held), [_from_row(item) for item in found.mappings()]
+
+    async def any_orphans(self, *, owner: str) -> bool:
+        """Return whether there are tasks to take over."""
+        async with self._database.begin() as connection:
+            return (await connection.execute(sa.select(tasks.c.id).where(self._orphaned(owner, connection)).limit(1))).first() is not None
+
+    async def take_over(self, *, owner: str, limit: int) -> list[TaskRow]:
+        """Give the owner the tasks of processes that stopped or died. A task that was still queued has not been attempted.
+
+        A process that died leaves an expired lease; one that stopped deleted its lease. The owner's own tasks are never orphaned, however
+        late it renews.
+        """
+        async with self._database.begin() as connection:
+            query = sa.select(tasks).where(self._orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
+            query = query.with_for_update(skip_locked=True)
+            found = [_from_row(item) for item in (await connection.execute(query)).mappings()]
+            owners = sa.select(task_owners.c.id).where(task_owners.c.id.in_([row.owner for row in found]))
+            died = set((await connection.execute(owners)).scalars())
+            for row in found:
+                if row.admitted_at:
+                    row.attempts += 1
+                    if row.owner in died and not _waits_for_person(row, await _steps(connection, row.id)):
+                        row.deaths += 1
+                row.owner = owner
+                values: JsonObject = {"owner": owner, "attempts": row.attempts, "deaths": row.deaths}
+                await connection.execute(sa.update(tasks).where(tasks.c.id == row.id).values(values))
+            return found
+
+    def _orphaned(self, owner: str, connection: Any) -> sa.ColumnElement[bool]:
+        return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
+
+    async def release(self, *, owner: str) -> None:
+        """Delete the owner's lease, so that other processes can take over its tasks at once."""
+        await self._database.change(sa.delete(task_owners).where(task_owners.c.id == owner))
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    async def steps(self, task_id: str) -> Steps:
+        """Return the task's steps."""
+        async with self._database.begin() as connection:
+            return await _steps(connection, task_id)
+
+    async def listed(self, task_id: str | None = None) -> dict[str, list[str]]:
+        """Return the ids of pending questions that a task (or each task) waits for, by task."""
+        query = sa.select(task_steps.c.task, task_steps.c.value).where(task_steps.c.key.like(f"{KEPT}%/listed"))
+        query = query if task_id is None else query.where(task_steps.c.task == task_id)
+        found: dict[str, list[str]] = {}
+        async with self._database.begin() as connection:
+            for task, value in await connection.execute(query):
+                kept: JsonObject = json.loads(value) or {}
+                if "id" in kept:
+                    found.setdefault(task, []).append(kept["id"])
+        return found
+
+    async def put_step(self, task_id: str, key: str, *, is_done: bool, value: JsonValue, owner: str) -> bool:
+        """Record the start or the result of a step. Return `False` if another process took the task over."""
+        row: JsonObject = {"task": task_id, "key": key, "is_done": int(is_done), "value": json.dumps(value), "owner": owner}
+        async with self._database.begin() as connection:
+            return bool((await connection.execute(_PUT_STEP, row)).rowcount)
+
+    async def drop_step(self, task_id: str, key: str) -> None:
+        """Delete a step that failed before anything was recorded."""
+        await self._database.change(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
+
+
+def _now(connection: Any) -> sa.ColumnElement[float]:
+    """Return the time used for leases: the server's clock if there is a server."""
+    if connection.dialect.name == "postgresql":
+        return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
+    return sa.literal(time.time(), sa.Float)
+
+
+def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
+    """Return the condition that the task's process is alive."""
+    lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
+    return sa.exists().where(lives).correlate(tasks)
+
+
+async def _steps(connection: Any, task_id: str) -> Steps:
+    query = sa.select(task_steps.c.key, task_steps.c.is_done, task_steps.c.value).where(task_steps.c.task == task_id)
+    return {key: (bool(done), json.loads(value)) for key, done, value in await connection.execute(query)}
+
+
+def _is_failure(value: JsonValue) -> bool:
+    """Whether a step's recorded result is a failed call."""
+    result = cast("JsonObject", value).get("result") if isinstance(value, dict) else None
+    return isinstance(result, dict) and bool(cast("JsonObject", result).get("isError"))
+
+
+def _waits_for_person(row: TaskRow, steps: Steps) -> bool:
+    """Whether every in-flight step of the task waits for a person, in the client or on the pending list."""
+    waits = [str(item.get("step", "")) for item in row.asked.values() if is_open(item)]
+    for key, (_, value) in steps.items():
+        if key.startswith(KEPT) and key.endswith("/listed") and "taken" not in cast("JsonObject", value):
+            waits.append(key.removeprefix(KEPT))
+    in_flight = [key for key, (is_done, value) in steps.items() if not is_done and not isinstance(value, dict)]
+    # A question without a durable key belongs to an unknown in-flight call.
+    return bool(waits) and ("" in waits or all(any(wait.startswith((f"{key}/", f"{key}!")) for wait in waits) for key in in_flight))
+
+
+async def _locked(connection: Any, task_id: str) -> TaskRow | None:
+    found = (await connection.execute(sa.select(tasks).where(tasks.c.id == task_id).with_for_update())).mappings().first()
+    return _from_row(found) if found is not None else None
+
+
+def _from_row(found: Mapping[Any, Any]) -> TaskRow:
+    values: dict[str, Any] = {name: found[name] for name in TaskRow.__dataclass_fields__}
+    values.update((name, json.loads(values[name])) for name in JSON_COLUMNS)
+    values["is_cancelled"] = bool(values["is_cancelled"])
+    return TaskRow(**values)

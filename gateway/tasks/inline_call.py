@@ -1,0 +1,94 @@
+"""`InlineCall`: a call that runs apart from its request while a client without task support waits for the result.
+
+Nothing is stored while the client waits: the steps of the call are kept in memory, and written only if the call becomes a task.
+`task_executor` runs the call; this module holds what the call and the waiting request share.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import anyio
+
+from gateway.errors import TaskError
+from gateway.tasks.caller import TaskCaller
+from gateway.tasks.step_log import StepLog
+from gateway.tasks.task import Task
+from gateway.tools.base import InputRequired, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.drive import drive_rounds
+
+HEARTBEAT_SECONDS = 5.0
+"""Seconds between progress notifications to a waiting client, unless a quarter of its wait is shorter."""
+
+Work = Callable[[CallContext], Awaitable[ToolOutcome]]
+"""Makes the call once; it may return `InputRequired`."""
+
+
+@dataclass(slots=True, eq=False)
+class InlineCall:
+    """One call, as the task that it may become."""
+
+    task: Task
+    log: StepLog
+    caller: TaskCaller
+    done: anyio.Event = field(default_factory=anyio.Event)
+    is_task: bool = False
+    """Whether the call became a task, so that its outcome is stored."""
+    outcome: ToolOutcome | None = None
+    error: Exception | None = None
+
+    async def run(self, work: Work, ctx: CallContext) -> None:
+        """Make the call and keep its outcome or its exception."""
+        try:
+            with self.task.scope:
+                try:
+                    outcome = await work(ctx)
+                    if isinstance(outcome, InputRequired) and self.is_task:
+                        outcome = await self._drive(outcome, work, ctx)
+                    self.outcome = outcome
+                except Exception as error:  # `result` raises it to the client's request
+                    self.error = error
+        finally:
+            self.done.set()
+
+    async def _drive(self, first: InputRequired, work: Work, ctx: CallContext) -> ToolOutcome:
+        """Ask for the input through the task, because no request waits for `first` any more, and call again with the answers."""
+        outcomes: list[ToolOutcome] = [first]
+
+        async def call(inner: CallContext) -> ToolOutcome:
+            return outcomes.pop() if outcomes else await work(inner)
+
+        return await drive_rounds(call, ctx, self.task.tool)
+
+    async def wait(self, seconds: float, hand_over: Callable[[], Awaitable[bool]]) -> bool:
+        """Wait for the end of the call. After `seconds`, `hand_over` makes it a task; return whether that happened.
+
+        The time stops while the client is asked, and starts again with the client's answer.
+        """
+        spent, began = 0.0, anyio.current_time()
+        beat = min(HEARTBEAT_SECONDS, seconds / 4)
+        while not self.done.is_set():
+            since = anyio.current_time()
+            with anyio.move_on_after(min(beat, max(seconds - spent, 0.0))):
+                await self.done.wait()
+            if self.done.is_set():
+                break
+            now = anyio.current_time()
+            spent = 0.0 if self.caller.asking or self.caller.answered_at >= since else spent + now - since
+            if spent < seconds:
+                await self.caller.beat(self.task.message or f"Still running after {now - began:.0f} s")
+            elif await hand_over():
+                return True
+            else:
+                seconds = float("inf")
+        return False
+
+    def result(self) -> ToolOutcome:
+        """Return the outcome of the call, or raise its exception."""
+        if self.error is not None:
+            raise self.error
+        if self.outcome is None:
+            raise TaskError(self.task.refusal or "The call was cancelled because the gateway stops. Call again once it is back.")
+        return self.outcome

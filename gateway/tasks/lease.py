@@ -1,0 +1,52 @@
+"""`Lease`: the time-limited claim of this process on the tasks that it runs. Used by `task_executor` and `upkeep`."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+
+import anyio
+
+from gateway.storage.record_types import TaskRow
+from gateway.storage.records import Records
+
+LATE_FACTOR = 3.0
+"""Seconds that each second of a late renewal adds to the lease."""
+
+MAX_LATE_SECONDS = 5.0
+"""Most that counts as late, also after the machine was suspended."""
+
+
+class Lease:
+    """One lease covers every task of the process. Other processes take the tasks over when it expires."""
+
+    def __init__(self, records: Records, seconds: float) -> None:
+        """`seconds` is how long the lease lasts. It is the same in all processes."""
+        self.owner = secrets.token_hex(12)
+        self.seconds = seconds
+        self.tick_seconds = seconds / 5
+        """Seconds between two renewals."""
+        self._records = records
+        self._renewing = anyio.Lock()
+        self._renewed_at = float("-inf")
+        self._late = 0.0
+
+    async def renew(self, known: Mapping[str, float] | None = None) -> tuple[set[str], list[TaskRow]]:
+        """Renew the lease. A process on a busy machine renews late, so it gets a longer lease.
+
+        `known` are the tasks that run here, with the time of their last change. Returns the ids of those that this process still owns,
+        and the rows that changed in the database.
+        """
+        async with self._renewing:
+            began = anyio.current_time()
+            late = began - self._renewed_at - self.tick_seconds if known else 0.0
+            self._late = min(max(late, self._late * 0.9), MAX_LATE_SECONDS)
+            seconds = self.seconds + LATE_FACTOR * self._late
+            found = await (await self._records.tasks()).renew(known or {}, owner=self.owner, lease_seconds=seconds)
+            self._renewed_at = began
+            return found
+
+    async def refresh(self) -> None:
+        """Renew the lease if half of it has passed, so that a task which is stored now has an owner."""
+        if anyio.current_time() - self._renewed_at > self.seconds / 2:
+            await self.renew()

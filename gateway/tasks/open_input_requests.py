@@ -1,0 +1,91 @@
+"""`OpenInputRequests`: requests for input of a call whose client receives them in a result (`input_required`) and answers in a new call.
+
+Used by parked calls (`server.parked`), which decide how the requests are shown and when they expire. Calls that run as tasks store
+their requests on disk instead (`caller`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import cast
+
+import anyio
+
+from gateway.json_types import JsonObject
+from gateway.policy.metadata import ASK_KEY
+from gateway.tools.context import CallContext, ClientProfile, capability_of, undeclared
+
+KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+"""Keys that a server may choose for its requests."""
+
+
+class OpenInputRequests:
+    """The requests for input of one call."""
+
+    def __init__(self, client: ClientProfile, on_request: Callable[[], None]) -> None:
+        """`client` declares what it can be asked. `on_request` is called for each new request."""
+        self._client = client
+        self._on_request = on_request
+        self._given: dict[str, JsonObject] = {}
+        self._count = 0
+        self._keys: set[str] = set()
+        self._answers: dict[str, JsonObject] = {}
+        self._answered = anyio.Event()
+        self.open: dict[str, JsonObject] = {}
+        """Requests without an answer, by key, in the form of `inputRequests`."""
+
+    def expect(self, ctx: CallContext) -> None:
+        """Use the answers that came with the call for requests whose server chooses the same keys."""
+        self._given = dict(cast("Mapping[str, JsonObject]", ctx.input_responses or {}))
+
+    async def ask(self, request: JsonObject) -> JsonObject:
+        """Show the request until it is answered, and return the answer. A key is used once.
+
+        Raises:
+            AskUnavailable: The client did not declare the capability for this request.
+        """
+        if not self._client.can(capability_of(request)):
+            raise undeclared(request)
+        wanted, request = shown_request(request)
+        if wanted in self._given:
+            return self._given.pop(wanted)
+        key = self._new_key(wanted)
+        self.open[key] = request
+        self._on_request()
+        try:
+            while key not in self._answers:
+                await self._answered.wait()
+            return self._answers.pop(key)
+        finally:
+            self.open.pop(key, None)
+            self._answers.pop(key, None)
+
+    def answer(self, responses: Mapping[str, object]) -> None:
+        """Give answers to open requests. Ignores unknown keys (SEP-2322) and answers that are not objects."""
+        for key, response in responses.items():
+            if key in self.open and isinstance(response, dict):
+                del self.open[key]
+                self._answers[key] = cast("JsonObject", response)
+        answered, self._answered = self._answered, anyio.Event()
+        answered.set()
+
+    def _new_key(self, wanted: str) -> str:
+        self._count += 1
+        key = wanted if KEY.fullmatch(wanted) else f"ask-{self._count}"
+        while key in self._keys:
+            key = f"{key}-{self._count}"
+        self._keys.add(key)
+        return key
+
+
+def shown_request(request: JsonObject) -> tuple[str, JsonObject]:
+    """Return the key that the server chose, or "", and the request as a 2026 client gets it: without the key and `elicitationId`."""
+    params: JsonObject = dict(request.get("params") or {})
+    meta: JsonObject = dict(params.pop("_meta", None) or {})
+    wanted = meta.pop(ASK_KEY, "")
+    if meta:
+        params["_meta"] = meta
+    params.pop("elicitationId", None)
+    shown = {**request, "params": params} if params or "params" in request else request
+    return wanted if isinstance(wanted, str) else "", shown

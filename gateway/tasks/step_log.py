@@ -1,0 +1,317 @@
+"""`StepLog` records what a task did, so that no finished step runs twice. `StepPort` gives parts of the task access to it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import cast
+
+import anyio
+import anyio.lowlevel
+
+from gateway.errors import AskUnavailable, GatewayError, StorageError, ToolFailed
+from gateway.json_types import JsonObject, JsonValue
+from gateway.storage.database_retry import until_stored
+from gateway.storage.record_types import KEPT, Steps
+from gateway.storage.records import Records
+from gateway.tasks.caller import TaskCaller
+from gateway.tools.context import BegunStep, CallContext
+
+STEPS_VERSION = 2
+"""Version of the rules that name the steps of a new task (`DurablePort.version`). It is stored with the task.
+
+In version 1 the steps of a functional workflow shared one scope, and the first round of a graph shared its labels with the start.
+"""
+
+_RETRIED = "idle"
+"""Key in the value of a step that failed after retries: the number of retries, so that the next doubt is a new question."""
+
+Repeatable = bool | Callable[[str], bool]
+"""Whether a step may run again after its process died, or a function that decides it from the step's key."""
+
+
+class StepLog:
+    """The steps of one task in one process."""
+
+    def __init__(
+        self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]
+    ) -> None:
+        """`steps` are those on record. `on_lost` is called when another process has taken the task over.
+
+        `continues` says, after the work was cancelled, whether another process or a later start continues the task.
+        """
+        self.task_id = task_id
+        self._steps = steps
+        self._records = records
+        self._owner = owner
+        self._on_lost = on_lost
+        self._continues = continues
+        self._counts: dict[str, int] = {}
+        self._is_in_memory = False
+        self._written: anyio.Event | None = None
+        self._in_flight: dict[str, Repeatable] = {}
+        self.version = STEPS_VERSION
+        self.context: CallContext | None = None
+        """The task's own context, without a durable port. It asks about a step in doubt if the step belongs to no call.
+
+        With a port of this log, log and context would refer to each other, and memory would keep every recorded result.
+        """
+        self.caller: TaskCaller | None = None
+        """Keeps the questions and the status message of the task."""
+        self.is_draining = False
+        """Whether no further step may begin, because the process stops."""
+        self.before_step: Callable[[], Awaitable[None]] | None = None
+        """Awaited before each step that is not on record. It does not return if the step may not begin."""
+
+    @classmethod
+    def in_memory(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]) -> StepLog:
+        """Make the log of a call that is not a task yet. It writes nothing before `write`."""
+        log = cls(task_id, {}, records, owner, on_lost, continues)
+        log._is_in_memory = True
+        return log
+
+    async def write(self, store: Callable[[Steps], Awaitable[None]]) -> None:
+        """Store the steps so far with `store`, and from now on every step at once. If `store` fails, steps stay in memory.
+
+        Raises:
+            StorageError: The steps cannot be stored.
+            TaskError: `store` refused.
+        """
+        self._is_in_memory, self._written = False, anyio.Event()
+        try:
+            await store(self._steps)
+        except BaseException as error:
+            self._is_in_memory = True
+            if isinstance(error, TypeError | ValueError):
+                raise _not_json(error) from error
+            raise
+        finally:
+            written, self._written = self._written, None
+            written.set()
+
+    def port(self) -> StepPort:
+        """Return the port of the whole task."""
+        return StepPort(self, "")
+
+    def number(self, name: str) -> str:
+        """Return the key of the next step with this name."""
+        count = self._counts.get(name, 0) + 1
+        self._counts[name] = count
+        return f"{name}#{count}"
+
+    def restart(self, scope: str) -> None:
+        """Number the steps of a scope from 1 again."""
+        for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
+            del self._counts[name]
+
+    async def step(
+        self, key: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: Repeatable, ctx: CallContext | None = None
+    ) -> JsonValue:
+        """See `DurablePort.step`."""
+        is_done, value = self._steps.get(key, (False, None))
+        if is_done:
+            return value
+        retries = await self._admit(key, repeatable, ctx)
+        self._in_flight[key] = repeatable
+        try:
+            value = await self._perform(key, work, retries or 0)
+            await self.finish(key, value)
+        finally:
+            del self._in_flight[key]
+        return value
+
+    async def _admit(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
+        """Record that a step begins, as soon as it may begin. Return the result of `_retries`."""
+        if self.is_draining:
+            await anyio.sleep_forever()
+        retries = await self._retries(key, repeatable, ctx)
+        if self.before_step is not None:
+            await self.before_step()
+        await self._put(key, is_done=False, value=retries)
+        return retries
+
+    async def _perform(self, key: str, work: Callable[[str], Awaitable[JsonValue]], retries: int) -> JsonValue:
+        try:
+            return await work(f"{self.task_id}:{key}")
+        except GatewayError:  # the step had no effect, so it may run again
+            if retries:
+                await self._put(key, is_done=False, value={_RETRIED: retries})
+            else:
+                self._steps.pop(key, None)
+                if not self._is_in_memory:
+                    await until_stored(lambda: self._drop(key))
+            raise
+
+    def has_unrepeatable_step(self) -> bool:
+        """Whether a step is in flight that needs a person's decision if the process stops now."""
+        return any(not _may_repeat(repeatable, key) for key, repeatable in self._in_flight.items())
+
+    async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
+        """See `DurablePort.begin`."""
+        is_done, value = self._steps.get(key, (False, None))
+        if not is_done:
+            await self._admit(key, repeatable, ctx)
+            value = None
+        return is_done, value
+
+    async def finish(self, key: str, value: JsonValue) -> None:
+        """Record the result of a step."""
+        await self._put(key, is_done=True, value=value)
+
+    async def keep(self, key: str, value: JsonValue) -> None:
+        """See `DurablePort.keep`."""
+        await self._put(KEPT + key, is_done=True, value=value)
+
+    def kept(self, key: str) -> JsonValue:
+        """See `DurablePort.kept`."""
+        return self._steps.get(KEPT + key, (False, None))[1]
+
+    async def goes_on(self) -> bool:
+        """See `DurablePort.goes_on`."""
+        with anyio.CancelScope(shield=True):
+            for _ in range(2):  # the runner's own cancellation may reach it after the work's
+                await anyio.lowlevel.checkpoint()
+        return not self._is_in_memory and self._continues()
+
+    async def _put(self, key: str, *, is_done: bool, value: JsonValue) -> None:
+        """Record a step. Retries while the database is away, and never returns if another process has the task."""
+        if not await until_stored(lambda: self._write(key, is_done=is_done, value=value)):
+            self._on_lost()
+            await anyio.sleep_forever()
+
+    async def _drop(self, key: str) -> None:
+        await (await self._records.tasks()).drop_step(self.task_id, key)
+
+    async def _write(self, key: str, *, is_done: bool, value: JsonValue) -> bool:
+        """Record a step. Return whether this process still owns the task."""
+        if self._written is not None:
+            await self._written.wait()
+        if not self._is_in_memory:
+            try:
+                rows = await self._records.tasks()
+                if not await rows.put_step(self.task_id, key, is_done=is_done, value=value, owner=self._owner):
+                    return False
+            except (TypeError, ValueError) as error:
+                raise _not_json(error) from error
+        self._steps[key] = (is_done, value)
+        return True
+
+    async def _retries(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
+        """Return how often a person had the step retried after its process died; `None` if the step begins for the first time.
+
+        Asks a person first if the step was in flight and is not `repeatable`.
+        """
+        if key not in self._steps:
+            return None
+        recorded = self._steps[key][1]
+        if isinstance(recorded, dict):
+            return int(cast("JsonObject", recorded)[_RETRIED])
+        retries = int(cast("int | None", recorded) or 0)
+        if _may_repeat(repeatable, key):
+            return retries
+        await self._ask_to_repeat(key, retries, ctx or self.context)
+        return retries + 1
+
+    async def _ask_to_repeat(self, key: str, retries: int, ctx: CallContext | None) -> None:
+        """Ask whether to repeat a step that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
+
+        The question's key contains the step's key and the number of retries, so that no answer counts for another step or doubt.
+        """
+        name = key.rpartition("/")[2].rpartition("#")[0].partition(":")[0]
+        again = f" again (after {retries} retr{'y' if retries == 1 else 'ies'})" if retries else ""
+        stopped = f"The gateway stopped{again} while {name!r} ran"
+        question = f"{stopped}, so its outcome is unknown: it may have taken effect. Retry it or skip it?"
+        schema: JsonObject = {
+            "type": "object",
+            "properties": {"outcome": {"type": "string", "enum": ["retry", "skip"], "title": "Outcome unknown"}},
+            "required": ["outcome"],
+        }
+        failed = ToolFailed(f"The gateway stopped while {name!r} ran. Its outcome is unknown, and it was not repeated.")
+        try:
+            if ctx is None:
+                raise failed
+            if self.context is not None:  # the gateway asks this, not the workflow or agent that made the call
+                ctx = dataclasses.replace(ctx, caller=self.context.caller)
+            params: JsonObject = {"mode": "form", "message": question, "requestedSchema": schema}
+            answer = await ctx.ask({"method": "elicitation/create", "params": params}, f"{key}!{retries}")
+        except AskUnavailable:
+            raise failed from None
+        content: JsonObject = answer.get("content") or {}
+        if answer.get("action") != "accept" or content.get("outcome") != "retry":
+            raise failed
+
+
+def _may_repeat(repeatable: Repeatable, key: str) -> bool:
+    return repeatable if isinstance(repeatable, bool) else repeatable(key)
+
+
+def _not_json(error: Exception) -> StorageError:
+    return StorageError(f"A step's result cannot be recorded: {error}.")
+
+
+class StepPort:
+    """Implements `DurablePort` for one part of a task."""
+
+    def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
+        """`prefix` begins the names of questions."""
+        self._log = log
+        self._scope = scope
+        self._prefix = prefix
+
+    @property
+    def version(self) -> int:
+        """See `DurablePort.version`."""
+        return self._log.version
+
+    def scoped(self, label: str) -> StepPort:
+        """Return the port of a part, whose steps are numbered from 1."""
+        scope = f"{self._scope}/{label}"
+        self._log.restart(scope)
+        return StepPort(self._log, scope)
+
+    def asking(self, label: str) -> StepPort:
+        """Return a port for the same steps that puts `label` before the names of questions."""
+        return StepPort(self._log, self._scope, f"{self._prefix}{label}/")
+
+    def question(self, name: str) -> str:
+        """Return the key of the next question with this name."""
+        return self._log.number(f"{self._scope}/?{self._prefix}{name}")
+
+    def judges(self, key: str) -> None:
+        """Note with the question that the work judges its answers."""
+        if self._log.caller is not None:
+            self._log.caller.judges(key)
+
+    async def judged(self, key: str, problem: str = "") -> bool:
+        """Note with the question that the work used or refused its answer."""
+        return self._log.caller is not None and await self._log.caller.judged(key, problem)
+
+    def shows(self, message: str) -> AbstractContextManager[None]:
+        """Show `message` as the status message until the context exits."""
+        return self._log.caller.shows(message) if self._log.caller is not None else nullcontext()
+
+    async def step(
+        self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: Repeatable, ctx: CallContext | None = None
+    ) -> JsonValue:
+        """Run `work` once and return its result, or return the recorded result."""
+        return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
+
+    async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> BegunStep:
+        """Begin a step whose result is recorded later, through `BegunStep.finish`."""
+        key = self._log.number(f"{self._scope}/{name}")
+        is_done, value = await self._log.begin(key, repeatable=repeatable, ctx=ctx)
+        return BegunStep(is_done, value, partial(self._log.finish, key))
+
+    async def keep(self, name: str, value: JsonValue) -> None:
+        """Store the latest value under `name`."""
+        await self._log.keep(f"{self._scope}/{name}", value)
+
+    def kept(self, name: str) -> JsonValue:
+        """Return the latest value under `name`; `None` if nothing was stored."""
+        return self._log.kept(f"{self._scope}/{name}")
+
+    async def goes_on(self) -> bool:
+        """Return whether the task continues elsewhere after its work was cancelled here."""
+        return await self._log.goes_on()

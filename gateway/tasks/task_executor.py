@@ -1,0 +1,328 @@
+"""`TaskExecutor`: runs the calls of tasks in this process and stores their state. Owned by `TaskRunner`."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import anyio
+import anyio.abc
+
+from gateway.auth.principal import Principal
+from gateway.config.models import TaskSettings
+from gateway.errors import GatewayError, NotFound, PolicyDenied, Rejected, StorageError, TaskError, text_for_caller
+from gateway.json_types import JsonObject
+from gateway.storage.database_retry import RETRY_SECONDS, until_stored
+from gateway.storage.record_types import Choose, Steps, TaskRow, is_answer_to
+from gateway.storage.records import Records
+from gateway.tasks.caller import TaskCaller
+from gateway.tasks.inline_call import InlineCall, Work
+from gateway.tasks.lease import Lease
+from gateway.tasks.rights import CallerNow, current_caller, refuse, unchanged_caller
+from gateway.tasks.step_log import StepLog
+from gateway.tasks.stored_call import ended, error_outcome
+from gateway.tasks.task import Task
+from gateway.tools.base import Complete, TaskStarted, ToolOutcome
+from gateway.tools.context import CallContext, Caller, ClientProfile
+
+logger = logging.getLogger(__name__)
+
+MAX_KEPT_PER_PRINCIPAL = 256
+"""Finished tasks that are kept for one principal. The oldest are removed first."""
+
+MAX_DEATHS = 20
+"""Processes that may die while they run the same task. Then the task fails, because it probably kills them (`TaskRow.deaths`)."""
+
+SOURCE_WAIT_SECONDS = 60.0
+"""How long a task that was taken over waits for its tool, because servers connect only after a start."""
+
+CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
+"""Calls the tool with this exposed name until it completes."""
+
+
+class TaskExecutor:
+    """The tasks that run in this process."""
+
+    def __init__(
+        self,
+        group: anyio.abc.TaskGroup,
+        records: Records,
+        call: CallTool,
+        *,
+        lease: Lease,
+        settings: TaskSettings,
+        live_timeout_seconds: float,
+    ) -> None:
+        """`live_timeout_seconds` is how long a client that waits for its call has for each answer."""
+        self.lease = lease
+        self.running: dict[str, Task] = {}
+        """Tasks of this process, by id."""
+        self.work = anyio.Event()
+        """Set when a task was saved or ended, so that waiting tasks may start. The upkeep replaces it."""
+        self.is_stopping = False
+        """Whether the process stops, so that a cancelled task continues elsewhere."""
+        self.is_draining = False
+        """Whether no further task or step may begin."""
+        self.doubtful: set[str] = set()
+        """Ids of new tasks for which the database failed, so that it may have stored them or not."""
+        self.caller_now: CallerNow = unchanged_caller
+        self._group = group
+        self._records = records
+        self._call = call
+        self._settings = settings
+        self._live_timeout = live_timeout_seconds
+        self._logs: dict[str, StepLog] = {}
+
+    # -- starting ----------------------------------------------------------------------------------------------
+
+    async def add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> str:
+        """Store a new task. Return the id of the task that the same request made before, or "".
+
+        Raises:
+            TaskError: The principal has too many unfinished tasks.
+            StorageError: The database failed.
+        """
+        rows = await self._records.tasks()
+        await self.lease.refresh()
+        try:
+            return await rows.add(
+                row, max_open=self._settings.max_per_caller, max_kept=MAX_KEPT_PER_PRINCIPAL, choose=choose, steps=steps
+            )
+        except StorageError:
+            self.doubtful.add(row.id)  # the commit may have succeeded, and no client knows the task's id
+            raise
+
+    def launch(self, row: TaskRow, ctx: CallContext) -> Task:
+        """Start the work of a stored task."""
+        task = self.running[row.id] = Task(row, is_here=True)
+        self._group.start_soon(self._run, task, ctx)
+        return task
+
+    def launch_inline(self, row: TaskRow, ctx: CallContext, work: Work) -> InlineCall:
+        """Start a call that is not stored unless `hand_over` makes it a task."""
+        task = Task(row)
+        log = StepLog.in_memory(row.id, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
+        caller = self._caller(task, ctx.client, live=ctx.caller)
+        seconds = self._settings.ask_timeout_seconds
+        inner = dataclasses.replace(ctx, caller=caller, takes_tasks=False, durable=log.port(), ask_timeout_seconds=seconds)
+        log.context, log.caller = dataclasses.replace(inner, durable=None), caller
+        log.before_step = partial(self._admit_step, task, ctx.principal)
+        call = InlineCall(task, log, caller)
+        self._group.start_soon(self._run_inline, call, work, inner)
+        return call
+
+    async def hand_over(self, call: InlineCall) -> bool:
+        """Make a running inline call a task. Return False if that failed or the call has just ended."""
+        task, live = call.task, call.caller.detach()
+
+        async def store(steps: Steps) -> None:
+            if await self.add(task.row, None, steps):
+                raise TaskError("The same request made a task meanwhile.")
+
+        try:
+            with anyio.CancelScope(shield=True):
+                await call.log.write(store)
+        except (StorageError, TaskError) as error:
+            logger.warning("slow call did not become a task tool=%s error=%s", task.tool, error)
+            call.caller.attach(live)
+            return False
+        task.is_here = call.is_task = True
+        if call.done.is_set():
+            await self._conclude(task, call.outcome, call.error)
+            return False
+        self.running[task.id], self._logs[task.id] = task, call.log
+        if task.is_asking:
+            await self._save(task)
+        return True
+
+    # -- running -----------------------------------------------------------------------------------------------
+
+    def _caller(self, task: Task, client: ClientProfile, *, live: Caller | None = None) -> TaskCaller:
+        seconds = self._settings.ask_timeout_seconds
+        return TaskCaller(task, client, self._save, ask_timeout_seconds=seconds, live=live, live_timeout_seconds=self._live_timeout)
+
+    async def _run(self, task: Task, ctx: CallContext) -> None:
+        """Run a task to its end. An exception of the work becomes the task's outcome."""
+        result: ToolOutcome | None = None
+        problem: Exception | None = None
+        try:
+            with task.scope:
+                try:
+                    result = await self._work(task, ctx)
+                except Exception as error:  # the work may raise anything
+                    problem = error
+            await self._conclude(task, result, problem)
+        finally:
+            self._forget(task)
+
+    async def _run_inline(self, call: InlineCall, work: Work, ctx: CallContext) -> None:
+        try:
+            await call.run(work, ctx)
+            if call.is_task:
+                await self._conclude(call.task, call.outcome, call.error)
+        finally:
+            self._forget(call.task)
+
+    def _forget(self, task: Task) -> None:
+        """Drop the state of a task that ended, or that another process continues because this one stops."""
+        self.running.pop(task.id, None)
+        self._logs.pop(task.id, None)
+
+    async def _work(self, task: Task, ctx: CallContext) -> Complete | TaskStarted:
+        row = task.row
+        while not row.admitted_at:
+            await task.changed.wait()
+        steps = await until_stored(lambda: self._steps(row.id)) if row.attempts > 1 else {}
+        if row.deaths >= MAX_DEATHS:
+            raise GatewayError(f"The gateway died {MAX_DEATHS} times while this ran, so it is not tried again.")
+        log = StepLog(row.id, steps, self._records, self.lease.owner, lambda: self.lose(task), lambda: self._continues(task))
+        log.version = row.call.get("steps", 1)
+        self._logs[row.id], log.is_draining = log, self.is_draining
+        settled: dict[str, Any] = {"takes_tasks": False, "in_task": True, "log_level": None, "durable": log.port()}
+        caller = self._caller(task, ctx.client)
+        if row.attempts > 1 and caller.resume(log.version):
+            await self._save(task)
+        seconds = self._settings.ask_timeout_seconds
+        inner = dataclasses.replace(ctx, caller=caller, wants_progress=True, ask_timeout_seconds=seconds, **settled)
+        log.context, log.caller = dataclasses.replace(inner, durable=None), caller
+        deadline = anyio.current_time() + (SOURCE_WAIT_SECONDS if row.attempts > 1 else 0)
+        while True:
+            try:
+                principal = await current_caller(self.caller_now, row.tool, ctx.principal)
+                log.before_step = partial(self._admit_step, task, principal)
+                return await self._call(row.tool, row.call["arguments"], dataclasses.replace(inner, principal=principal))
+            except NotFound as error:
+                if error.kind != "tool" or anyio.current_time() >= deadline:
+                    raise
+            await anyio.sleep(RETRY_SECONDS)
+
+    async def _admit_step(self, task: Task, principal: Principal) -> None:
+        """Return if the caller still has the right to the task. Otherwise end the task and never return."""
+        try:
+            await current_caller(self.caller_now, task.tool, principal)
+        except (PolicyDenied, NotFound) as error:
+            refuse(task, error)
+            await anyio.sleep_forever()
+
+    async def _steps(self, task_id: str) -> Steps:
+        return await (await self._records.tasks()).steps(task_id)
+
+    # -- state changes -----------------------------------------------------------------------------------------
+
+    def apply(self, task: Task, row: TaskRow) -> None:
+        """Apply what other processes stored: answers, admission, cancellation."""
+        task.row.updated_at = max(row.updated_at, task.row.updated_at)
+        changed = bool(row.admitted_at) and not task.row.admitted_at
+        if changed:
+            task.row.admitted_at, task.row.message = row.admitted_at, ""
+        for key, item in row.asked.items():
+            if (mine := task.row.asked.get(key)) is not None and "answer" not in mine and is_answer_to(item, mine):
+                mine["answer"] = item["answer"]
+                changed = True
+        if row.is_cancelled and not task.is_over:
+            task.row.is_cancelled = True
+            task.scope.cancel()
+        if changed:
+            task.settle()
+            task.notify()
+
+    def lose(self, task: Task) -> None:
+        """Stop the work of a task that another process took over."""
+        if task.is_lost:
+            return
+        logger.warning("task taken over by another process task=%s", task.id[:6])
+        task.is_lost = True
+        task.scope.cancel()
+
+    def _continues(self, task: Task) -> bool:
+        """Whether another process continues, or will continue, a task whose work was cancelled."""
+        is_left = task.is_lost or (self.is_stopping and not task.scope.cancel_called)
+        return is_left and task.row.call.get("resumes") is not False
+
+    def interruptible(self) -> list[Task]:
+        """Return the running tasks without a step that must finish first."""
+        return [self.running[name] for name, log in self._logs.items() if not self._must_finish(name, log) and name in self.running]
+
+    def drain(self) -> None:
+        """Begin no further step."""
+        self.is_draining = True
+        for log in self._logs.values():
+            log.is_draining = True
+
+    def must_finish(self) -> bool:
+        """Whether a step is in flight that must not run twice and does not wait for a person."""
+        return any(self._must_finish(name, log) for name, log in self._logs.items())
+
+    def _must_finish(self, task_id: str, log: StepLog) -> bool:
+        return log.has_unrepeatable_step() and not ((task := self.running.get(task_id)) and task.is_asking)
+
+    # -- storing -----------------------------------------------------------------------------------------------
+
+    async def _conclude(self, task: Task, result: ToolOutcome | None, problem: Exception | None) -> None:
+        """Store how the work ended, unless another process took the task over. `result` is `None` if the work was cancelled."""
+        if task.is_lost:
+            self.running.pop(task.id, None)
+            task.is_here = False
+            task.notify()
+            return
+        match problem:
+            case None if isinstance(result, Complete):
+                await self.end(task, {"result": result.result}, "completed")
+            case None if result is None and task.refusal:
+                await self.end(task, error_outcome(task.refusal), "failed")
+            case None if result is None:
+                await self.end(task, {}, "cancelled")
+            case None:
+                await self.end(task, error_outcome("The call became a task of another server."), "failed")
+            case Rejected():
+                await self.end(task, error_outcome(str(problem), problem.code), "failed")
+            case GatewayError():
+                await self.end(task, error_outcome(text_for_caller(problem)), "failed")
+            case _:
+                logger.error("task failed unexpectedly tool=%s", task.tool, exc_info=problem)
+                await self.end(task, error_outcome("Internal error"), "failed")
+
+    async def end(self, task: Task, outcome: JsonObject, status: str) -> None:
+        """Store the outcome of a task, then wake its waiters. If the process stops first, the next start ends the task again."""
+        for item in task.row.asked.values():
+            item.setdefault("answer", {})
+        try:
+            try:
+                await self._store_end(task, outcome, status)
+            except (StorageError, TypeError, ValueError) as error:
+                logger.error("task outcome could not be stored task=%s tool=%s error=%s", task.id[:6], task.tool, error)
+                await self._store_end(task, error_outcome("The outcome could not be stored."), "failed")
+        finally:
+            self.running.pop(task.id, None)
+            self.work.set()
+            task.notify()
+
+    async def _store_end(self, task: Task, outcome: JsonObject, status: str) -> None:
+        row = dataclasses.replace(task.row, **ended(task.row, outcome, status))
+        # The steps of a failed call stay on record, because `moongate tasks retry` continues after them.
+        worked = status == "completed" and not Complete(outcome["result"]).is_error
+        if await until_stored(lambda: self._write(row, drop_results=worked)):
+            task.row = row
+        else:
+            task.is_here, task.is_lost = False, True
+
+    async def _write(self, row: TaskRow, *, drop_results: bool = False) -> bool:
+        return await (await self._records.tasks()).save(row, owner=self.lease.owner, drop_results=drop_results)
+
+    async def _save(self, task: Task) -> None:
+        if task.id not in self.running:
+            return  # `hand_over` is about to store it
+        task.row.updated_at = time.time()
+        self.work.set()
+        saved = set(task.unsaved)
+        if not await until_stored(lambda: self._write(task.row)):
+            self.lose(task)
+        else:
+            task.unsaved -= saved
+            if task.row.is_cancelled:  # another process cancelled it before this write, so the next renewal will not report it
+                task.scope.cancel()
+        task.notify()

@@ -1,0 +1,123 @@
+"""Questions of tasks: which are open, how a person answers them, and the checks of an answer before it is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import anyio
+
+from gateway.errors import AnswerRefused
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.input_answers import fields_of, judge_answer, question_text
+from gateway.storage.record_types import PendingQuestion, TaskRow
+from gateway.storage.records import Records
+from gateway.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gateway.storage.task_rows import TaskRows
+
+SHORT_ID = 12
+"""Characters of a task's id in printed commands. Commands accept any unambiguous prefix of an id."""
+
+VERDICT_SECONDS = 3.0
+"""Longest wait until the work of a task accepts or refuses an answer. A later refusal shows only in the status message."""
+
+_POLL_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQuestion:
+    """A question that a task waits for."""
+
+    text: str
+    takes: str
+    """The fields of the answer, as text; empty if the question has no form."""
+    command: str
+    """The shell command that answers the question."""
+
+    def line(self) -> str:
+        """Return question, fields and command on one line."""
+        takes = f" It takes {self.takes}." if self.takes else ""
+        return f"{self.text!r}.{takes} Answer: `{self.command}`"
+
+
+def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """Return the answers to open questions of `task`, and drop the others.
+
+    Raises:
+        AnswerRefused: An answer does not fit its question. Then none of the answers may be stored.
+    """
+    requests = task.open_requests
+    usable = {key: value for key, value in answers.items() if key in requests}
+    for key, value in usable.items():
+        # A server judges the answers to its own questions, because it may accept more than its form says.
+        is_own = bool(task.row.asked[key].get("own"))
+        if (problem := judge_answer(requests[key], value, judges_fields=is_own)) is not None:
+            raise AnswerRefused(f"{problem} The question {key!r} is still open.")
+    return usable
+
+
+async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[str]) -> None:
+    """Wait until the work of a task used or refused the answers that `row` has under `keys`, if the work judges them.
+
+    Raises:
+        AnswerRefused: The work refused an answer. Its question is open again under the same key.
+        StorageError: The task cannot be read.
+    """
+    if row is None or not row.owner:  # the next process that runs the task judges the answers
+        return
+    waits = {key: row.asked[key].get("refusals", 0) for key in keys if row.asked[key].get("judged")}
+    with anyio.move_on_after(VERDICT_SECONDS):
+        while waits and row is not None and not row.gone_at:
+            for key, refusals in list(waits.items()):
+                item = row.asked[key]
+                if item.get("refusals", 0) > refusals:
+                    raise AnswerRefused(f"{item['problem']} The question {key!r} is still open.")
+                if item.get("used") or item.get("withdrawn"):
+                    del waits[key]
+            if waits:
+                await anyio.sleep(_POLL_SECONDS)
+                row = await tasks.get(row.id)
+
+
+def client_questions(task: Task) -> list[OpenQuestion]:
+    """Return the open questions that the client of the task can answer."""
+    found: list[OpenQuestion] = []
+    for key, request in task.open_requests.items():
+        which = f" --question {key}" if len(task.open_requests) > 1 else ""
+        found.append(_open_question(request, f"moongate tasks answer {task.id[:SHORT_ID]}{which}"))
+    return found
+
+
+def status_message(task: Task) -> str:
+    """Return the status message: for a task that waits for answers, its questions with the commands that answer them."""
+    lines = [question.line() for question in client_questions(task)]
+    return f"input_required: {'; '.join(lines)}" if lines and not task.is_over else task.message
+
+
+async def open_questions(records: Records, task: Task) -> list[OpenQuestion]:
+    """Return every question that the task waits for, including those on the list of approvals. Raises `StorageError`."""
+    if task.is_over:
+        return []
+    found = client_questions(task)
+    ids = (await (await records.tasks()).listed(task.id)).get(task.id, ())
+    asks = await records.questions() if ids else None
+    for ask in [await asks.get(name) for name in ids] if asks is not None else ():
+        if ask is not None and ask.state == "open":
+            found.append(_listed_question(ask))
+    return found
+
+
+def _listed_question(ask: PendingQuestion) -> OpenQuestion:
+    request: JsonObject = {"params": {"message": ask.shown, "requestedSchema": ask.form}}
+    return _open_question(request, f"moongate approvals {'approve' if ask.form is None else 'answer'} {ask.id}")
+
+
+def _open_question(request: JsonMapping, command: str) -> OpenQuestion:
+    """Return the question of a request; the command gets the first five fields of the form as arguments."""
+    params: JsonMapping = request.get("params") or {}
+    schema: JsonMapping = params.get("requestedSchema") or {}
+    fields = "".join(f" {name}=…" for name in list(schema.get("properties") or {})[:5])
+    return OpenQuestion(question_text(request), fields_of(request), command + fields)

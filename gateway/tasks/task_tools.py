@@ -1,0 +1,189 @@
+"""The tools `task_status`, `task_result` and `task_cancel`, for clients that do not support tasks.
+
+If a call takes longer than its client waits, it continues as a task and the client gets a handle (`still_running`) for these tools. They
+show a caller only its own tasks. `app` publishes them, and the catalog lists them if some tool can become a task.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+
+import anyio
+
+from gateway.errors import AskUnavailable, NotFound, ToolFailed
+from gateway.json_types import JsonObject
+from gateway.policy.metadata import TASK_META_KEY
+from gateway.tasks.inline_call import HEARTBEAT_SECONDS
+from gateway.tasks.runner import TaskRunner
+from gateway.tasks.task import Task
+from gateway.tasks.task_questions import client_questions, status_message
+from gateway.tools.base import Complete, Tool, ToolDefinition, ToolOutcome
+from gateway.tools.context import CallContext
+from gateway.tools.questions import ask_until_usable
+from gateway.tools.told_lines import NewLines
+
+WAIT_SECONDS = 50.0
+"""How long `task_result` waits if `tasks.inlineSeconds` sets no limit."""
+
+_TASK_ID: JsonObject = {"type": "string", "minLength": 1, "maxLength": 200, "description": "The task's id, as its handle gave it."}
+_PARAMETERS: JsonObject = {"type": "object", "properties": {"task_id": _TASK_ID}, "required": ["task_id"], "additionalProperties": False}
+
+
+def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
+    """Return the handle of a task as a tool result: as text, as structured content, and in `_meta`.
+
+    Clients check structured content against the tool's output schema unless the result is an error. With `has_output_schema` the handle
+    is therefore an error result with text only, so that at least the text reaches the model.
+    """
+    shown = describe(task)
+    text = (
+        f"Still running: {task.tool!r} goes on in the background as task {task.id}. Do not call it again. Call `task_result` with this "
+        "task_id to wait for its result, `task_status` to see how it is doing, `task_cancel` to stop it."
+    )
+    text += f" Last progress: {task.message}" if task.message else ""
+    if task.open_requests:
+        text += " It waits for an answer: `task_result` puts the question to the person."
+    outcome = Complete.text(text, is_error=has_output_schema, structured=None if has_output_schema else shown)
+    return Complete({**outcome.result, "_meta": {TASK_META_KEY: shown}})
+
+
+def describe(task: Task) -> JsonObject:
+    """Return the JSON form of a task in the results of these tools."""
+    shown: JsonObject = {"taskId": task.id, "tool": task.tool, "status": task.status}
+    if message := status_message(task):
+        shown["statusMessage"] = message
+    if task.open_requests:
+        shown["questions"] = [question.text for question in client_questions(task)]
+    shown |= {"createdAt": task.created.isoformat(), "lastUpdatedAt": task.updated.isoformat()}
+    return {**shown, "ttlMs": int(task.ttl_seconds * 1000)}
+
+
+class TaskTools:
+    """Makes the three tools. `run_with` must be called before the first call of a tool."""
+
+    def __init__(self) -> None:
+        self._runner: TaskRunner | None = None
+        self.tools: Sequence[Tool] = (_TaskStatus(self), _TaskResult(self), _TaskCancel(self))
+
+    def run_with(self, runner: TaskRunner) -> None:
+        """Set the runner whose tasks the tools show."""
+        self._runner = runner
+
+    @property
+    def runner(self) -> TaskRunner:
+        """The runner. Raises `ToolFailed` if this gateway keeps no tasks."""
+        if self._runner is None:
+            raise ToolFailed("This gateway keeps no tasks.")
+        return self._runner
+
+    async def find(self, arguments: JsonObject, ctx: CallContext) -> Task:
+        """Return the caller's task that the arguments name.
+
+        Raises:
+            ToolFailed: The task is unknown, expired, or belongs to another principal; the error does not say which.
+        """
+        try:
+            return await self.runner.find(str(arguments["task_id"]), ctx.principal.id)
+        except NotFound:
+            raise ToolFailed("There is no such task: the id is wrong, or the task has expired.") from None
+
+
+class _TaskStatus:
+    """`task_status(task_id)`."""
+
+    def __init__(self, tasks: TaskTools) -> None:
+        self._tasks = tasks
+        self.definition = ToolDefinition(
+            name="task_status",
+            title="Status of a task",
+            description="Report the state of a call that runs in the background. `task_result` waits for its result.",
+            input_schema=_PARAMETERS,
+            annotations={"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Return the task's state, and the questions that it waits for with the commands that answer them."""
+        task = await self._tasks.find(arguments, ctx)
+        shown = describe(task)
+        if questions := await self._tasks.runner.questions(task):
+            shown |= {"status": "input_required", "questions": [question.text for question in questions]}
+            calls = ["Call `task_result` with this task_id: it puts the question to the person."] if task.open_requests else []
+            shown["answerWith"] = [*calls, *(question.command for question in questions)]
+        return Complete.text(json.dumps(shown, ensure_ascii=False), structured=shown)
+
+
+class _TaskResult:
+    """`task_result(task_id)`."""
+
+    def __init__(self, tasks: TaskTools) -> None:
+        self._tasks = tasks
+        self.definition = ToolDefinition(
+            name="task_result",
+            title="Result of a task",
+            description=(
+                "Wait for a call that runs in the background, and return its result. If it takes longer, the result says so: call this "
+                "again. Questions of the task are put to the person meanwhile."
+            ),
+            input_schema=_PARAMETERS,
+            annotations={"readOnlyHint": True, "idempotentHint": True, "openWorldHint": False},
+            may_ask=True,
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Return the result of the task's tool, or the handle again after the longest wait."""
+        task = await self._tasks.find(arguments, ctx)
+        runner = self._tasks.runner
+        seconds = runner.settings.inline_seconds
+        left, beats, can_ask, lines = (WAIT_SECONDS if seconds is None else seconds), 0, True, NewLines()
+        async with ctx.waiting():
+            while not task.is_over:
+                if task.open_requests and can_ask:
+                    can_ask = await self._ask(task, ctx)
+                    task = await runner.find(task.id, task.principal)
+                    continue
+                if left <= 0:
+                    return still_running(task)
+                since = anyio.current_time()
+                with anyio.move_on_after(min(HEARTBEAT_SECONDS, left)) as waited:
+                    task = await runner.wait_for_change(task)
+                left -= anyio.current_time() - since
+                if waited.cancelled_caught:
+                    beats += 1
+                    await ctx.progress(float(beats), None, lines.take(task.message or "Still running"))
+        if task.result is not None:
+            return Complete(dict(task.result))
+        problem = (task.error or {}).get("message") or f"The task was {task.status}."
+        return Complete.text(str(problem), is_error=True)
+
+    async def _ask(self, task: Task, ctx: CallContext) -> bool:
+        """Ask the client the first open question of the task. Return whether the client can be asked."""
+        key, request = next(iter(task.open_requests.items()))
+
+        async def answer(given: JsonObject) -> None:
+            await self._tasks.runner.answer(task, {key: given})
+
+        try:
+            await ask_until_usable(ctx, request, answer)
+        except AskUnavailable:
+            return False
+        return True
+
+
+class _TaskCancel:
+    """`task_cancel(task_id)`."""
+
+    def __init__(self, tasks: TaskTools) -> None:
+        self._tasks = tasks
+        self.definition = ToolDefinition(
+            name="task_cancel",
+            title="Cancel a task",
+            description="Stop a call that runs in the background. A finished call does not change.",
+            input_schema=_PARAMETERS,
+            annotations={"readOnlyHint": False, "destructiveHint": True, "idempotentHint": True, "openWorldHint": False},
+        )
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Cancel the task and return its final state."""
+        shown = describe(await self._tasks.runner.cancel(await self._tasks.find(arguments, ctx)))
+        return Complete.text(json.dumps(shown, ensure_ascii=False), structured=shown)

@@ -1,0 +1,170 @@
+"""Durations of MCP requests (received and sent) and spans of sent requests, following OpenTelemetry's MCP conventions
+(https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/mcp.md`).
+
+The SDK creates the spans of received requests. Called only if instrumentation is on. Unknown method and tool names are not used as
+metric labels: each typing error would create its own time series.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Literal, TypeVar, cast
+
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS, Attributes, Operation
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
+
+SERVER_DURATION = "mcp.server.operation.duration"
+CLIENT_DURATION = "mcp.client.operation.duration"
+
+BUCKETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300)
+"""Seconds, as the conventions recommend."""
+
+OTHER = "_OTHER"
+"""Label in place of an unknown method."""
+
+METHOD_NOT_FOUND = -32601
+
+Transport = Literal["pipe", "tcp"]
+ResultT = TypeVar("ResultT")
+
+
+async def measured(
+    method: str,
+    params: Mapping[str, object] | None,
+    work: Callable[[], Awaitable[ResultT]],
+    *,
+    protocol_version: str,
+    transport: Transport | None = None,
+    code_of: Callable[[BaseException], int | None],
+) -> ResultT:
+    """Serve a request and record its duration. `code_of` returns the JSON-RPC code of an error, if it has one."""
+    labels: dict[str, str] = {"mcp.method.name": method, "mcp.protocol.version": protocol_version}
+    if transport is not None:
+        labels["network.transport"] = transport
+    start = time.perf_counter()
+    try:
+        result = await work()
+        labels |= _named(method, params) | _outcome(method, result)
+        return result
+    except BaseException as error:
+        labels |= _failure(error, code_of(error))
+        if labels.get("rpc.response.status_code") == str(METHOD_NOT_FOUND):
+            labels["mcp.method.name"] = OTHER
+        raise
+    finally:
+        OBSERVABILITY_SETTINGS.histogram(SERVER_DURATION, "s", BUCKETS).record(time.perf_counter() - start, labels)
+
+
+async def traced(
+    method: str,
+    params: Mapping[str, object],
+    send: Callable[[dict[str, str]], Awaitable[ResultT]],
+    *,
+    protocol_version: str,
+    transport: Transport,
+    code_of: Callable[[BaseException], int | None],
+    is_expected: Callable[[BaseException], bool],
+) -> ResultT:
+    """Send a request within a client span and record its duration.
+
+    `send` receives the trace context for the request's `_meta`. An error for which `is_expected` is true does not fail the operation.
+    """
+    from opentelemetry.propagate import inject
+
+    labels: dict[str, str] = {"mcp.method.name": method, "mcp.protocol.version": protocol_version, "network.transport": transport}
+    labels |= _named(method, params)
+    target = labels.get("gen_ai.tool.name") or labels.get("gen_ai.prompt.name")
+    operation = Operation(f"{method} {target}" if target else method, labels, kind="client")
+    start = time.perf_counter()
+    try:
+        with operation.active():
+            carrier: dict[str, str] = {}
+            inject(carrier)
+            result = await send(carrier)
+        labels |= _outcome(method, result)
+        return result
+    except BaseException as error:
+        code = code_of(error)
+        if not is_expected(error):
+            labels |= _failure(error, code)
+        elif code is not None:
+            labels["rpc.response.status_code"] = str(code)
+        raise
+    finally:
+        operation.add(labels)
+        if "error.type" in labels:
+            operation.fail(labels["error.type"])
+        operation.end()
+        OBSERVABILITY_SETTINGS.histogram(CLIENT_DURATION, "s", BUCKETS).record(time.perf_counter() - start, labels)
+
+
+def note_unsent(method: str, params: Mapping[str, object], error: BaseException) -> None:
+    """Record the span of a request for which no connection could be opened, if instrumentation is on."""
+    if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+        return
+    labels = {"mcp.method.name": method, **_named(method, params)}
+    target = params.get("name")
+    operation = Operation(f"{method} {target}" if isinstance(target, str) else method, labels, kind="client")
+    operation.fail(type(error).__qualname__)
+    operation.end()
+
+
+@contextmanager
+def create_mcp_client_span(method_name: str, target: str | None = None, attributes: Attributes | None = None) -> Generator[Span]:
+    """Open a span around a request to an MCP server, for clients that do not use the SDK. The span is active inside.
+
+    `target` is the name of the tool or prompt. Without instrumentation the span is discarded. An exception is recorded by its class.
+    """
+    from opentelemetry.trace import INVALID_SPAN
+
+    if not OBSERVABILITY_SETTINGS.enable_instrumentation:
+        yield INVALID_SPAN
+        return
+    name = f"{method_name} {target}" if target else method_name
+    operation = Operation(name, {"mcp.method.name": method_name, **(attributes or {})}, kind="client")
+    try:
+        with operation.active() as span:
+            yield span
+    except BaseException as error:
+        operation.fail(error)
+        raise
+    finally:
+        operation.end()
+
+
+def set_mcp_span_error(span: Span, error_type: str, description: str | None = None) -> None:
+    """Mark a request's span as failed; `error_type` is an exception's class or `tool_error`."""
+    from opentelemetry.trace import StatusCode
+
+    span.set_attribute("error.type", error_type)
+    span.set_status(StatusCode.ERROR, description)
+
+
+def _named(method: str, params: Mapping[str, object] | None) -> dict[str, str]:
+    name = (params or {}).get("name")
+    if not isinstance(name, str):
+        return {}
+    if method == "tools/call":
+        return {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name}
+    return {"gen_ai.prompt.name": name} if method == "prompts/get" else {}
+
+
+def _outcome(method: str, result: object) -> dict[str, str]:
+    """Return the labels that a result adds."""
+    if not isinstance(result, Mapping):
+        return {}
+    answer = cast("Mapping[str, object]", result)
+    if method == "initialize" and isinstance(version := answer.get("protocolVersion"), str):
+        return {"mcp.protocol.version": version}
+    return {"error.type": "tool_error"} if method == "tools/call" and answer.get("isError") is True else {}
+
+
+def _failure(error: BaseException, code: int | None) -> dict[str, str]:
+    """Return the labels of an error: its JSON-RPC code, or else its class."""
+    if code is None:
+        return {"error.type": type(error).__qualname__}
+    return {"error.type": str(code), "rpc.response.status_code": str(code)}

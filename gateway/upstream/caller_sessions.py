@@ -1,0 +1,147 @@
+"""`CallerSessions`: sessions with a 2025 server that belong to one caller each.
+
+Such a server fixes the client's capabilities in a session and sends requests for input on it, so each caller that supports them needs a
+session of its own. Sessions are opened on demand, limited in number, and closed when idle. Each runs in its own task of the owner's task
+group.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.abc
+
+from gateway.errors import GatewayError, NotSent, only_cause
+from gateway.json_types import JsonObject
+from gateway.tools.context import CallContext
+from gateway.upstream.child_processes import Holder
+from gateway.upstream.session import Session
+from gateway.upstream.transport import Remote
+
+logger = logging.getLogger(__name__)
+
+MAX_SESSIONS = 256
+"""Caller sessions of one HTTP server at once."""
+
+IDLE_SECONDS = 600.0
+"""Idle timeout of a caller session."""
+
+OpenSession = Callable[[JsonObject, Holder], AbstractAsyncContextManager[Session]]
+"""Opens a negotiated session that declares these capabilities; its child process takes the place of the holder."""
+
+
+@dataclass(slots=True)
+class _Held:
+    scope: anyio.CancelScope
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    session: Session | None = None
+    error: str = ""
+    users: int = 0
+    last_used: float = 0.0
+    leaving: bool = False
+
+    def idle_since(self) -> float | None:
+        """As `child_processes.Holder`."""
+        return None if self.users or self.session is None else self.last_used
+
+    def evict(self) -> None:
+        """As `child_processes.Holder`: close the session; its caller gets another one with the next call."""
+        self.leaving = True
+        self.scope.cancel()
+
+
+class CallerSessions:
+    """Opens one session per caller. `tasks` is the owner's task group and outlives the sessions."""
+
+    def __init__(self, remote: Remote, tasks: anyio.abc.TaskGroup, open_session: OpenSession) -> None:
+        self._remote = remote
+        self._server = remote.name
+        self._tasks = tasks
+        self._open = open_session
+        self._held: dict[str, _Held] = {}
+
+    async def run(self, ctx: CallContext, capabilities: JsonObject, work: Callable[[Session], Awaitable[JsonObject]]) -> JsonObject:
+        """Run `work` on the caller's session, which is opened if necessary.
+
+        Raises:
+            NotSent: The session cannot be opened, or too many sessions are busy.
+        """
+        key = self._key(ctx, capabilities)
+        held = self._held.get(key)
+        if held is None or held.leaving or (held.session is not None and held.session.closed.is_set()):
+            held = self._start(key, capabilities)
+        held.users += 1
+        try:
+            await held.settled.wait()  # bounded by `connectTimeoutSeconds`, the deadline of the opening
+            if held.session is None:
+                raise NotSent(held.error, server=self._server)
+            return await work(held.session)
+        finally:
+            held.users -= 1
+            held.last_used = anyio.current_time()
+            if not held.users and self._remote.children is not None:
+                self._remote.children.note_idle()
+
+    def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
+        """Return the key of the session for a call. Callers without such capabilities share a session; a 2025 client has its own.
+
+        Each call of a 2026 client that supports requests for input has a session to itself, because a request outside the call's own stream
+        names no call.
+        """
+        if not capabilities:
+            separate = self._remote.policy.callers == "separate"
+            return f"{ctx.client.session_id or ctx.principal.id}|" if separate else "nobody"
+        declared = json.dumps(capabilities, sort_keys=True)
+        if ctx.line:
+            return f"line:{ctx.line}|{declared}"
+        if ctx.client.session_id is not None:
+            return f"{ctx.client.session_id}|{declared}"
+        number = 0
+        while (held := self._held.get(key := f"principal:{ctx.principal.id}|{declared}|{number}")) is not None and held.users:
+            number += 1
+        return key
+
+    def _start(self, key: str, capabilities: JsonObject) -> _Held:
+        if len(self._held) >= MAX_SESSIONS:
+            idle = [(h.last_used, k) for k, h in self._held.items() if h.users == 0]
+            if not idle:
+                raise NotSent(f"Server {self._server!r} already has {MAX_SESSIONS} busy sessions.", server=self._server)
+            self._held.pop(min(idle)[1]).scope.cancel()
+        now = anyio.current_time()
+        held = _Held(anyio.CancelScope(deadline=now + self._remote.policy.connect_timeout_seconds), last_used=now)
+        self._held[key] = held
+        self._tasks.start_soon(self._hold, key, held, capabilities)
+        return held
+
+    async def _hold(self, key: str, held: _Held, capabilities: JsonObject) -> None:
+        """Run one session from opening to end."""
+        try:
+            with held.scope:
+                async with self._open(capabilities, held) as session:
+                    held.scope.deadline = math.inf
+                    held.session = session
+                    held.settled.set()
+                    await self._until_idle(held, session)
+            if held.session is None:
+                held.error = f"Server {self._server!r}: no answer within {self._remote.policy.connect_timeout_seconds:g} s."
+        except Exception as error:  # the supervisor boundary: a failure of one caller's session must not affect others
+            cause = only_cause(error)
+            held.error = str(cause) if isinstance(cause, GatewayError) else f"Server {self._server!r}: {type(cause).__name__}"
+            logger.info("session of a caller ended server=%s reason=%s", self._server, held.error)
+        finally:
+            held.settled.set()
+            if self._held.get(key) is held:
+                del self._held[key]
+
+    async def _until_idle(self, held: _Held, session: Session) -> None:
+        while not session.closed.is_set():
+            with anyio.move_on_after(IDLE_SECONDS):
+                await session.closed.wait()
+            if held.users == 0 and anyio.current_time() - held.last_used >= IDLE_SECONDS:
+                return

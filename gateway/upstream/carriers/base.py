@@ -1,0 +1,115 @@
+"""`Carrier`, the interface between a session and its transport, with the types and functions that all carriers share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import anyio.abc
+
+from gateway.errors import Malformed, OutcomeUnknown, Rejected, RequestFailure, TooLarge
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.hidden_text import strip_text, strip_value
+from gateway.protocol import RpcError
+from gateway.upstream.gateway_chain import received_data
+
+if TYPE_CHECKING:
+    from gateway.tools.context import CallContext
+
+Headers = tuple[tuple[str, str], ...]
+"""HTTP headers of a request besides the configured ones. Equal headers should be the same object: `HttpCarrier` caches by them."""
+
+Progress = Callable[[float, float | None, str | None], None]
+"""Receives a progress report of a request (progress, total, message). Must not wait."""
+
+FIRST_REQUEST_ID = 1_000_000_001
+"""First request id of carriers that share a 2025 session with the SDK, which counts from 1."""
+
+ACKNOWLEDGE_SECONDS = 5.0
+"""Timeout for a server to accept a message that has no response: a notification, a response of ours, the end of a session."""
+
+
+@dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one
+class OutgoingRequest:
+    """One request of a session. Carriers do not change it."""
+
+    method: str
+    params: JsonMapping
+    """Without `_meta`."""
+    meta: JsonMapping | None
+    """`params._meta`. If two requests have the same object, carriers may reuse its encoded form."""
+    headers: Headers
+    """Empty if the carrier's `has_headers` is false."""
+    is_modern: bool
+    ctx: CallContext | None = None
+    """The call that the request belongs to."""
+    progress: Progress | None = None
+
+
+class Receiver(Protocol):
+    """Receives the messages that a server sends on its own initiative. `ctx` is the call they belong to, if the transport tells."""
+
+    async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
+        """Return the result of a server's request. Raises `RpcError`."""
+        ...
+
+    async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        """Process a notification. Never raises."""
+        ...
+
+
+class Carrier(Protocol):
+    """Sends the requests of one session. Opened and closed by `transport`."""
+
+    is_single_stream: bool
+    """Whether messages of all calls arrive on one stream, so that a message may not tell which call it belongs to."""
+    has_headers: bool
+    """Whether requests have HTTP headers."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether requests can still be sent."""
+        ...
+
+    async def request(self, request: OutgoingRequest) -> JsonObject:
+        """Send one request and return its result. Cancelling it cancels the request at the server.
+
+        Raises:
+            RequestFailure: The request failed. `describe` gives it a message for the caller.
+            ToolFailed: The parameters cannot be encoded as JSON.
+        """
+        ...
+
+    async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
+        """Send a notification to a 2025 server. A failure is not reported."""
+        ...
+
+    async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """Pass the server's own messages to `receiver` until the connection ends. Requests may be sent once it has started."""
+        ...
+
+    def close(self) -> None:
+        """Fail the pending requests and release what the carrier holds."""
+        ...
+
+
+def rejected(server: str, error: RpcError) -> Rejected:
+    """Return the failure for a JSON-RPC error of the server, without hidden text and without the gateway's own metadata keys."""
+    data = received_data(strip_value(error.data))
+    return Rejected(strip_text(error.message), server=server, code=error.code, data=data)
+
+
+def describe(failure: RequestFailure, method: str) -> RequestFailure:
+    """Return the failure of a request with a message that names the server and the method. Carriers give only the cause."""
+    server = failure.server
+    match failure:
+        case Malformed():
+            text = f"Server {server!r} answered {method!r} with something that is not MCP; the call may have run."
+            return Malformed(text, server=server)
+        case OutcomeUnknown():
+            return OutcomeUnknown(f"The connection to {server!r} broke during {method!r}; the call may have run.", server=server)
+        case TooLarge():
+            return TooLarge(f"Server {server!r}: {failure}.", server=server)
+        case _:
+            return failure

@@ -1,0 +1,315 @@
+"""`HttpCarrier`: requests to a 2026 server over streamable HTTP, on connections of a `ConnectionPool`, without the SDK.
+
+It cannot follow redirects and uses neither a proxy nor OAuth: `open_http_carrier` returns `None` for servers that need these, and
+`request` raises `NeedsSdk` before the server has processed anything. `HttpCarriers` then uses the SDK.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from typing import TYPE_CHECKING, cast
+from urllib.parse import urlsplit
+
+import anyio
+from pydantic_core import from_json
+
+from gateway.config.models import HttpServer, ServerEntry
+from gateway.egress.proxies import proxy_for
+from gateway.egress.tls import tls_context
+from gateway.errors import Malformed, NotSent, OutcomeUnknown, Rejected, TooLarge, ToolFailed
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import METHOD_NOT_FOUND, RpcError
+from gateway.tools.base import Received, Releasable
+from gateway.upstream.carriers.base import Headers, OutgoingRequest, Receiver, rejected
+from gateway.upstream.carriers.http_failures import refusal
+from gateway.upstream.carriers.messages import RequestWriter, report
+from gateway.upstream.large_bodies import LargeBodies
+from gateway.upstream.responses import error_of, outcome_of
+from gateway.upstream.tracing import note_request_id
+from gateway.wire.content_coding import decompress
+from gateway.wire.jsonrpc import Decoded, decode, decode_parts
+from gateway.wire.message_sizes import LARGE_BYTES
+
+if TYPE_CHECKING:
+    from gateway.tools.context import CallContext
+    from gateway.upstream.credentials import Credentials
+    from gateway.wire.http1_client import ConnectionPool
+    from gateway.wire.http1_response import Response
+    from gateway.wire.sse import EventStream
+
+logger = logging.getLogger(__name__)
+
+MAX_CACHED_HEADS = 1024
+"""Request heads cached by their headers: one for each tool, and one for each argument that is mirrored into a header."""
+
+NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
+"""Methods for which a 404 without a JSON-RPC error cannot mean "method not found", because they are only sent to servers that have them."""
+
+_FRAMING = frozenset(
+    {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
+)
+"""Configured headers that would change the framing of a request. Servers with one of them get the SDK's transport."""
+
+_TARGET = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/?]*")
+_HOST = re.compile(r"[A-Za-z0-9\-._:]+")
+_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
+"""Header values that are sent unchanged; above all, none with a line break."""
+
+
+class NeedsSdk(Exception):
+    """The request needs the SDK's transport. The server has not processed it."""
+
+
+def open_http_carrier(
+    server: str, entry: ServerEntry, credentials: Credentials | None, *, max_body_bytes: int, bodies: LargeBodies | None = None
+) -> HttpCarrier | None:
+    """Return a carrier for the server, or `None` if its entry needs the SDK's transport. Opens no connection."""
+    if not isinstance(entry, HttpServer) or credentials is not None:
+        return None
+    try:
+        parts = urlsplit(entry.url)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        if proxy_for(server, entry.url, os.environ) is not None:
+            return None
+    except (ValueError, NotSent):
+        return None
+    host, target = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    is_plain = parts.scheme in ("http", "https") and "@" not in parts.netloc and not parts.fragment
+    fields = {
+        "user-agent": "moongate",
+        **{name.lower(): value for name, value in entry.headers.items()},
+        "accept": "application/json, text/event-stream",
+        "accept-encoding": "identity",
+        "content-type": "application/json",
+    }
+    if not (is_plain and _HOST.fullmatch(host) and _TARGET.fullmatch(target)) or _FRAMING & fields.keys():
+        return None
+    if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in fields.items()):
+        return None
+    from gateway.egress.tcp import connector
+    from gateway.wire.http1_client import ConnectionPool
+
+    shown = f"[{host}]" if ":" in host else host
+    shown += "" if parts.port is None else f":{port}"
+    lines = [f"POST {target} HTTP/1.1", f"host: {shown}", *(f"{name}: {value}" for name, value in fields.items())]
+    tls = tls_context() if parts.scheme == "https" else None
+    pool = ConnectionPool(server, connector(host, port, tls), max_body_bytes=max_body_bytes, claims=bodies)
+    return HttpCarrier(server, pool, bodies, "\r\n".join(lines))
+
+
+class HttpCarrier:
+    """Sends requests to one server. Made by `open_http_carrier`; its owner closes it."""
+
+    is_single_stream = False
+    has_headers = True
+
+    def __init__(self, server: str, pool: ConnectionPool, bodies: LargeBodies | None, head: str) -> None:
+        """`head` is the beginning of every request, without its last line break."""
+        self.server = server
+        self.pool = pool
+        self.bodies = bodies
+        self.head = head
+        self.receiver: Receiver | None = None
+        """Receives notifications that arrive before a response. Set before the first request."""
+        self.last_id = 0
+        self._heads: dict[Headers, bytes] = {}
+        self._writer = RequestWriter()
+
+    def close(self) -> None:
+        """Close every connection."""
+        self.pool.close()
+
+    async def request(self, request: OutgoingRequest) -> JsonObject:
+        """As `Carrier.request`. Closing the connection cancels the request at a 2026 server.
+
+        Raises:
+            NeedsSdk: The SDK's transport must send the request.
+        """
+        head = self.head_with(self.headers_of(request))
+        if head is None:
+            raise NeedsSdk
+        self.last_id = number = self.last_id + 1
+        note_request_id(number)
+        meta = request.meta
+        if request.progress is not None:
+            meta = {**(meta or {}), "progressToken": number}
+        body = b"".join(self._writer.parts(number, request.method, request.params, meta))
+        ctx = request.ctx
+        try:
+            caller = ctx.principal.id if ctx is not None else ""
+            answer = await self.pool.send(b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body), caller)
+            if 300 <= answer.status < 400:
+                raise NeedsSdk
+            self.note_response(answer)
+            if answer.stream is not None:
+                return await self.read_stream(answer.stream, number, request)
+            if answer.claim is not None:
+                return await self._read_large(answer, number, request)
+            return self._read(answer, number, request.method)
+        except anyio.get_cancelled_exc_class():
+            self.note_cancelled(number)
+            raise
+        except RpcError as error:
+            raise rejected(self.server, error) from None
+
+    # -- what differs in a 2025 session ------------------------------------------------------------------------
+
+    def headers_of(self, request: OutgoingRequest) -> Headers:
+        """Return the headers of a request besides those of the entry."""
+        return request.headers
+
+    def note_response(self, answer: Response) -> None:
+        """Inspect a response before it is read."""
+
+    def note_cancelled(self, number: int) -> None:
+        """Handle the cancellation of a request whose connection is closed already."""
+
+    def check_refused(self, status: int, body: bytes) -> None:
+        """Raise if a response with an error status means something that only a 2025 session knows."""
+
+    async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
+        """Return the result at the end of an event stream."""
+        result = await self.result_in(stream, number, request)
+        if result is None:
+            raise OutcomeUnknown("the event stream ended without a response", server=self.server)
+        return result
+
+    async def receive_request(self, message: JsonObject, ctx: CallContext | None) -> None:
+        """Handle a request of the server on the stream of a response."""
+        logger.debug("request of a 2026 server dropped, because such servers send requests for input in results server=%s", self.server)
+
+    # -- reading responses -------------------------------------------------------------------------------------
+
+    def head_with(self, headers: Headers) -> bytes | None:
+        """Return the head of a request except its length, from a cache; `None` if a header value cannot be sent unchanged."""
+        head = self._heads.get(headers)
+        if head is None and all(_VALUE.fullmatch(value) for _, value in headers):
+            head = (self.head + "".join(f"\r\n{name}: {value}" for name, value in headers)).encode()
+            if len(self._heads) >= MAX_CACHED_HEADS:
+                self._heads.clear()
+            self._heads[headers] = head
+        return head
+
+    async def _read_large(self, answer: Response, number: int, request: OutgoingRequest) -> JsonObject:
+        bodies = self.bodies
+        assert bodies is not None, "a response has a claim only if the carrier has `bodies`"
+        if request.method != "tools/call" or answer.status != 200 or not _is_json(answer):
+            result = await bodies.work(lambda: self._read(answer, number, request.method))
+            if isinstance(result, Received):
+                result.claim = answer.claim
+            return result
+        parts = await bodies.work(lambda: self._body(answer))
+        return self._received(*await self._decode_large(bodies, parts, answer.claim, is_call=True), number)
+
+    async def _decode_large(
+        self, bodies: LargeBodies, parts: list[bytes], claim: Releasable | None, *, is_call: bool
+    ) -> tuple[Decoded, Releasable | None]:
+        try:
+            return await bodies.read(parts, claim, lambda number: is_call)
+        except ValueError:
+            raise self._malformed("the response is not JSON") from None
+        except ToolFailed as error:
+            raise TooLarge(str(error), server=self.server) from None
+
+    def _read(self, answer: Response, number: int, method: str) -> JsonObject:
+        """Return the result in a response that is not an event stream."""
+        status = answer.status
+        if status >= 400:
+            raise self._failure(answer, method)
+        if status == 202 or not _is_json(answer):
+            raise self._malformed("the response is not JSON")
+        try:
+            decoded = decode_parts(self._body(answer))
+        except ValueError:
+            raise self._malformed("the response is not JSON") from None
+        return self._received(decoded, None, number)
+
+    def _received(self, decoded: Decoded, claim: Releasable | None, number: int) -> JsonObject:
+        message, encoded, verbatim = decoded
+        outcome = outcome_of(message, number)
+        if isinstance(outcome, dict):
+            return Received(outcome, encoded, verbatim, claim)
+        raise outcome or self._malformed("the response does not belong to the request")
+
+    def _failure(self, answer: Response, method: str) -> Exception:
+        """Return the failure that a response with an error status stands for."""
+        status = answer.status
+        refused = refusal(self.server, status, answer.headers.get(b"retry-after", b"").decode("latin-1"))
+        if refused is not None:
+            return refused
+        body = b"".join(self._body(answer))
+        self.check_refused(status, body)
+        error = None
+        with contextlib.suppress(ValueError):
+            error = error_of(from_json(body)) if _is_json(answer) else None
+        if error is not None:
+            return error
+        if status == 404 and method not in NEVER_MISSING:
+            return Rejected("Not Found", server=self.server, code=METHOD_NOT_FOUND)
+        return self._malformed(f"it answered {status} without a JSON-RPC error")
+
+    def _body(self, answer: Response) -> list[bytes]:
+        """Take the body out of the response, and decompress it."""
+        parts, answer.parts = answer.parts, []
+        return [*decompress(parts, answer.headers, server=self.server, max_bytes=self.pool.max_body_bytes)]
+
+    def _malformed(self, cause: str) -> Malformed:
+        return Malformed(cause, server=self.server)
+
+    # -- reading event streams ---------------------------------------------------------------------------------
+
+    async def result_in(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject | None:
+        """Return the result in an event stream, or `None` if the stream ends before it. Other messages go to the receiver."""
+        is_call = request.method == "tools/call"
+        try:
+            while data := await stream.message():
+                claim, bodies = stream.take_claim(), self.bodies
+                parts = [data]
+                del data
+                if sum(map(len, parts)) >= LARGE_BYTES and bodies is not None:
+                    decoded, claim = await self._decode_large(bodies, parts, claim, is_call=is_call)
+                else:
+                    try:
+                        decoded = decode(parts[0])
+                    except ValueError:
+                        raise self._malformed("an event is not JSON") from None
+                message, encoded, verbatim = decoded
+                outcome = outcome_of(message, number)
+                if isinstance(outcome, dict):
+                    return Received(outcome, encoded, verbatim, claim)
+                if outcome is not None:
+                    raise outcome
+                await self._receive(message, number, request)
+        except BaseException:
+            stream.close()
+            raise
+        finally:
+            stream.leave()
+        return None
+
+    async def _receive(self, message: JsonValue, number: int, request: OutgoingRequest) -> None:
+        """Pass on a notification or a request that arrived before the response."""
+        if not isinstance(message, dict):
+            return
+        fields = cast("JsonObject", message)
+        method, params = fields.get("method"), cast("JsonMapping | None", fields.get("params"))
+        if not isinstance(method, str) or not isinstance(params, dict | None):
+            logger.debug("message that is neither a request nor a notification dropped server=%s", self.server)
+        elif "id" in fields:
+            await self.receive_request(fields, request.ctx)
+        elif request.progress is not None and method == "notifications/progress" and _is_about(params, number):
+            report(params or {}, request.progress)
+        elif self.receiver is not None:
+            await self.receiver.receive_notification(method, params or {}, request.ctx)
+
+
+def _is_about(params: JsonMapping | None, number: int) -> bool:
+    return params is not None and params.get("progressToken") in (number, str(number))
+
+
+def _is_json(answer: Response) -> bool:
+    return answer.headers.get(b"content-type", b"").lower().startswith(b"application/json")

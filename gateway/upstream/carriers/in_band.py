@@ -1,0 +1,44 @@
+"""Carries `RequestFailure` through the SDK: an HTTP transport below the SDK can only answer a request, so it answers with an error.
+
+`sdk_http_transport` encodes the failure as a JSON-RPC error, `sdk_carrier` decodes it. A marker that is random for each process keeps a
+server from forging one.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+from gateway.errors import (
+    Busy,
+    Forbidden,
+    Malformed,
+    NotSent,
+    OutcomeUnknown,
+    RequestFailure,
+    SessionGone,
+    TooLarge,
+    Unauthorized,
+    Unreachable,
+)
+from gateway.json_types import JsonMapping
+from gateway.protocol import INTERNAL_ERROR, RpcError
+
+_MARKER = secrets.token_hex(16)
+_TYPES = {kind.__name__: kind for kind in (Forbidden, Malformed, NotSent, OutcomeUnknown, SessionGone, TooLarge, Unauthorized, Unreachable)}
+
+
+def to_rpc_error(failure: RequestFailure) -> RpcError:
+    """Return the JSON-RPC error that stands for a failure other than `Rejected`."""
+    seconds = failure.retry_after_seconds if isinstance(failure, Busy) else None
+    kind = next((name for name, each in _TYPES.items() if type(failure) is each), NotSent.__name__)
+    return RpcError(INTERNAL_ERROR, str(failure), {"marker": _MARKER, "failure": kind, "retryAfter": seconds})
+
+
+def from_rpc_error(error: RpcError, server: str) -> RequestFailure | None:
+    """Return the failure that the error stands for, or `None` if it is an error of the server."""
+    data: JsonMapping | None = error.data  # at best
+    if not isinstance(data, dict) or data.get("marker") != _MARKER:
+        return None
+    if isinstance(seconds := data["retryAfter"], float):
+        return Busy(error.message, server=server, retry_after_seconds=seconds)
+    return _TYPES[data["failure"]](error.message, server=server)

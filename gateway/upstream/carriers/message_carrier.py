@@ -1,0 +1,158 @@
+"""`MessageCarrier`: base of the carriers that exchange single JSON-RPC messages. It matches answers to requests by their ids."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+
+import anyio
+import anyio.abc
+
+from gateway.errors import OutcomeUnknown, RequestFailure, SessionGone
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import RpcError
+from gateway.tools.context import CallContext
+from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS, Headers, OutgoingRequest, Progress, Receiver
+from gateway.upstream.carriers.messages import report
+from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
+from gateway.upstream.responses import number_of, outcome_of
+from gateway.upstream.tracing import note_request_id
+
+CANCELLATION = "notifications/cancelled"
+
+
+@dataclass(slots=True)
+class _PendingRequest:
+    progress: Progress | None
+    settled: anyio.Event = field(default_factory=anyio.Event)
+    outcome: JsonObject | RpcError | RequestFailure | None = None
+
+
+class MessageCarrier(ABC):
+    """Sends the requests of one session over one channel of messages."""
+
+    is_single_stream = True
+    has_headers = True
+
+    def __init__(self, server: str) -> None:
+        self.server = server
+        self.is_open = True
+        self._last_id = 0
+        self._pending: dict[int, _PendingRequest] = {}
+        self._dispatcher: NotificationDispatcher | None = None
+        self.tasks: anyio.abc.TaskGroup | None = None
+        """Ends with the connection."""
+
+    @abstractmethod
+    async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
+        """Send one message for the call `ctx`. Raises `BrokenResourceError` if the channel has closed."""
+
+    async def until_open(self) -> None:  # noqa: B027  # most channels are open from the start
+        """Wait until messages can be sent."""
+
+    @abstractmethod
+    async def listen(self) -> None:
+        """Pass every message of the server to `receive`, until the channel closes."""
+
+    @abstractmethod
+    def failure(self, method: str, error: RpcError) -> RequestFailure:
+        """Return the failure that an error answer to a request of `method` stands for."""
+
+    async def request(self, request: OutgoingRequest) -> JsonObject:
+        """As `Carrier.request`."""
+        await self.until_open()
+        if not self.is_open:
+            raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
+        self._last_id = number = self._last_id + 1
+        note_request_id(number)
+        meta = dict(request.meta or {})
+        if request.progress is not None:
+            meta["progressToken"] = number
+        message: JsonObject = {"jsonrpc": "2.0", "id": number, "method": request.method}
+        if params := {**request.params, "_meta": meta} if meta else dict(request.params):
+            message["params"] = params
+        pending = self._pending[number] = _PendingRequest(request.progress)
+        try:
+            await self._exchange(number, message, request, pending)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            raise self._closed() from None
+        finally:
+            del self._pending[number]
+        outcome = pending.outcome
+        if isinstance(outcome, dict):
+            return outcome
+        if isinstance(outcome, RpcError):
+            raise self.failure(request.method, outcome)
+        raise outcome or self._closed()
+
+    async def _exchange(self, number: int, message: JsonObject, request: OutgoingRequest, pending: _PendingRequest) -> None:
+        try:
+            await self.send(message, request.headers, request.ctx)
+            await pending.settled.wait()
+        except anyio.get_cancelled_exc_class():
+            if request.method != "initialize":  # which may not be cancelled
+                with anyio.CancelScope(shield=True), anyio.move_on_after(ACKNOWLEDGE_SECONDS):
+                    await self.notify(CANCELLATION, {"requestId": number, "reason": "caller cancelled"}, ())
+            raise
+
+    async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
+        """As `Carrier.notify`."""
+        message: JsonObject = {"jsonrpc": "2.0", "method": method}
+        if params is not None:
+            message["params"] = dict(params)
+        try:
+            await self.send(message, headers, None)
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            pass  # the requests that wait learn of it
+
+    async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """As `Carrier.serve`."""
+        try:
+            async with anyio.create_task_group() as self.tasks:
+                self._dispatcher = NotificationDispatcher(receiver, self.tasks, self.send_answer)
+                task_status.started()
+                await self.listen()
+                self.tasks.cancel_scope.cancel()
+        finally:
+            self.close()
+
+    @abstractmethod
+    async def send_answer(self, message: bytes) -> None:
+        """Send the answer to a request of the server. A failure is not reported."""
+
+    def receive(self, message: JsonObject) -> None:
+        """Process a message of the server: an answer settles its request, others go to the receiver."""
+        if "method" not in message:
+            number = number_of(message.get("id"))
+            self.settle(number, outcome_of(message, number))
+        elif not self._reports_progress(message) and self._dispatcher is not None:
+            self._dispatcher.dispatch(message, self.call_of_message())
+
+    def call_of_message(self) -> CallContext | None:
+        """Return the call that the last received message belongs to, if the channel tells."""
+        return None
+
+    def settle(self, number: int, outcome: JsonObject | RpcError | RequestFailure | None) -> None:
+        """Settle a pending request. An outcome for another id is dropped."""
+        if (pending := self._pending.get(number)) is not None and outcome is not None:
+            pending.outcome = outcome
+            pending.settled.set()
+
+    def _reports_progress(self, message: JsonObject) -> bool:
+        if message["method"] != "notifications/progress":
+            return False
+        params: JsonMapping = message.get("params") or {}
+        pending = self._pending.get(number_of(params.get("progressToken")))
+        if pending is None or pending.progress is None:
+            return False
+        report(params, pending.progress)
+        return True
+
+    def close(self) -> None:
+        """Fail the pending requests."""
+        self.is_open = False
+        for pending in self._pending.values():
+            pending.settled.set()
+
+    def _closed(self) -> OutcomeUnknown:
+        return OutcomeUnknown("the connection closed", server=self.server)

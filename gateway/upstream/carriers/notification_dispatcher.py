@@ -1,0 +1,63 @@
+"""`NotificationDispatcher`: passes a server's requests and notifications to the receiver, each in a task, and sends the answers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+import anyio
+import anyio.abc
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import INTERNAL_ERROR, RpcError
+from gateway.tools.context import CallContext
+from gateway.upstream.carriers.base import Receiver
+from gateway.upstream.carriers.messages import encode_message
+from gateway.upstream.responses import failed
+
+logger = logging.getLogger(__name__)
+
+
+class NotificationDispatcher:
+    """Serves one connection; its tasks live in `tasks`."""
+
+    def __init__(self, receiver: Receiver, tasks: anyio.abc.TaskGroup, send: Callable[[bytes], Awaitable[None]]) -> None:
+        """`send` sends the answer to a server's request, as JSON."""
+        self._receiver = receiver
+        self._tasks = tasks
+        self._send = send
+        self._answering: dict[int | str, anyio.CancelScope] = {}
+
+    def dispatch(self, message: JsonObject, ctx: CallContext | None = None) -> None:
+        """Start processing a request or notification. `ctx` is the call it belongs to, if known. Responses are dropped."""
+        method, number = message.get("method"), message.get("id")
+        params = cast("JsonMapping", message.get("params") or {})
+        if not isinstance(method, str):
+            logger.debug("response without a pending request dropped")
+        elif isinstance(number, int | str):
+            self._tasks.start_soon(self._answer, number, method, params, ctx)
+        else:
+            cancelled = params.get("requestId") if method == "notifications/cancelled" else None
+            if isinstance(cancelled, int | str) and (scope := self._answering.get(cancelled)) is not None:
+                scope.cancel()
+            self._tasks.start_soon(self._receiver.receive_notification, method, params, ctx)
+
+    async def _answer(self, number: int | str, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        message: JsonObject | None = None
+        with anyio.CancelScope() as scope:
+            self._answering[number] = scope
+            try:
+                message = {"jsonrpc": "2.0", "id": number, "result": await self._receiver.answer_request(method, params, ctx)}
+            except RpcError as error:
+                message = failed(number, error)
+        if self._answering.get(number) is scope:  # else the server reused the id
+            del self._answering[number]
+        if message is None:
+            return  # the server cancelled the request
+        try:
+            line = encode_message(message)
+        except ToolFailed:
+            line = encode_message(failed(number, RpcError(INTERNAL_ERROR, "The answer cannot be encoded as JSON.")))
+        await self._send(line)

@@ -1,0 +1,102 @@
+"""`PipeCarrier`: requests to a child process over stdio, for servers of both versions."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import anyio
+import anyio.abc
+
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import RpcError
+from gateway.upstream.carriers.base import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, rejected
+from gateway.upstream.carriers.messages import RequestWriter, cancellation, encode_message, report
+from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
+from gateway.upstream.pipe import Pipe
+from gateway.upstream.tracing import note_request_id
+
+
+class PipeCarrier:
+    """Sends requests over one pipe, which `stdio` opens and closes. Plain asyncio, because an answer settles a future of the pipe."""
+
+    is_single_stream = True
+    has_headers = False
+
+    def __init__(self, server: str, pipe: Pipe) -> None:
+        self._server = server
+        self._pipe = pipe
+        self._last_id = FIRST_REQUEST_ID - 1
+        self._writer = RequestWriter()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the child has both its input and its output open."""
+        return self._pipe.is_open and self._pipe.takes_input
+
+    def close(self) -> None:
+        """Fail the pending requests."""
+        self._pipe.end_calls()
+
+    async def request(self, request: OutgoingRequest) -> JsonObject:
+        """As `Carrier.request`."""
+        self._last_id = number = self._last_id + 1
+        note_request_id(number)
+        method, meta = request.method, request.meta
+        if request.progress is not None:
+            meta = {**(meta or {}), "progressToken": number}
+        line = self._writer.parts(number, method, request.params, meta)
+        pipe = self._pipe
+        call = pipe.expect(number, request.progress, is_call=method == "tools/call")
+        is_written = is_answered = False
+        try:
+            if pipe.is_writable:
+                pipe.write_now(line)
+            else:
+                await pipe.write(*line)
+            is_written = True
+            result = await call
+            is_answered = True
+            return result
+        except RpcError as error:
+            raise rejected(self._server, error) from None
+        except anyio.BrokenResourceError:
+            raise pipe.closed() from None
+        except asyncio.CancelledError:
+            if is_written and method != "initialize":  # which may not be cancelled
+                with suppress(anyio.BrokenResourceError):
+                    pipe.write_now([cancellation(number)])
+            raise
+        finally:
+            if not is_answered or request.progress is not None or method != "tools/call":
+                pipe.forget(number, call)
+
+    async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
+        """As `Carrier.notify`."""
+        message = {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}
+        with suppress(anyio.BrokenResourceError):
+            await self._pipe.write(encode_message(message))
+
+    async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """As `Carrier.serve`."""
+        async with anyio.create_task_group() as tasks:
+            dispatcher = NotificationDispatcher(receiver, tasks, self._answer)
+
+            async def receive(message: JsonObject) -> None:
+                if message.get("method") != "notifications/progress" or not self._reports_progress(message.get("params") or {}):
+                    dispatcher.dispatch(message)
+
+            task_status.started()
+            await self._pipe.hand_on_forever(receive)
+            tasks.cancel_scope.cancel()
+
+    async def _answer(self, line: bytes) -> None:
+        with suppress(anyio.BrokenResourceError):
+            await self._pipe.answer(line)
+
+    def _reports_progress(self, params: JsonMapping) -> bool:
+        """Pass progress on if it belongs to a pending request, and return whether it does."""
+        progress = self._pipe.progress_of(params)
+        if progress is not None:
+            report(params, progress)
+        return progress is not None

@@ -1,0 +1,155 @@
+"""`SdkCarrier`: requests over message streams of the MCP SDK, and the one place that knows the SDK's error texts.
+
+Decided: a request is matched to its answer here, over the SDK's transports. Because: the SDK's `ClientSession` fixes what a relay varies
+for each request (client capabilities, unmodelled results), and its dispatcher makes spans of its own that cannot be switched off.
+Revisit when: the SDK has outbound middleware.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import ContextVar
+from typing import Any, cast
+
+import anyio
+
+from gateway.errors import Malformed, NotSent, OutcomeUnknown, RequestFailure, TooLarge
+from gateway.json_types import JsonObject
+from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
+from gateway.sdk import load
+from gateway.tools.context import CallContext
+from gateway.upstream.carriers.base import Headers, rejected
+from gateway.upstream.carriers.http_carrier import NEVER_MISSING
+from gateway.upstream.carriers.http_failures import no_endpoint, session_gone
+from gateway.upstream.carriers.in_band import from_rpc_error
+from gateway.upstream.carriers.message_carrier import MessageCarrier
+from gateway.upstream.standins import MAX_MESSAGE_BYTES
+from gateway.wire.message_sizes import too_large
+
+logger = logging.getLogger(__name__)
+
+Streams = tuple[Any, Any]
+"""The SDK's message streams: the one to read from, and the one to write to."""
+
+_call: ContextVar[CallContext | None] = ContextVar("moongate_call", default=None)
+"""The call that a message is sent for. The SDK's HTTP transport delivers what a server sends on a request's stream in a copy of the
+context in which the request was sent. Nothing else tells which call a request for input or a log message belongs to."""
+
+_MALFORMED = frozenset(
+    {
+        (PARSE_ERROR, "Failed to parse JSON response"),
+        (PARSE_ERROR, "Failed to parse SSE message"),
+        (INVALID_REQUEST, "Unexpected content type"),
+        (INTERNAL_ERROR, "Server returned an error response"),
+    }
+)
+"""The SDK's errors for a response that is not JSON-RPC: code, and text up to the first colon."""
+
+_BARE_404 = (METHOD_NOT_FOUND, "Not Found")
+"""The SDK's error for a 404 response outside a session."""
+
+_SESSION_GONE = frozenset({(INVALID_REQUEST, "Session terminated"), (INVALID_REQUEST, "Session not found")})
+"""The SDK's errors for a 404 response within a session, and its server's for a session that does not exist."""
+
+_TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
+_STREAM_BROKE = "SSE stream "
+
+
+def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
+    """Return the failure that an error of the SDK stands for: a transport error by its text, else an error of the server."""
+    code, text = error.code, error.message
+    beginning = (code, text.partition(":")[0])
+    if code == CONNECTION_CLOSED and text.startswith(_TOO_LARGE_EVENT):
+        return TooLarge(too_large(MAX_MESSAGE_BYTES), server=server)
+    if code == CONNECTION_CLOSED and text.startswith(_STREAM_BROKE):
+        return OutcomeUnknown("the event stream broke", server=server)
+    if beginning in _SESSION_GONE:
+        return session_gone(server)
+    if beginning == _BARE_404 and method == "initialize":
+        return NotSent(no_endpoint(404), server=server)
+    if beginning in _MALFORMED or (beginning == _BARE_404 and method in NEVER_MISSING):
+        return Malformed("the response is not JSON-RPC", server=server)
+    return rejected(server, error)
+
+
+class SdkCarrier(MessageCarrier):
+    """Sends requests over streams of the SDK, which it opens with the first request. The SDK is imported then."""
+
+    def __init__(self, server: str, open_streams: Callable[[], AbstractAsyncContextManager[Streams]]) -> None:
+        """No side effects."""
+        super().__init__(server)
+        self._open_streams = open_streams
+        self._streams: Streams | None = None
+        self._is_wanted = anyio.Event()
+        self._is_opened = anyio.Event()
+
+    @property
+    def is_used(self) -> bool:
+        """Whether the streams are open."""
+        return self._streams is not None
+
+    async def until_open(self) -> None:
+        """Have the streams opened by the task that runs `serve`."""
+        self._is_wanted.set()
+        await self._is_opened.wait()
+
+    def failure(self, method: str, error: RpcError) -> RequestFailure:
+        """As `MessageCarrier.failure`."""
+        return from_rpc_error(error, self.server) or sdk_failure(self.server, method, error)
+
+    async def listen(self) -> None:
+        """Open the streams when they are needed, and receive until they end."""
+        await self._is_wanted.wait()
+        await load("mcp.shared.message", "mcp_types")
+        async with self._open_streams() as streams:
+            self._streams = streams
+            read, write = streams
+            async with write, read:
+                self._is_opened.set()
+                with suppress(anyio.ClosedResourceError):
+                    async for item in read:
+                        if isinstance(item, Exception):
+                            logger.debug("transport error server=%s error=%s", self.server, type(item).__name__)
+                        else:
+                            self.receive(_to_json(item.message))
+
+    def call_of_message(self) -> CallContext | None:
+        """As `MessageCarrier.call_of_message`."""
+        context = getattr(cast("Streams", self._streams)[0], "last_context", None)
+        return None if context is None else context.get(_call)
+
+    async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
+        """As `MessageCarrier.send`."""
+        from mcp.shared.message import ClientMessageMetadata, SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        metadata = ClientMessageMetadata(headers=dict(headers)) if headers else None
+        item = SessionMessage(jsonrpc_message_adapter.validate_python(message, by_name=False), metadata)
+        token = _call.set(ctx)
+        try:
+            await cast("Streams", self._streams)[1].send(item)
+        finally:
+            _call.reset(token)
+
+    async def send_answer(self, message: bytes) -> None:
+        """As `MessageCarrier.send_answer`."""
+        from mcp.shared.message import SessionMessage
+        from mcp_types import jsonrpc_message_adapter
+
+        with suppress(anyio.BrokenResourceError, anyio.ClosedResourceError):
+            await cast("Streams", self._streams)[1].send(SessionMessage(jsonrpc_message_adapter.validate_json(message)))
+
+    def close(self) -> None:
+        """As `Carrier.close`."""
+        super().close()
+        self._is_opened.set()
+
+
+def _to_json(message: Any) -> JsonObject:
+    """Return a message of the SDK as an object. Its result or parameters are not copied."""
+    fields = {name: getattr(message, name) for name in message.model_fields_set}
+    if "error" in fields:
+        fields["error"] = message.error.model_dump(mode="json", exclude_unset=True)
+    return fields

@@ -1,0 +1,487 @@
+"""The HTTP transport below the SDK's client, for one remote server.
+
+The SDK's streamable HTTP transport ends the whole connection if one POST raises (python-sdk#3560), and reads bodies without a limit.
+`SteadyTransport` answers a request that could not be sent with a JSON-RPC error (`in_band`), limits bodies, ends a cancelled request of a
+2025 session, and opens the standalone stream again. `sse_carrier` uses the credentials part alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from types import TracebackType
+from typing import TypeVar
+
+import anyio
+import anyio.abc
+import httpx2
+from pydantic_core import from_json
+
+from gateway.egress.bounded_transport import build_transport
+from gateway.errors import (
+    Forbidden,
+    GatewayError,
+    Malformed,
+    NotSent,
+    OutcomeUnknown,
+    RequestFailure,
+    StorageError,
+    TooLarge,
+    Unauthorized,
+    Unreachable,
+)
+from gateway.protocol import RpcError
+from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS
+from gateway.upstream.carriers.http_failures import is_session_gone, not_mcp, refusal, session_gone
+from gateway.upstream.carriers.http_session_carrier import MAX_UNACKNOWLEDGED, RESUME_ATTEMPTS
+from gateway.upstream.carriers.in_band import to_rpc_error
+from gateway.upstream.credentials import Credentials
+from gateway.upstream.responses import failed, outcome_of
+from gateway.upstream.standins import connect_problem
+from gateway.wire.message_sizes import too_large
+
+logger = logging.getLogger(__name__)
+
+MAX_CHALLENGE_CHARS = 4096
+"""Maximum characters of a `WWW-Authenticate` header that are read."""
+
+SESSION_HEADERS = ("mcp-session-id", "mcp-protocol-version")
+"""Headers that identify a 2025 session."""
+
+HEAD_BYTES = 256
+"""Bytes of a message that suffice to see its kind: the SDK writes `jsonrpc`, `id` and `method` first."""
+
+MAX_REFUSAL_BYTES = 16_384
+"""Maximum bytes of an error body, which is read to find out whether the server has ended the session."""
+
+RELISTEN_SECONDS = 1.0
+"""Wait before the standalone stream (GET) is opened again; doubles up to `MAX_RELISTEN_SECONDS`. The SDK gives up after two attempts, and a
+2025 server could send nothing for the rest of the session.
+"""
+
+MAX_RELISTEN_SECONDS = 30.0
+"""Longest wait between attempts to open the standalone stream."""
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+"""Timeout for TCP and TLS; the gate sets the deadline of the call."""
+
+
+_FRAMING = (b"content-length", b"transfer-encoding")
+"""Headers that describe the framing of a body, and do not apply once the body is read."""
+
+_REQUEST = b'{"jsonrpc":"2.0","id":'
+"""Beginning of requests, and of our answers to the server's."""
+
+_T = TypeVar("_T")
+
+OnSession = Callable[[Mapping[str, str]], None]
+"""Called when a 2025 session is up, with the headers that identify it."""
+
+
+class _Flight:
+    """A request in flight that can be cancelled."""
+
+    def __init__(self, request: httpx2.Request) -> None:
+        self.head = _head(request)
+        self.is_over = False
+        self._scope: anyio.CancelScope | None = None
+
+    async def wait(self, what: Callable[[], Awaitable[_T]]) -> _T | None:
+        """Return the outcome, or `None` if the request was cancelled meanwhile."""
+        if not self.is_over:
+            with anyio.CancelScope() as self._scope:
+                return await what()
+        return None
+
+    def let_go(self) -> None:
+        """Cancel the request."""
+        self.is_over = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+
+class _BoundedStream(httpx2.AsyncByteStream):
+    """A response body that ends instead of raising: at the limit, when the connection breaks, or when cancelled."""
+
+    def __init__(
+        self, inner: httpx2.AsyncByteStream, server: str, max_bytes: int | None, flights: set[_Flight], flight: _Flight | None
+    ) -> None:
+        self._inner = inner
+        self._server = server
+        self._max_bytes = max_bytes
+        self._flights = flights
+        self._flight = flight
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        seen = 0
+        chunks = aiter(self._inner)
+        flight = self._flight
+        try:
+            while True:
+                chunk = await anext(chunks, None) if flight is None else await flight.wait(lambda: anext(chunks, None))
+                if chunk is None:
+                    return
+                seen += len(chunk)
+                if self._max_bytes is not None and seen > self._max_bytes:
+                    logger.warning("response body cut off server=%s max_bytes=%d", self._server, self._max_bytes)
+                    return
+                yield chunk
+        except (httpx2.TransportError, httpx2.StreamError) as error:
+            logger.info("response body broke off server=%s error=%s", self._server, type(error).__name__)
+
+    async def aclose(self) -> None:
+        if self._flight is not None:
+            self._flights.discard(self._flight)
+        await self._inner.aclose()
+
+
+class AuthorizedTransport(httpx2.AsyncBaseTransport):
+    """Adds the credentials of one server to its requests, and sends a rejected request once more with renewed ones.
+
+    No lock is held while a request runs. Only the server's own origin gets the header.
+    """
+
+    def __init__(self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, *, server: str, url: str) -> None:
+        self._inner = inner
+        self._credentials = credentials
+        self._server = server
+        self._origin = origin(httpx2.URL(url))
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send the request, at most twice.
+
+        Raises:
+            RequestFailure: There are no usable credentials, or the server accepts none of them.
+        """
+        if origin(request.url) != self._origin:
+            return await self._inner.handle_async_request(request)
+        used = await self._credentials.header()
+        request.headers["authorization"] = used
+        response = await self._inner.handle_async_request(request)
+        if response.status_code not in (401, 403):
+            return response
+        challenge = ", ".join(response.headers.get_list("www-authenticate"))[:MAX_CHALLENGE_CHARS]
+        await response.aclose()
+        renewed = await self._credentials.after(response.status_code, challenge, used)
+        if renewed is not None and isinstance(request.stream, httpx2.ByteStream):
+            request.headers["authorization"] = renewed
+            response = await self._inner.handle_async_request(request)
+            if response.status_code not in (401, 403):
+                self._credentials.accepted()
+                return response
+            await response.aclose()
+        if response.status_code == 403:
+            raise Forbidden(f"Server {self._server!r} answered 403: its credentials do not allow this.", server=self._server)
+        raise Unauthorized(f"Server {self._server!r} refuses its token (401); {self._credentials.explain()}", server=self._server)
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+
+def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
+    """Return scheme, host and port; the port is `None` if it is the default one."""
+    return url.scheme, url.host, url.port
+
+
+class SteadyTransport(httpx2.AsyncBaseTransport):
+    """Wraps the inner transport of one server, which it owns and closes. Messages without a response are sent in the background."""
+
+    def __init__(
+        self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int, on_session: OnSession | None = None
+    ) -> None:
+        """`on_session` is called when a 2025 session is up."""
+        self._inner = inner
+        self._on_session = on_session
+        self._server = server
+        self._max_body_bytes = max_body_bytes
+        self._tasks: anyio.abc.TaskGroup | None = None
+        self._in_passing = 0
+        self._flights: set[_Flight] = set()
+        """Requests of a 2025 session, because the SDK cancels only those of 2026."""
+
+    async def __aenter__(self) -> SteadyTransport:
+        tasks = anyio.create_task_group()
+        await tasks.__aenter__()
+        self._tasks = tasks
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None = None, exc_value: BaseException | None = None, traceback: TracebackType | None = None
+    ) -> None:
+        tasks, self._tasks = self._tasks, None
+        if tasks is not None:
+            tasks.cancel_scope.cancel()
+            await tasks.__aexit__(None, None, None)
+        await self.aclose()
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a request. A POST that fails gets a response with a JSON-RPC error; any other request raises."""
+        if request.method == "POST" and self._tasks is not None and self._in_passing < MAX_UNACKNOWLEDGED and _may_arrive_late(request):
+            self._in_passing += 1
+            self._tasks.start_soon(self._pass_on, request)
+            return httpx2.Response(202, request=request)
+        return await self._acknowledged(request)
+
+    async def _pass_on(self, request: httpx2.Request) -> None:
+        try:
+            response = await self._acknowledged(request)
+            await response.aclose()
+        except httpx2.HTTPError as error:
+            logger.debug("message not delivered server=%s error=%s", self._server, type(error).__name__)
+        finally:
+            self._in_passing -= 1
+
+    async def _acknowledged(self, request: httpx2.Request) -> httpx2.Response:
+        """Send a message that has no response within `ACKNOWLEDGE_SECONDS`, then cancel the request that a cancellation names."""
+        if request.method == "GET":
+            return await self._listen(request)
+        if request.method == "DELETE" or (request.method == "POST" and _has_no_answer(request)):
+            try:
+                with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
+                    response = await self._deliver(request)
+                    if self._on_session is not None and response.is_success and _ends_handshake(request):
+                        self._on_session({name: request.headers[name] for name in SESSION_HEADERS if name in request.headers})
+                    return response
+            finally:
+                self._let_go(request)
+            late = "not taken in time"
+            failure = OutcomeUnknown(late, server=self._server)
+            return self._fail(request, failure, httpx2.ReadTimeout(late, request=request))
+        if request.method != "POST" or "mcp-method" in request.headers:  # only 2026 requests have this header
+            return await self._deliver(request)
+        flight = _Flight(request)
+        self._flights.add(flight)
+        response = None
+        try:
+            response = await self._deliver(request, flight)
+            return response
+        finally:
+            if response is None or not isinstance(response.stream, _BoundedStream):
+                self._flights.discard(flight)
+
+    def _let_go(self, request: httpx2.Request) -> None:
+        if not self._flights or b'"method":"notifications/cancelled"' not in _head(request):
+            return
+        named = json.loads(request.content).get("params", {}).get("requestId")
+        start = _REQUEST + json.dumps(named).encode() + b","
+        for flight in self._flights:
+            if flight.head.startswith(start):
+                flight.let_go()
+
+    async def _listen(self, request: httpx2.Request) -> httpx2.Response:
+        """Open the standalone stream, trying again until the server accepts or refuses it."""
+        wait, attempts = RELISTEN_SECONDS, RESUME_ATTEMPTS if "last-event-id" in request.headers else math.inf
+        while True:
+            attempts -= 1
+            try:
+                response = await self._deliver(request)
+                status = response.status_code
+                is_refused = (300 <= status < 500 and status not in (408, 429)) or status == 501
+                is_stream = response.headers.get("content-type", "").startswith("text/event-stream")
+                if attempts <= 0 or is_refused or (response.is_success and is_stream):
+                    return response
+                await response.aclose()
+            except httpx2.TransportError:
+                if attempts <= 0:
+                    raise
+            await anyio.sleep(wait)
+            wait = min(wait * 2, MAX_RELISTEN_SECONDS)
+
+    async def _deliver(self, request: httpx2.Request, flight: _Flight | None = None) -> httpx2.Response:
+        try:
+            if flight is None:
+                response = await self._inner.handle_async_request(request)
+            else:
+                answered = await flight.wait(lambda: self._inner.handle_async_request(request))
+                if answered is None:
+                    return _failed(request, OutcomeUnknown("cancelled", server=self._server))
+                response = answered
+        except (httpx2.TransportError, GatewayError) as error:
+            return self._fail(request, undelivered(self._server, error), error)
+        if request.method == "POST":
+            refused = refusal(self._server, response.status_code, response.headers.get("retry-after", ""))
+            if refused is not None:
+                await response.aclose()
+                return _failed(request, refused)
+            if b'"method":"initialize"' in _head(request):
+                kind, location = response.headers.get("content-type", ""), response.headers.get("location", "")
+                failure = not_mcp(self._server, str(request.url), response.status_code, kind, location)
+                if failure is not None:
+                    await response.aclose()
+                    return _failed(request, failure)
+            if response.status_code in (400, 404) and "mcp-session-id" in request.headers:
+                return await self._session_gone(request, response)
+        stream = response.stream
+        if not isinstance(stream, httpx2.AsyncByteStream):
+            return response
+        streaming = response.headers.get("content-type", "").startswith("text/event-stream")
+        if request.method == "POST" and response.headers.get("content-type", "").startswith("application/json"):
+            return await self._whole(request, response, stream, flight)
+        response.stream = _BoundedStream(stream, self._server, None if streaming else self._max_body_bytes, self._flights, flight)
+        return response
+
+    async def _whole(
+        self, request: httpx2.Request, response: httpx2.Response, stream: httpx2.AsyncByteStream, flight: _Flight | None
+    ) -> httpx2.Response:
+        """Return the response with its body read, or an error response if the body is too large, incomplete, or not a result.
+
+        The SDK would parse an incomplete body, and wait on after a message that answers no request.
+        """
+        parts: list[bytes] = []
+        size = _length(response)
+
+        async def read() -> bool:
+            nonlocal size
+            size = 0
+            async for part in stream:
+                size += len(part)
+                if size > self._max_body_bytes:
+                    break
+                parts.append(part)
+            return True
+
+        try:
+            if size <= self._max_body_bytes and (await read() if flight is None else await flight.wait(read)) is None:
+                return _failed(request, OutcomeUnknown("cancelled", server=self._server))
+        except (httpx2.TransportError, httpx2.StreamError) as error:
+            return _failed(request, OutcomeUnknown(f"connection lost: {type(error).__name__}", server=self._server))
+        finally:
+            await response.aclose()
+        if size > self._max_body_bytes:
+            return _failed(request, TooLarge(too_large(self._max_body_bytes), server=self._server))
+        body = b"".join(parts)
+        if response.is_success and response.status_code != 202 and (error := self._error_in(request, body)) is not None:
+            return _failed(request, error)
+        headers = [(name, value) for name, value in response.headers.raw if name.lower() not in _FRAMING]
+        return httpx2.Response(response.status_code, headers=headers, content=body, request=request)
+
+    async def _session_gone(self, request: httpx2.Request, response: httpx2.Response) -> httpx2.Response:
+        """Return an error response if the status means that the session is unknown, else the server's response."""
+        status, body = response.status_code, await beginning(response)
+        if is_session_gone(status, body):
+            return _failed(request, session_gone(self._server))
+        headers = {"content-type": response.headers.get("content-type", "")}
+        return httpx2.Response(status, headers=headers, content=body, request=request)
+
+    def _fail(self, request: httpx2.Request, failure: RequestFailure, error: Exception) -> httpx2.Response:
+        if request.method != "POST":
+            raise error
+        return _failed(request, failure)
+
+    def _error_in(self, request: httpx2.Request, body: bytes) -> RpcError | RequestFailure | None:
+        """Return the error with which the body answers a request, or a failure if the body does not answer it; `None` for a result."""
+        head = _head(request)
+        if not head.startswith(_REQUEST) or _has_no_answer(request):
+            return None
+        number, _ = json.JSONDecoder().raw_decode(head[len(_REQUEST) :].decode(errors="replace"))
+        try:
+            outcome = outcome_of(from_json(body), number)
+        except ValueError:
+            outcome = None
+        if isinstance(outcome, dict):
+            return None
+        return outcome or Malformed("the response does not belong to the request", server=self._server)
+
+    async def aclose(self) -> None:
+        """Close the inner transport."""
+        await self._inner.aclose()
+
+
+def undelivered(server: str, error: httpx2.TransportError | GatewayError) -> RequestFailure:
+    """Return the failure of a request that could not be sent, or whose connection broke."""
+    match error:
+        case Unauthorized() | StorageError():
+            return Unauthorized(str(error), server=server)
+        case NotSent():
+            return NotSent(str(error), server=server)
+        case GatewayError():
+            return Forbidden(str(error), server=server)
+        case httpx2.ConnectError() | httpx2.ConnectTimeout() | httpx2.UnsupportedProtocol() | httpx2.ProxyError():
+            return Unreachable(f"cannot connect: {connect_problem(error)}", server=server)
+        case _:
+            return OutcomeUnknown(f"connection lost: {type(error).__name__}", server=server)
+
+
+async def beginning(response: httpx2.Response) -> bytes:
+    """Read the beginning of a short body, within `ACKNOWLEDGE_SECONDS`. Closes the response."""
+    body = b""
+    try:
+        with anyio.move_on_after(ACKNOWLEDGE_SECONDS), contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
+            async for chunk in response.aiter_raw():
+                body += chunk
+                if len(body) > MAX_REFUSAL_BYTES:
+                    break
+    finally:
+        with anyio.CancelScope(shield=True):
+            await response.aclose()
+    return body
+
+
+def _length(response: httpx2.Response) -> int:
+    declared = response.headers.get("content-length", "")
+    return int(declared) if declared.isdecimal() else 0
+
+
+def _head(request: httpx2.Request) -> bytes:
+    # a request that follows a redirect has the first one's body only as its stream
+    return next(iter(request.stream))[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b'"method"'
+
+
+def _has_no_answer(request: httpx2.Request) -> bool:
+    """Return whether a POST carries a notification, or our answer to a server's request."""
+    head = _head(request)
+    return b'"method"' not in head or b'"method":"notifications/' in head
+
+
+def _ends_handshake(request: httpx2.Request) -> bool:
+    """Return whether a 2025 session is up with this POST. Sessions with cookies stay with the SDK's client, which renews them."""
+    return b'"method":"notifications/initialized"' in _head(request) and "cookie" not in request.headers
+
+
+def _may_arrive_late(request: httpx2.Request) -> bool:
+    """Return whether the message may arrive after later ones: a cancellation, or our answer to a server's request."""
+    head = _head(request)
+    return b'"method"' not in head or b'"method":"notifications/cancelled"' in head
+
+
+def _failed(request: httpx2.Request, failure: RpcError | RequestFailure) -> httpx2.Response:
+    """Return a response with the error of the server, or with ours that stands for a failure."""
+    error = failure if isinstance(failure, RpcError) else to_rpc_error(failure)
+    body = json.dumps(failed(None, error)).encode()
+    return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
+
+
+def build_http_client(
+    server: str,
+    url: str,
+    headers: Mapping[str, str],
+    credentials: Credentials | None,
+    *,
+    max_body_bytes: int,
+    on_session: OnSession | None = None,
+) -> httpx2.AsyncClient:
+    """Return a client for one server over streamable HTTP; entered and left with the connection.
+
+    Reads have no timeout, because a stream may be silent for long and every call has a deadline.
+    """
+    transport = SteadyTransport(_transport(server, url, credentials), server=server, max_body_bytes=max_body_bytes, on_session=on_session)
+    return _client(transport, headers)
+
+
+def build_sse_client(server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None) -> httpx2.AsyncClient:
+    """As `build_http_client`, for the HTTP+SSE transport of 2024, whose POSTs are answered on the stream."""
+    return _client(_transport(server, url, credentials), headers)
+
+
+def _transport(server: str, url: str, credentials: Credentials | None) -> httpx2.AsyncBaseTransport:
+    inner = build_transport(server, url)
+    return inner if credentials is None else AuthorizedTransport(inner, credentials, server=server, url=url)
+
+
+def _client(transport: httpx2.AsyncBaseTransport, headers: Mapping[str, str]) -> httpx2.AsyncClient:
+    timeout = httpx2.Timeout(CONNECT_TIMEOUT_SECONDS, read=None, write=60.0, pool=None)
+    return httpx2.AsyncClient(transport=transport, headers=dict(headers), timeout=timeout, follow_redirects=False)

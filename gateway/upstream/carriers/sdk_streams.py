@@ -1,0 +1,27 @@
+"""The SDK's message streams to one server over streamable HTTP. Imported when they are first needed (`gateway.sdk`)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from mcp.client.streamable_http import streamable_http_client
+
+from gateway.config.models import HttpServer
+from gateway.upstream.carriers.http_carriers import OnSession
+from gateway.upstream.carriers.sdk_carrier import Streams
+from gateway.upstream.carriers.sdk_http_transport import build_http_client
+from gateway.upstream.credentials import Credentials
+from gateway.upstream.standins import MAX_MESSAGE_BYTES
+
+
+@asynccontextmanager
+async def open_streamable(
+    server: str, entry: HttpServer, credentials: Credentials | None, on_session: OnSession | None = None
+) -> AsyncGenerator[Streams]:
+    """Open streamable HTTP of both eras. `on_session` is called when a 2025 session is up."""
+    async with (
+        build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES, on_session=on_session) as client,
+        streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
+    ):
+        yield streams

@@ -1,0 +1,197 @@
+"""`ChildProcesses`: limits the server processes of one gateway, ends them with the gateway, and prevents that a gateway starts itself.
+
+Shared processes and those of single callers count alike. If all places are taken, the process that was idle longest is stopped. A killed
+gateway cannot clean up, so a small shell watches it: the shell reads a pipe that only the gateway writes to, and when the pipe breaks it
+kills the registered process groups. That includes grandchildren and works on every POSIX system; a process that leaves its group (a daemon)
+is not covered. On Windows the SDK uses job objects.
+
+A gateway that starts itself, perhaps through others, would do so without end. Therefore the environment of each process names the gateways
+that it was started through (`LINEAGE_VARIABLE`), and a gateway that finds its own configuration there starts no process.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from subprocess import DEVNULL
+from typing import Protocol
+
+import anyio
+import anyio.abc
+
+from gateway.errors import NotSent
+from gateway.processes import seal_descriptors
+from gateway.upstream.gateway_chain import MAX_HOPS, configuration_of
+from gateway.upstream.large_bodies import LargeBodies
+
+logger = logging.getLogger(__name__)
+
+PLACE_SECONDS = 10.0
+"""How long a start waits for a place: stopping an idle process takes up to three grace periods."""
+
+LINEAGE_VARIABLE = "MOONGATE_LINEAGE"
+"""Environment variable of a server process: the ids of the gateways that it was started through, oldest first."""
+
+_WATCH = """
+groups=
+while read -r op id; do
+  case $op in
+    +) groups="$groups $id" ;;
+    -) kept=; for g in $groups; do [ "$g" = "$id" ] || kept="$kept $g"; done; groups=$kept ;;
+  esac
+done
+[ -n "$groups" ] || exit 0
+for g in $groups; do kill -TERM -"$g" 2>/dev/null; done
+sleep 1
+for g in $groups; do kill -KILL -"$g" 2>/dev/null; done
+"""
+"""Reads process groups as `+ID` and `-ID` lines; kills the remaining ones when the input ends."""
+
+
+class Holder(Protocol):
+    """Holds a place for one process."""
+
+    def idle_since(self) -> float | None:
+        """Return the time of the last use, or `None` while the process is in use or starting."""
+        ...
+
+    def evict(self) -> None:
+        """Stop the process soon; called only when idle. The place counts as taken until the process has ended."""
+        ...
+
+
+class ChildProcesses:
+    """Enter it before the first server starts, and leave it after the last one has stopped."""
+
+    def __init__(self, limit: int, own_id: str) -> None:
+        """At most `limit` processes at once; `own_id` is this gateway's id in chains. No side effects."""
+        self._limit = limit
+        self._own_id = own_id
+        self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()
+        self._holders: list[Holder] = []
+        self._leaving: list[Holder] = []
+        self._changed = anyio.Event()
+        self._waiting = 0
+        self._groups: set[int] = set()
+        self._watch: anyio.abc.Process | None = None
+        self._lock = anyio.Lock()
+        self.bodies: LargeBodies | None = None
+        """Limits the large responses of all servers of this gateway, over HTTP too. Set before the first server starts."""
+
+    async def __aenter__(self) -> ChildProcesses:
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        watch, self._watch = self._watch, None
+        if self.bodies is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(PLACE_SECONDS):
+                await self.bodies.helpers.aclose()
+        if watch is not None:
+            with anyio.CancelScope(shield=True), anyio.move_on_after(PLACE_SECONDS):
+                await watch.aclose()
+
+    def lineage(self, server: str) -> dict[str, str]:
+        """Return the environment variable that names the gateways a process is started through.
+
+        Raises:
+            NotSent: The gateway would start itself, or too many gateways start each other.
+        """
+        if configuration_of(self._own_id) in map(configuration_of, self._lineage):
+            why = "this gateway was started by a gateway with the same configuration, which would go on without end"
+            fix = "remove the server that starts it, or start it with another configuration"
+            raise NotSent(f"Server {server!r} is not started: {why}; {fix}.", server=server)
+        if len(self._lineage) >= MAX_HOPS:
+            why = f"{len(self._lineage)} gateways started each other already; at most {MAX_HOPS} are allowed"
+            raise NotSent(f"Server {server!r} is not started: {why}.", server=server)
+        return {LINEAGE_VARIABLE: " ".join([*self._lineage, self._own_id])}
+
+    @asynccontextmanager
+    async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:
+        """Hold one place while a process lives.
+
+        Raises:
+            NotSent: All places are taken by busy processes.
+        """
+        with anyio.move_on_after(PLACE_SECONDS):
+            while len(self._holders) >= self._limit:
+                self._make_room()
+                self._waiting += 1
+                try:
+                    await self._changed.wait()
+                finally:
+                    self._waiting -= 1
+        if len(self._holders) >= self._limit:
+            fix = "try again later, or raise `server.maxChildProcesses`"
+            raise NotSent(f"Server {server!r} cannot start: all {self._limit} server processes are busy; {fix}.", server=server)
+        self._holders.append(holder)
+        try:
+            yield
+        finally:
+            self._holders.remove(holder)
+            if holder in self._leaving:
+                self._leaving.remove(holder)
+            self._tell()
+
+    def note_idle(self) -> None:
+        """Note that a holder became idle: starts that wait for a place look again."""
+        if self._waiting:
+            self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    def _make_room(self) -> None:
+        """Evict as many idle holders as there are waiting starts, the one that was idle longest first."""
+        if len(self._leaving) > self._waiting:
+            return
+        idle = [(since, n) for n, h in enumerate(self._holders) if h not in self._leaving and (since := h.idle_since()) is not None]
+        if idle:
+            holder = self._holders[min(idle)[1]]
+            self._leaving.append(holder)
+            holder.evict()
+
+    async def watch(self) -> None:
+        """Start the watching shell before a process starts, which could otherwise outlive a killed gateway."""
+        if sys.platform != "win32" and self._watch is None:
+            async with self._lock:
+                if self._watch is None:
+                    await self._start_watch()
+
+    async def guard(self, group: int) -> None:
+        """Have process group `group` killed if the gateway dies before `release`."""
+        self._groups.add(group)
+        await self._say(f"+ {group}\n")
+
+    async def release(self, group: int) -> None:
+        """Forget a process group that has ended, because its number may be reused."""
+        self._groups.discard(group)
+        await self._say(f"- {group}\n")
+
+    async def _say(self, line: str) -> None:
+        if sys.platform == "win32":
+            return
+        async with self._lock:
+            if self._watch is not None and self._watch.stdin is not None:
+                with suppress(OSError, anyio.BrokenResourceError, anyio.ClosedResourceError):
+                    await self._watch.stdin.send(line.encode())
+                    return
+            if self._groups:
+                await self._start_watch()
+
+    async def _start_watch(self) -> None:
+        """Start the watching shell, again if it was killed, and register every group."""
+        try:
+            # Its own session keeps it alive if the gateway's process group is killed.
+            env = {"PATH": os.environ.get("PATH", os.defpath)}
+            seal_descriptors()
+            self._watch = await anyio.open_process(
+                ["/bin/sh", "-c", _WATCH], stdout=DEVNULL, stderr=DEVNULL, env=env, start_new_session=True
+            )
+            assert self._watch.stdin is not None
+            await self._watch.stdin.send("".join(f"+ {group}\n" for group in sorted(self._groups)).encode())
+        except (OSError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
+            logger.warning("watching shell not started, server processes would outlive a killed gateway error=%s", type(error).__name__)

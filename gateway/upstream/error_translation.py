@@ -1,0 +1,118 @@
+"""Translates errors of a server that a client of the other MCP version does not understand. Used by `source` for every request.
+
+A 2025 server that needs a person to open a URL answers with error -32042. A 2026 client gets an `input_required` result with the URL
+instead, and calls again. A server that requires a client capability answers with -32021; if policy withholds that capability, the client is
+told so.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import secrets
+from collections.abc import Awaitable, Callable
+from typing import cast
+
+from gateway.errors import PolicyDenied, Rejected, ToolFailed
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.framing import shown
+from gateway.protocol import MISSING_REQUIRED_CLIENT_CAPABILITY
+from gateway.tools.context import CallContext, ClientProfile
+
+URL_REQUIRED = -32042
+"""Error code of 2025-11-25: a person has to open the URLs in `data.elicitations` before the request can succeed."""
+
+URL_STATE = "moongate:url-required"
+"""Request state of a round made from that error. The retry repeats the request unchanged."""
+
+MAX_SHOWN_ISSUER = 200
+"""Characters of an authorization server's name that a person is shown."""
+
+MAX_URLS = 8
+"""URLs of one error that are shown."""
+
+RESOURCE_MISSING = frozenset({-32002, -32602})
+"""Error codes for a resource that does not exist (2025, 2026)."""
+
+
+def agreed(ctx: CallContext) -> bool:
+    """Return whether this is the retry of a request whose caller opened the page."""
+    answers = (ctx.input_responses or {}).values()
+    return ctx.request_state == URL_STATE and all(_action(answer) == "accept" for answer in answers)
+
+
+def _action(answer: object) -> JsonValue:
+    return cast("JsonMapping", answer).get("action") if isinstance(answer, dict) else None
+
+
+def begin_again(ctx: CallContext) -> CallContext:
+    """Return `ctx` for the server: the retry of a URL round carries no answers.
+
+    Raises:
+        ToolFailed: The person did not agree to open a URL.
+    """
+    if ctx.request_state != URL_STATE:
+        return ctx
+    if not agreed(ctx):
+        raise ToolFailed("The server needs a page to be visited first, and the person did not agree to open it.")
+    return dataclasses.replace(ctx, request_state=None, input_responses=None)
+
+
+def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
+    """Return the error for a request that needs a person to sign in at `url` first, in the form of 2025."""
+    where = shown(issuer, MAX_SHOWN_ISSUER)  # the server's own metadata may contain the name
+    message = f"Server {server!r} needs you to sign in at {where!a}. Open the page on the machine of the gateway; your call goes on then."
+    page: JsonObject = {"mode": "url", "elicitationId": secrets.token_urlsafe(16), "url": url, "message": message}
+    return Rejected(message, server=server, code=URL_REQUIRED, data={"elicitations": [page]})
+
+
+async def as_it_is(ask: JsonObject) -> JsonObject:
+    """Return the gateway's own request for input, which needs no judging."""
+    return ask
+
+
+async def explain(
+    error: Rejected, ctx: CallContext, relayed: JsonMapping, judge: Callable[[JsonObject], Awaitable[JsonObject]]
+) -> JsonObject:
+    """Return the result that replaces an error, or raise the error for the caller.
+
+    `relayed` are the capabilities declared to the server for this caller. `judge` returns one request for input with the server's name
+    added, or refuses it.
+
+    Raises:
+        Rejected: The server's error, with judged URLs.
+        PolicyDenied: Policy refuses a URL, or withholds the capability that the server needs.
+        AskUnavailable: The client cannot show URLs.
+    """
+    if error.code == URL_REQUIRED and (asks := _url_asks(error.data)):
+        judged = {f"url-{number}": await judge(ask) for number, ask in enumerate(asks, 1)}
+        if ctx.era == "modern":
+            return {"resultType": "input_required", "inputRequests": judged, "requestState": URL_STATE}
+        shown = {**cast("JsonObject", error.data), "elicitations": [ask["params"] for ask in judged.values()]}
+        raise Rejected(str(error), server=error.server, code=error.code, data=shown)
+    if error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
+        held_back = _held_back(error.data, ctx.client, relayed)
+        if held_back:
+            raise PolicyDenied(
+                f"Server {error.server!r} needs {held_back!r} of its client, which this gateway does not relay to it. "
+                f"The operator can allow it with `{held_back}.mode` under its `policies`.",
+                rule=f"{held_back}.mode",
+                subject=error.server,
+            )
+    raise error
+
+
+def _url_asks(data: JsonValue) -> list[JsonObject]:
+    found = cast("JsonObject", data).get("elicitations") if isinstance(data, dict) else None
+    entries = cast("list[JsonValue]", found) if isinstance(found, list) else []
+    return [
+        {"method": "elicitation/create", "params": {**cast("JsonObject", entry), "mode": "url"}}
+        for entry in entries[:MAX_URLS]
+        if isinstance(entry, dict)
+    ]
+
+
+def _held_back(data: JsonValue, client: ClientProfile, relayed: JsonMapping) -> str:
+    """Return the first capability that the server needs and the client has, but policy did not declare; else empty."""
+    required = cast("JsonObject", data).get("requiredCapabilities") if isinstance(data, dict) else None
+    names = cast("JsonObject", required) if isinstance(required, dict) else {}
+    return next((name for name in names if client.can(name) and name not in relayed), "")

@@ -1,0 +1,135 @@
+"""Chained gateways: which `_meta` of a server is kept, and the protection against loops between gateways.
+
+Each gateway appends its id to a request's `via` list, rejects a request that contains its id already, and rejects one that passed
+`MAX_HOPS` gateways. The first half of an id identifies the configuration, the second the endpoint that serves it (`app.hop_id`).
+`policy.metadata` decides which keys are kept; this module finds every `_meta` of a response. Used by `upstream`, and by `server` for
+listings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+from gateway.errors import ToolFailed
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.metadata import HOPS_KEY, VIA_KEY, gateway_ids, is_own_key, peer_meta
+
+MAX_HOPS = 8
+"""Gateways that one call may pass."""
+
+_PLAIN = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+"""Members of a plain result of `tools/call`. In a result with others, `_meta` may be anywhere."""
+
+_TEXT_MEMBERS = 2
+"""Members of a plain text block: its type and its text."""
+
+_DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
+"""Members whose value is data of a tool, or `_meta` itself."""
+
+
+def received_call(result: JsonObject) -> JsonObject:
+    """Remove the `_meta` keys that the gateway does not accept from a result of `tools/call`, and return the result. Runs for every call.
+    """
+    for name in result:
+        if name not in _PLAIN:
+            return received(result)
+    if "_meta" in result:
+        _keep_taken(result)
+    content: JsonValue = result.get("content")
+    if isinstance(content, list):
+        for item in cast("list[JsonValue]", content):
+            block: JsonObject | None = item  # or another value
+            if isinstance(block, dict) and (len(block) != _TEXT_MEMBERS or not isinstance(block.get("text"), str)):
+                received(block)
+    return result
+
+
+def received(result: JsonObject) -> JsonObject:
+    """Remove the `_meta` keys that the gateway does not accept from every object of a result, listed entry or part, and return it."""
+    left: list[JsonValue] = [result]
+    while left:
+        value = left.pop()
+        if isinstance(value, list):
+            left += [item for item in cast("list[JsonValue]", value) if isinstance(item, dict | list)]
+        elif isinstance(value, dict):
+            fields = cast("JsonObject", value)
+            _keep_taken(fields)
+            error: JsonValue = fields.get("error")
+            if isinstance(error, dict) and "data" in error:
+                error["data"] = received_data(cast("JsonObject", error)["data"])
+            left += [item for name, item in fields.items() if isinstance(item, dict | list) and name not in _DATA]
+    return result
+
+
+def received_ask(request: JsonObject) -> JsonObject:
+    """Remove the `_meta` keys that the gateway does not accept from a server's request for input, and return the request."""
+    params: JsonObject | None = request.get("params")  # or another value
+    if isinstance(params, dict) and not isinstance(params.get("_meta", {}), dict):
+        del params["_meta"]
+    return received(request)
+
+
+def received_data(data: JsonValue) -> JsonValue:
+    """Return the data of a server's error without the gateway's own keys."""
+    if not isinstance(data, dict):
+        return data
+    fields = {key: value for key, value in cast("JsonObject", data).items() if not is_own_key(key)}
+    _keep_taken(fields)
+    return fields
+
+
+def _keep_taken(holder: JsonObject) -> None:
+    meta: JsonValue = holder.get("_meta")
+    if isinstance(meta, dict) and (kept := peer_meta(cast("JsonMapping", meta))) is not meta:
+        if kept:
+            holder["_meta"] = kept
+        else:
+            del holder["_meta"]
+
+
+def received_entries(entries: Sequence[JsonObject]) -> Sequence[JsonObject]:
+    """As `received`, for each listed entry."""
+    for entry in entries:
+        received(entry)
+    return entries
+
+
+def hops_of(meta: JsonMapping | None, key: str) -> list[str]:
+    """Return the gateway ids under `key`; a malformed value counts as empty."""
+    return gateway_ids(meta.get(key)) if meta else []
+
+
+def configuration_of(gateway_id: str) -> str:
+    """Return the half of a gateway's id that is the same for every endpoint with its configuration."""
+    return gateway_id[: len(gateway_id) // 2]
+
+
+def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
+    """Return the `meta` of a request to `server` with `own_id` appended to its `via` list.
+
+    Raises:
+        ToolFailed: The call came through this gateway before, or through too many.
+    """
+    via = hops_of(meta, VIA_KEY)
+    if own_id in via:
+        fix = "`moongate list` on that gateway's machine names the server that leads back"
+        raise ToolFailed(f"Call of server {server!r} refused: it came back to a gateway that it already passed (a loop); {fix}.")
+    if len(via) >= MAX_HOPS:
+        fix = "connect to a gateway nearer to the server"
+        raise ToolFailed(f"Call of server {server!r} refused: it passed {len(via)} gateways, and at most {MAX_HOPS} are allowed; {fix}.")
+    return {**meta, VIA_KEY: [*via, own_id]}
+
+
+def without_loops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
+    """Return the listed entries that did not come through this gateway."""
+    return [e for e in entries if own_id not in hops_of(cast("JsonMapping | None", e.get("_meta")), HOPS_KEY)]
+
+
+def with_hops(entries: Sequence[JsonObject], own_id: str) -> list[JsonObject]:
+    """Return the entries as listed to another gateway: each names the gateways that it came through, this one first."""
+    listed: list[JsonObject] = []
+    for entry in entries:
+        meta = cast("JsonObject", entry.get("_meta") or {})
+        listed.append({**entry, "_meta": {**meta, HOPS_KEY: [own_id, *hops_of(meta, HOPS_KEY)]}})
+    return listed

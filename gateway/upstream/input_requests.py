@@ -1,0 +1,264 @@
+"""`InputGuard`: judges every request for input of a remote server, and tells which client capabilities to declare to the server.
+
+Covers the requests that a 2025 server sends and those in `input_required` results of a 2026 server; `policy.input_requests` has the rules.
+Requests for a person or for the client's model go to the caller. A configured model answers the others here (`sampling.mode` `answer`, and
+`ask` after approval). `input_rounds` runs the rounds with a 2026 server.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, cast
+
+import anyio
+
+from gateway.chat.sampling_admission import admit_sampling
+from gateway.config.policies import SourcePolicy
+from gateway.errors import AskUnavailable, GatewayError, ModelError, PolicyDenied
+from gateway.gate.approvals import Approvals
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.policy.approval_policy import describe_sampling
+from gateway.policy.decision import Reject, Rewrite
+from gateway.policy.input_requests import judge_input
+from gateway.policy.metadata import HELD_KEY
+from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
+from gateway.storage.records import Records
+from gateway.telemetry.gateway_events import EventStream
+from gateway.tools.base import InputRequired
+from gateway.tools.context import CallContext, ClientProfile, capability_of
+
+if TYPE_CHECKING:
+    from gateway.chat.chat_context import SupportsChatGetResponse
+
+BUDGET_WINDOW_SECONDS = 3600.0
+"""Rolling window in which sampling requests are counted."""
+
+SAMPLING = "sampling/createMessage"
+
+_NOT_RELAYED_EXTENSIONS = frozenset({TASKS_EXTENSION, SKILLS_EXTENSION})
+"""Extensions that this gateway handles itself, so that servers must not be offered them."""
+
+
+class Models(Protocol):
+    """Provides the models that answer sampling requests in place of the client's (`chat.model_resolver.ModelResolver`)."""
+
+    def can_answer(self, spec: str) -> bool:
+        """Return whether a model is configured for `spec`."""
+        ...
+
+    def resolve(self, spec: str, ctx: CallContext) -> SupportsChatGetResponse:
+        """Return the chat client for `spec`. Raises `ModelError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class AskServices:
+    """The services of the gateway that judging needs; one object per gateway."""
+
+    events: EventStream
+    records: Records
+    approvals: Approvals
+    models: Models | None = None
+    """`None` if no policy lets a configured model answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """The request goes to the caller, possibly with a lower token limit, and with the server's name."""
+
+    request: JsonObject
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A configured model answered; the caller is not involved."""
+
+    result: JsonObject
+
+
+class InputGuard:
+    """Judges the requests of one server. Safe for concurrent calls."""
+
+    def __init__(self, server: str, policy: SourcePolicy, services: AskServices) -> None:
+        self._server = server
+        self._policy = policy
+        self._services = services
+        self._model = policy.sampling.model or "auto"
+        models = services.models if policy.sampling.mode in ("ask", "answer") else None
+        self.answers_itself = models is not None and models.can_answer(self._model)
+        """Whether a configured model may answer requests of this server."""
+        self.approving: list[tuple[CallContext, str]] = []
+        """The requests that wait for an approval: the context of the call, and the approvers."""
+        self._last: tuple[ClientProfile, JsonObject] | None = None
+
+    # -- what is declared --------------------------------------------------------------------------------------
+
+    def asks_midway(self, *, is_modern: bool) -> bool:
+        """Return whether a call may send a request for input before it ends: always possible with a 2025 server, and for an approval."""
+        if self._policy.sampling.mode == "ask":
+            return True
+        relays = self._policy.sampling.mode == "relay" or self._policy.elicitation.mode == "relay" or self._policy.roots.mode == "relay"
+        return relays and not is_modern
+
+    def shared_capabilities(self) -> JsonObject:
+        """Return the client capabilities of a session that several callers share: those that policy relays or answers."""
+        declared: JsonObject = {}
+        if self._policy.sampling.mode in ("relay", "ask") or self.answers_itself:
+            declared["sampling"] = {"tools": {}} if self.answers_itself else {}
+        if self._policy.elicitation.mode == "relay":
+            declared["elicitation"] = {"form": {}, "url": {}}
+        if self._policy.roots.mode == "relay":
+            declared["roots"] = {}
+        return declared
+
+    def capabilities_for(self, client: ClientProfile) -> JsonObject:
+        """Return the client capabilities to declare for one caller: those that the caller has and policy relays, and those answered here.
+
+        The object is shared by many calls and must not be changed.
+        """
+        last = self._last
+        if last is None or last[0] is not client:  # consecutive calls often come from the same client
+            last = self._last = client, self._declared(client)
+        return last[1]
+
+    def _declared(self, client: ClientProfile) -> JsonObject:
+        declared: JsonObject = {}
+        for name, settings in client.capabilities.items():
+            if name == "sampling" or (name == "elicitation" and self._policy.elicitation.mode != "relay"):
+                continue
+            if name == "roots" and self._policy.roots.mode != "relay":
+                continue
+            if name == "extensions" and isinstance(settings, dict):
+                kept = {k: v for k, v in cast("JsonObject", settings).items() if k not in _NOT_RELAYED_EXTENSIONS}
+                if kept:
+                    declared[name] = kept
+                continue
+            if name != "tasks":
+                declared[name] = settings
+        if self.answers_itself:
+            declared["sampling"] = {"tools": {}}
+        elif client.can("sampling") and self._policy.sampling.mode in ("relay", "ask"):
+            # not `context`, because the client would add messages of other servers behind this gateway
+            wanted = cast("JsonMapping", client.capabilities["sampling"] or {})
+            declared["sampling"] = {key: value for key, value in wanted.items() if key != "context"}
+        return declared
+
+    # -- judging -----------------------------------------------------------------------------------------------
+
+    async def judge(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        """Judge one request for input. Refused sampling requests count towards the budget too.
+
+        Raises:
+            PolicyDenied: Policy or a person refuses it.
+            AskUnavailable: The caller did not declare the capability.
+            ModelError: No model is configured to answer, or the model failed.
+            StorageError: The budget cannot be counted, or the decision cannot be recorded.
+        """
+        if request.get("method") == SAMPLING and self._policy.sampling.mode != "deny":
+            return await self._judge_sampling(request, ctx)
+        verdict = judge_input(request, self._policy, 0, origin=self._server)
+        if isinstance(verdict, Reject):
+            self._tell(request, ctx, "refused", rule=verdict.rule)
+            raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
+        self._require(capability_of(request), ctx)
+        self._tell(request, ctx, "relayed")
+        return Relayed(verdict.arguments if isinstance(verdict, Rewrite) else request)
+
+    async def answer(self, request: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
+        """Answer one request for input by a configured model or by the caller. Raises as `judge` and `CallContext.ask`.
+
+        Without `key`, the question ends with this attempt of the call, and a repeated call sends it again.
+        """
+        judged = await self.judge(request, ctx)
+        return judged.result if isinstance(judged, Answered) else await ctx.ask(judged.request, key)
+
+    async def _judge_sampling(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
+        mode = self._policy.sampling.mode
+        if mode == "relay":
+            self._require("sampling", ctx)
+        elif not self.answers_itself and not (mode == "ask" and ctx.client.can("sampling")):
+            self._tell(request, ctx, "refused", rule="sampling.model")
+            raise ModelError(f"No model is configured to answer for server {self._server!r}; nothing was counted.")
+        params = cast("JsonMapping", request.get("params") or {})
+
+        async def approve(asked: JsonMapping) -> Reject | None:
+            if mode != "ask":
+                return None
+            shown = describe_sampling(self._server, asked, _smaller(asked.get("maxTokens"), self._policy.sampling.max_tokens))
+            approvals, by = self._services.approvals, self._policy.approval_by
+            entry = ctx, approvals.approvers_on_list(ctx, by)
+            self.approving.append(entry)
+            try:
+                return await approvals.approve_sampling(self._server, SAMPLING, shown, ctx, by)
+            finally:
+                self.approving.remove(entry)
+
+        try:
+            allowed = await admit_sampling(self._server, request, self._policy, count=lambda: self._count(ctx), approve=approve)
+        except GatewayError as error:
+            rule = error.rule if isinstance(error, PolicyDenied) else type(error).__name__
+            self._tell(request, ctx, "refused", rule=rule, asked=params.get("maxTokens"))
+            raise
+        cap = cast("JsonMapping", allowed["params"]).get("maxTokens")
+        self._tell(request, ctx, "answered" if self.answers_itself else "relayed", asked=params.get("maxTokens"), allowed=cap)
+        await self._services.records.flush()  # what a server gets of a model is recorded first
+        return Answered(await self._ask_model(allowed, ctx)) if self.answers_itself else Relayed(allowed)
+
+    async def _ask_model(self, request: JsonObject, ctx: CallContext) -> JsonObject:
+        """Return the answer of the configured model, which gets the request and nothing of the gateway's."""
+        models = cast("Models", self._services.models)
+        try:
+            with anyio.fail_after(self._policy.timeout_seconds):
+                from gateway.chat.sampling_requests import answer_sampling  # few gateways need it; its import would delay all
+
+                return await answer_sampling(models.resolve(self._model, ctx), cast("JsonMapping", request["params"]))
+        except TimeoutError:
+            self._tell(request, ctx, "failed", rule="timeout")
+            raise ModelError(f"The model did not answer within {self._policy.timeout_seconds:g} s.") from None
+        except ModelError:
+            self._tell(request, ctx, "failed", rule="model")
+            raise
+
+    def _require(self, capability: str, ctx: CallContext) -> None:
+        if not ctx.client.can(capability):
+            raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
+
+    async def _count(self, ctx: CallContext) -> int:
+        """Count a request of this caller in the database, and return the number of earlier ones in the window."""
+        limit = self._policy.sampling.max_requests
+        if not limit:
+            return 0
+        budget = await self._services.records.budget()
+        return await budget.count(self._server, ctx.principal.id, limit=limit, window_seconds=BUDGET_WINDOW_SECONDS)
+
+    def _tell(
+        self, request: JsonMapping, ctx: CallContext, outcome: str, *, rule: str = "", asked: object = None, allowed: object = None
+    ) -> None:
+        fields: JsonObject = {"outcome": outcome}
+        if rule:
+            fields["reason"] = rule
+        if request.get("method") == SAMPLING:
+            fields["mode"] = self._policy.sampling.mode
+            fields["maxTokens"] = allowed
+            fields["askedTokens"] = asked if isinstance(asked, int) else None
+            fields["tokenCap"] = self._policy.sampling.max_tokens
+        self._services.events.emit(
+            "ask.judged", source=self._server, name=str(request.get("method"))[:60], principal=ctx.principal.id, fields=fields
+        )
+
+
+def _smaller(asked: object, cap: int | None) -> int | None:
+    wanted = asked if isinstance(asked, int) else None
+    return min((n for n in (wanted, cap) if n is not None), default=None)
+
+
+def to_input_required(result: JsonMapping) -> InputRequired:
+    """Return the outcome for a result with `resultType: input_required`."""
+    requests = result.get("inputRequests")
+    state = result.get("requestState")
+    meta = result.get("_meta")
+    return InputRequired(
+        cast("dict[str, JsonObject]", requests) if isinstance(requests, dict) else {},
+        state if isinstance(state, str) else None,
+        {HELD_KEY: True} if isinstance(meta, dict) and HELD_KEY in meta else {},
+    )

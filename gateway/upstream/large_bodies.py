@@ -1,0 +1,152 @@
+"""`LargeBodies`: limits the bytes of large responses that the gateway processes at once, in total and for each caller.
+
+Transports claim the bytes while a large response arrives, and stop reading until the claim is granted. The claim is released when the
+result has passed the gate, or when nothing refers to it any more. So many large results cost time, not memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import TypeVar
+
+import anyio
+import anyio.to_thread
+
+from gateway.gate.queues import CallerQueues
+from gateway.json_types import JsonValue
+from gateway.tools.base import Releasable
+from gateway.upstream.large_result_helpers import HELD_BYTES, HelperPool
+from gateway.wire.jsonrpc import Decoded, decode_parts
+
+SWITCH_SECONDS = 0.0005
+"""Python's switch interval while large responses are processed: the event loop gets the interpreter's lock back after this time, not after
+5 ms.
+"""
+
+_WORKERS = 2
+"""Responses that are parsed at once: more threads would only compete for the interpreter's lock."""
+
+T = TypeVar("T")
+
+
+class _Wish:
+    """Bytes that a claim waits for or holds."""
+
+    __slots__ = ("caller", "granted", "is_granted", "is_over", "size")
+
+    def __init__(self, caller: str, size: int, granted: Callable[[], None]) -> None:
+        self.caller = caller
+        self.size = size
+        self.granted = granted
+        self.is_granted = self.is_over = False
+
+
+class Claim:
+    """Claimed bytes of one large response. `release` returns them; so does garbage collection."""
+
+    __slots__ = ("_bodies", "_wish")
+
+    def __init__(self, bodies: LargeBodies, wish: _Wish) -> None:
+        self._bodies = bodies
+        self._wish = wish
+
+    @property
+    def is_granted(self) -> bool:
+        """Whether the response may be read."""
+        return self._wish.is_granted
+
+    def release(self) -> None:
+        """Return the bytes, or stop waiting for them. Callable from any thread, more than once."""
+        self._bodies.end(self._wish)
+
+    def __del__(self) -> None:
+        self.release()
+
+
+class LargeBodies:
+    """Grants the claims of one process, in one event loop."""
+
+    def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
+        """One caller gets at most half of `max_bytes`. A larger response is granted if its caller has no other one.
+
+        `used` is called in the event loop after each processed response.
+        """
+        self.max_bytes = max_bytes
+        self._used = used
+        self._switch_seconds = sys.getswitchinterval()
+        self._loop = asyncio.get_running_loop()
+        self._limiter = anyio.CapacityLimiter(_WORKERS)
+        self.helpers = HelperPool()
+        """Processes that read and judge the largest results. `ChildProcesses` closes them."""
+        self._bytes = 0
+        self._by_caller: Counter[str] = Counter()
+        self._waiting: CallerQueues[_Wish] = CallerQueues()
+
+    def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
+        """Claim `size` bytes. `granted` is called once, later, if they are not granted at once."""
+        wish = _Wish(caller, size, granted)
+        self._waiting.add(caller, wish)
+        self._grant(quietly=wish)
+        return Claim(self, wish)
+
+    async def read(
+        self, parts: list[bytes], claim: Releasable | None, is_call: Callable[[JsonValue], bool]
+    ) -> tuple[Decoded, Releasable | None]:
+        """Read a message: a very large one as `HelperPool.hold`, any other in a worker thread.
+
+        Raises:
+            ValueError: The message is not JSON.
+            ToolFailed: A helper process ended.
+        """
+        if sum(map(len, parts)) >= HELD_BYTES:
+            return await self.helpers.hold(parts, claim, is_call)
+        return await self.work(lambda: decode_parts(parts)), claim
+
+    async def work(self, job: Callable[[], T]) -> T:
+        """Run `job` in a worker thread."""
+        return await anyio.to_thread.run_sync(job, limiter=self._limiter)
+
+    def end(self, wish: _Wish) -> None:
+        """As `Claim.release`."""
+        if not wish.is_over:
+            wish.is_over = True
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._end, wish)
+
+    def _end(self, wish: _Wish) -> None:
+        if wish.is_granted:
+            self._bytes -= wish.size
+            self._by_caller[wish.caller] -= wish.size
+            if not self._by_caller[wish.caller]:
+                del self._by_caller[wish.caller]
+            if not self._bytes:
+                sys.setswitchinterval(self._switch_seconds)
+            if self._used is not None:
+                self._used()
+        else:
+            self._waiting.discard(wish.caller, wish)
+        self._grant()
+
+    def _grant(self, quietly: _Wish | None = None) -> None:
+        """Grant the claims that fit, one of each caller in turn. A claim that exceeds the total blocks later ones."""
+        is_moving = True
+        while is_moving:
+            is_moving = False
+            for caller, wish in self._waiting.heads():
+                own = self._by_caller.get(caller, 0)
+                if own and own + wish.size > self.max_bytes // 2:
+                    continue
+                if self._bytes and self._bytes + wish.size > self.max_bytes:
+                    return
+                self._waiting.serve(caller)
+                if not self._bytes:
+                    sys.setswitchinterval(SWITCH_SECONDS)
+                self._bytes += wish.size
+                self._by_caller[caller] += wish.size
+                wish.is_granted = is_moving = True
+                if wish is not quietly:
+                    wish.granted()

@@ -1,0 +1,254 @@
+"""`HelperPool`: helper processes (`large_result_worker`) that read and judge large results of `tools/call`, each a `LargeResult`.
+
+The gateway keeps the received bytes, and parses them itself only if the helper reports that the result passes unchanged or is unusual.
+`LargeBodies` limits the number of large results; each has a helper process to itself, so that a crash fails one call only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import IO, cast
+
+import anyio
+import anyio.to_thread
+
+from gateway.errors import ToolFailed
+from gateway.gate.results import Judged, ResultKeeper, ResultOrigin, ResultRules
+from gateway.json_types import JsonObject, JsonValue
+from gateway.tools.base import Received, Releasable
+from gateway.upstream.gateway_chain import received_call
+from gateway.upstream.large_result_worker import receive, send
+from gateway.wire.jsonrpc import Decoded, decode_parts
+
+logger = logging.getLogger(__name__)
+
+HELD_BYTES = 4_194_304
+"""Size from which a helper process reads a result. Parsing a smaller one holds the interpreter's lock for some milliseconds."""
+
+MOST_HELPERS = 2
+"""Helper processes at once; further results wait."""
+
+IDLE_SECONDS = 5.0
+"""Idle timeout of a helper process."""
+
+JUDGE_SECONDS = 60.0
+"""Timeout for judging and storing one result, which the deadline of its call does not cover."""
+
+_HEAP = {"MALLOC_MMAP_THRESHOLD_": "262144"}
+"""Makes the C library (glibc) return a large block to the system when it is freed."""
+
+LOST = (
+    "The result is large, and the process that checks large results ended or took too long. The call has run. "
+    "Ask for less of it (a filter, a page, a range)."
+)
+
+
+class HelperProcess:
+    """One helper process. Its methods block: call them in a worker thread."""
+
+    def __init__(self) -> None:
+        paths = os.pathsep.join(path for path in sys.path if path)
+        system = {name: value for name in ("SYSTEMROOT", "SYSTEMDRIVE") if (value := os.environ.get(name)) is not None}
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "gateway.upstream.large_result_worker"],
+            env={**system, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **_HEAP},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            start_new_session=True,
+        )
+
+    def ask(self, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
+        """Send an order and return its reply.
+
+        Raises:
+            OSError: The process ended.
+            EOFError: The process ended.
+        """
+        send(cast("IO[bytes]", self._process.stdin), fields, parts)
+        return receive(cast("IO[bytes]", self._process.stdout))
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self._process.poll() is None
+
+    def kill(self) -> None:
+        """Kill the process, which also ends an `ask` that waits in another thread. Does not block."""
+        self._process.kill()
+
+    def close(self) -> None:
+        """Kill the process, and wait until it has ended."""
+        self._process.kill()
+        with contextlib.suppress(OSError, ValueError):
+            self._process.communicate()
+
+
+def _started() -> HelperProcess | None:
+    try:
+        return HelperProcess()
+    except OSError as error:
+        logger.warning("helper process not started, large results are read in the gateway reason=%s", error.strerror)
+        return None
+
+
+class HelperPool:
+    """Helper processes of one gateway, in one event loop. The owner calls `aclose`."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._turns = asyncio.Semaphore(MOST_HELPERS)
+        self._idle: list[HelperProcess] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing: set[asyncio.Future[None]] = set()
+
+    async def hold(
+        self, parts: list[bytes], claim: Releasable | None, is_call: Callable[[JsonValue], bool]
+    ) -> tuple[Decoded, Releasable | None]:
+        """Read a message with a helper process. Takes ownership of `parts`.
+
+        If `is_call` is true for its id (an answer to `tools/call`) and its result is complete and plain, return the message with an empty
+        result, and the `LargeResult` that has the real one. Otherwise return the whole message, read here, and `claim`.
+
+        Raises:
+            ValueError: The message is not JSON.
+            ToolFailed: The helper process ended.
+        """
+        await self._turns.acquire()
+        helper: HelperProcess | None = None
+        try:
+            helper = self._kept() or await anyio.to_thread.run_sync(_started)
+            if helper is not None:
+                with anyio.fail_after(JUDGE_SECONDS):
+                    reply, _ = await self.ask(helper, {"do": "read"}, parts)
+            else:
+                reply: JsonObject = {"do": "whole"}
+        except TimeoutError:
+            self.give_back(helper, is_usable=False)
+            raise ToolFailed(LOST) from None
+        except BaseException:
+            self.give_back(helper, is_usable=False)
+            raise
+        if helper is not None and reply["do"] == "held" and is_call(reply["id"]):
+            result: JsonObject = {"content": []} if reply["isError"] is None else {"content": [], "isError": reply["isError"]}
+            message: JsonObject = {"jsonrpc": "2.0", "id": reply["id"], "result": result}
+            return (message, (), None), LargeResult(self, helper, parts, claim)
+        self.give_back(helper, is_usable=True)
+        return await anyio.to_thread.run_sync(decode_parts, parts), claim
+
+    async def ask(self, helper: HelperProcess, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
+        """As `HelperProcess.ask`, in a worker thread. Cancelling it kills the process. Raises `ToolFailed` if the process ended."""
+        try:
+            return await anyio.to_thread.run_sync(partial(helper.ask, fields, parts), abandon_on_cancel=True)
+        except (OSError, EOFError, ValueError):
+            raise ToolFailed(LOST) from None
+        except BaseException:
+            helper.kill()
+            raise
+
+    def give_back(self, helper: HelperProcess | None, *, is_usable: bool) -> None:
+        """Return a helper process to the pool, or end it."""
+        self._turns.release()
+        if helper is None:
+            return
+        if not is_usable:
+            self._close(helper)
+            return
+        self._idle.append(helper)
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = self._loop.call_later(IDLE_SECONDS, self._end_idle)
+
+    def give_back_soon(self, helper: HelperProcess) -> None:
+        """As `give_back`, for a result that nobody judged; callable from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(partial(self.give_back, helper, is_usable=False))
+
+    async def aclose(self) -> None:
+        """End all idle processes."""
+        self._end_idle()
+        for closing in list(self._closing):
+            await closing
+
+    def _kept(self) -> HelperProcess | None:
+        while self._idle:
+            helper = self._idle.pop()
+            if helper.is_alive:
+                return helper
+            self._close(helper)
+        return None
+
+    def _end_idle(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        while self._idle:
+            self._close(self._idle.pop())
+
+    def _close(self, helper: HelperProcess) -> None:
+        closing = self._loop.run_in_executor(None, helper.close)
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+
+
+class LargeResult:
+    """Implements `gate.results.Held` with one helper process."""
+
+    def __init__(self, helpers: HelperPool, helper: HelperProcess, parts: list[bytes], claim: Releasable | None) -> None:
+        self._helpers = helpers
+        self._helper: HelperProcess | None = helper
+        self._parts = parts
+        self._claim = claim
+
+    async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
+        """As `judge_whole`, in the helper process.
+
+        Raises:
+            ToolFailed: The helper process ended, or took too long.
+        """
+        helper, self._helper = self._helper, None
+        if helper is None:
+            raise ToolFailed(LOST)
+        order: JsonObject = {"do": "judge", "rules": asdict(rules), "source": asdict(source)}
+        order["keeper"] = None if keeper is None else keeper.settings
+        is_usable = False
+        try:
+            with anyio.fail_after(JUDGE_SECONDS):
+                reply, body = await self._helpers.ask(helper, order)
+            is_usable = True
+        except TimeoutError:
+            raise ToolFailed(LOST) from None
+        finally:
+            self._helpers.give_back(helper, is_usable=is_usable)
+        if reply["do"] == "whole":
+            return None
+        self._parts.clear()
+        result = await anyio.to_thread.run_sync(json.loads, body)
+        return Judged(result, rule=reply["rule"], reason=reply["reason"], is_shortened=reply["shortened"])
+
+    async def whole(self) -> Received:
+        """Return the result itself, parsed here."""
+        parts = self._parts
+        message, encoded, verbatim = await anyio.to_thread.run_sync(decode_parts, parts)
+        result = cast("JsonObject", cast("dict[str, JsonValue]", message)["result"])
+        result.pop("resultType", None)
+        return Received(received_call(result), encoded, verbatim, self._claim)
+
+    def release(self) -> None:
+        """As `Claim.release`; also ends the helper process of a result that nobody judged."""
+        helper, self._helper = self._helper, None
+        if helper is not None:
+            self._helpers.give_back_soon(helper)
+        if self._claim is not None:
+            self._claim.release()
+
+    def __del__(self) -> None:
+        self.release()

@@ -1,0 +1,115 @@
+"""The program of a helper process: it reads one large result of `tools/call` at a time, and judges it as the gate does.
+
+Reading and judging 60 MB takes calls into C that hold the interpreter's lock for hundreds of milliseconds; in another process they block
+nothing. `judge_whole` decides, the function that the gate calls too. `large_result_helpers` starts the process.
+
+Frames go both ways: the length of a JSON object in four bytes, the object, and as many bytes as its `size` says. The process ends when its
+standard input does, so it never outlives the gateway.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+from collections.abc import Sequence
+from typing import IO, cast
+
+from gateway.gate.results import ResultKeeper, ResultOrigin, ResultRules, judge_whole
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.upstream.gateway_chain import received_call
+from gateway.upstream.responses import is_readable
+from gateway.wire.jsonrpc import decode_lean
+
+_LENGTH_BYTES = 4
+
+_BLOCKS = frozenset({"text", "image", "audio"})
+"""Types of blocks that reach the gate unchanged. A result with any other block is judged in the gateway."""
+
+
+def send(stream: IO[bytes], fields: JsonMapping, parts: Sequence[bytes] = ()) -> None:
+    """Write one frame."""
+    header = json.dumps({**fields, "size": sum(map(len, parts))}).encode()
+    stream.write(len(header).to_bytes(_LENGTH_BYTES, "big") + header)
+    for part in parts:
+        stream.write(part)
+    stream.flush()
+
+
+def receive(stream: IO[bytes]) -> tuple[JsonObject, bytes]:
+    """Read one frame.
+
+    Raises:
+        EOFError: The stream ended.
+    """
+    length = _exactly(stream, _LENGTH_BYTES)
+    fields = cast("JsonObject", json.loads(_exactly(stream, int.from_bytes(length, "big"))))
+    return fields, _exactly(stream, fields["size"])
+
+
+def _exactly(stream: IO[bytes], size: int) -> bytes:
+    data = stream.read(size)
+    if len(data) < size:
+        raise EOFError
+    return data
+
+
+def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
+    """Return the id and the result of a response if the result is complete and plain, else `None`. Takes ownership of `parts`."""
+    try:
+        message = cast("JsonMapping", decode_lean(parts))
+    except ValueError:
+        return None
+    result = message.get("result") if isinstance(message, dict) else None
+    if not isinstance(result, dict) or message.get("jsonrpc") != "2.0" or "error" in message or "method" in message:
+        return None
+    fields = cast("JsonObject", result)
+    if fields.pop("resultType", "complete") != "complete" or "inputRequests" in fields or not is_readable(fields):
+        return None
+    content: Sequence[JsonMapping] = fields.get("content") or ()
+    if any(block.get("type") not in _BLOCKS for block in content):
+        return None
+    return message.get("id"), received_call(fields)
+
+
+def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:
+    """Return the reply to `judge`: `whole` if the result passes unchanged, else what the gate returns instead."""
+    keeper = None if order["keeper"] is None else ResultKeeper.from_settings(order["keeper"])
+    try:
+        judged = judge_whole(result, ResultRules(**order["rules"]), keeper, ResultOrigin(**order["source"]))
+        if judged is None:
+            return {"do": "whole"}, ()
+        fields: JsonObject = {"do": "judged", "rule": judged.rule, "reason": judged.reason, "shortened": judged.is_shortened}
+        return fields, (json.dumps(judged.result).encode(),)
+    except (ValueError, RecursionError):
+        return {"do": "whole"}, ()
+
+
+def main() -> None:
+    """Process orders until the input ends."""
+    gc.disable()  # JSON has no cycles, and a collection would visit millions of objects
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    result: JsonObject | None = None
+    while True:
+        try:
+            order, body = receive(source)
+        except EOFError:
+            return
+        if order["do"] == "read":
+            result, parts = None, [body]
+            del body
+            found = read_plain(parts)
+            if found is None:
+                send(target, {"do": "whole"})
+                continue
+            number, result = found
+            del found  # or it would keep the result in memory
+            send(target, {"do": "held", "id": number, "isError": result.get("isError")})
+        elif order["do"] == "judge" and result is not None:
+            fields, reply = _judged(result, order)
+            result = None
+            send(target, fields, reply)
+
+
+if __name__ == "__main__":
+    main()

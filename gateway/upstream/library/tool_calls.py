@@ -1,0 +1,66 @@
+"""What an `MCPTool` adds to each call: the program's values, and answers to sampling requests."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Awaitable, Callable
+
+from gateway.errors import AskUnavailable, ToolFailed
+from gateway.gate.tools import GuardedTool
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.decision import Reject
+from gateway.policy.metadata import judge_meta
+from gateway.tools.context import CallContext, NoCaller
+from gateway.tools.invocation import FunctionInvocationContext
+
+
+class SamplingCaller(NoCaller):
+    """The caller of a call made through an `MCPTool`. It answers sampling requests and passes progress on."""
+
+    def __init__(self, answer: Callable[[JsonObject, CallContext], Awaitable[JsonObject]], outer: CallContext) -> None:
+        """`answer` answers a sampling request."""
+        self._answer = answer
+        self._outer = outer
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Pass the report on."""
+        await self._outer.caller.progress(progress, total, message)
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """Answer a sampling request; others cannot be answered."""
+        if request.get("method") == "sampling/createMessage":
+            return await self._answer(request, self._outer)
+        raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
+
+
+def with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> tuple[JsonObject, CallContext]:
+    """Return the call with the values that the program gave to the run, as far as the tool declares them.
+
+    The model's arguments take precedence. Only the program sets metadata: `_meta` among the model's arguments is never sent.
+
+    Raises:
+        ToolFailed: The program's `_meta` is malformed, or a value to be sent is not JSON.
+    """
+    host = ctx.invocation.kwargs if isinstance(ctx.invocation, FunctionInvocationContext) else {}
+    if (meta := host.get("_meta")) is not None:
+        if isinstance(verdict := judge_meta(meta), Reject):
+            raise ToolFailed(verdict.reason)
+        _check_json("_meta", meta)
+        ctx = dataclasses.replace(ctx, meta={**ctx.meta, **meta})
+    taken = {name: value for name, value in host.items() if name in guarded.rules.arguments.accepted and name not in arguments}
+    for name, value in taken.items():
+        _check_json(name, value)
+    return {**taken, **arguments}, ctx
+
+
+def _check_json(name: str, value: JsonValue) -> None:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ToolFailed(f"The program's value for {name!r} cannot be sent, because it is not JSON: {error}") from None
+
+
+def with_properties(schema: JsonObject) -> JsonObject:
+    """Return an object schema with `properties`, which agent-framework expects."""
+    return {**schema, "properties": {}} if schema.get("type") == "object" and "properties" not in schema else schema

@@ -1,0 +1,150 @@
+"""`ToolConnection`: the connection of an `MCPTool`. A connection found broken is opened again once.
+
+The session is the tool's own, kept open by a `ContextTask`, or one that the program keeps (`ProgramSession`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp_types import CONNECTION_CLOSED, Request
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import BaseModel, ConfigDict
+
+from gateway.errors import NotSent, OutcomeUnknown, UpstreamError, only_cause
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import RpcError
+from gateway.upstream.carriers.base import describe
+from gateway.upstream.carriers.sdk_carrier import sdk_failure
+from gateway.upstream.library.context_task import ContextTask
+from gateway.upstream.negotiated import Negotiated
+from gateway.upstream.session import PLAIN, Envelope, Session
+
+if TYPE_CHECKING:
+    from mcp import ClientSession
+
+
+class RemoteSession(Protocol):
+    """What an `MCPTool` needs of a session."""
+
+    server: str
+    closed: anyio.Event
+    negotiated: Negotiated
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the server speaks the stateless era (2026)."""
+        ...
+
+    async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
+        """As `Session.request`."""
+        ...
+
+
+class _AnyRequest(Request[dict[str, Any], str]):
+    """A request with unmodelled parameters, for a session that models its requests."""
+
+
+class _AnyResult(BaseModel):
+    """A result kept as it came."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class ProgramSession:
+    """An `mcp.ClientSession` of the program as a `RemoteSession`. It must be initialised, and is never closed here."""
+
+    def __init__(self, server: str, session: ClientSession) -> None:
+        self.server = server
+        self.closed = anyio.Event()
+        self._session = session
+        version = session.protocol_version or ""
+        capabilities = session.server_capabilities
+        self.negotiated = Negotiated(
+            "modern" if version in MODERN_PROTOCOL_VERSIONS else "legacy",
+            version,
+            capabilities.model_dump(mode="json", by_alias=True, exclude_none=True) if capabilities is not None else {},
+            session.instructions,
+        )
+
+    @property
+    def is_modern(self) -> bool:
+        """Whether the server speaks the stateless era (2026)."""
+        return self.negotiated.era == "modern"
+
+    async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
+        """Send one request. The session itself decides on capabilities and headers."""
+        wire = {**params, "_meta": dict(envelope.meta)} if envelope.meta else dict(params)
+        ctx = envelope.ctx
+        progress = ctx.progress if ctx is not None and ctx.wants_progress else None
+        try:
+            answer = await self._session.send_request(_AnyRequest(method=method, params=wire), _AnyResult, progress_callback=progress)
+        except MCPError as error:
+            raise self._translate(method, error) from None
+        return answer.model_dump(mode="json", by_alias=True)
+
+    def _translate(self, method: str, error: MCPError) -> UpstreamError:
+        code, text = error.error.code, error.error.message
+        if code == CONNECTION_CLOSED:
+            self.closed.set()
+            return OutcomeUnknown(f"The connection to {self.server!r} broke during {method!r}; the call may have run.", server=self.server)
+        return describe(sdk_failure(self.server, method, RpcError(code, text, error.error.data)), method)
+
+
+class ToolConnection:
+    """Holds the connection. Safe for concurrent calls: the first one that finds it broken opens it again for all."""
+
+    def __init__(self, server: str, make: Callable[[], AbstractAsyncContextManager[Session]]) -> None:
+        """`make` opens a negotiated session. No side effects."""
+        self._server = server
+        self._make = make
+        self._owner: ContextTask[Session] = ContextTask()
+        self._lock = anyio.Lock()
+        self._wire: RemoteSession | None = None
+        self._is_owned_elsewhere = False
+
+    def borrow(self, session: ClientSession) -> None:
+        """Use the program's session instead of an own one."""
+        self._wire = ProgramSession(self._server, session)
+        self._is_owned_elsewhere = True
+
+    @property
+    def wire(self) -> RemoteSession | None:
+        """The session if it is open, else `None`."""
+        wire = self._wire
+        return None if wire is None or wire.closed.is_set() else wire
+
+    async def open(self, *, instead_of: RemoteSession | None = None) -> RemoteSession:
+        """Return the session, opening it if there is none or if it is `instead_of`.
+
+        Raises:
+            UpstreamError: It cannot be opened.
+        """
+        async with self._lock:
+            wire = self.wire
+            if wire is not None and wire is not instead_of:
+                return wire
+            if self._is_owned_elsewhere:
+                raise NotSent(f"The session to {self._server!r} has ended; the program must open it again.", server=self._server)
+            await self._owner.close()
+            self._wire = None
+            try:
+                self._wire = await self._owner.open(self._make)
+            except Exception as error:
+                raise only_cause(error) from None
+            return self._wire
+
+    def drop(self, wire: RemoteSession) -> None:
+        """Forget a broken session; the next call opens another."""
+        if self._wire is wire and not self._is_owned_elsewhere:
+            self._wire = None
+
+    async def close(self) -> None:
+        """Close the own session, or forget the program's."""
+        async with self._lock:
+            self._wire = None
+            await self._owner.close()

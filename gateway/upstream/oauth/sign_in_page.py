@@ -1,0 +1,64 @@
+"""`SignInPage`: a sign-in that a call begins and a person finishes in the browser, while the gateway runs.
+
+There is one at a time, and further calls get the same URL. Its redirect leads to this machine (RFC 8252), so `source` offers it to the
+local user only. `sign_in` does the work.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import anyio
+
+from gateway.errors import GatewayError
+from gateway.upstream.oauth.sign_in import Invitation, SignIn
+
+logger = logging.getLogger(__name__)
+
+INVITE_SECONDS = 15.0
+"""Timeout for finding the sign-in page."""
+
+
+class SignInPage:
+    """Runs the sign-ins of one server; `run` must be running."""
+
+    def __init__(self, server: str, sign_in: SignIn) -> None:
+        self._server = server
+        self._sign_in = sign_in
+        self._current: Invitation | None = None
+        self._wanted = anyio.Event()
+        self._shown = anyio.Event()
+        """Set when there is a URL, or the sign-in cannot begin."""
+        self._over = anyio.Event()
+
+    async def invite(self) -> tuple[str, str] | None:
+        """Return the issuer and the URL, beginning a sign-in if none is in progress; `None` if none can begin."""
+        if self._current is None:
+            self._wanted.set()
+            with anyio.move_on_after(INVITE_SECONDS):
+                await self._shown.wait()
+        current = self._current
+        return (current.issuer, current.url) if current is not None else None
+
+    async def finished(self) -> None:
+        """Wait until no sign-in is in progress, however it ended."""
+        if self._current is not None:
+            await self._over.wait()
+
+    async def run(self) -> None:
+        """Sign in whenever a call requests it, until cancelled."""
+        while True:
+            await self._wanted.wait()
+            try:
+                await self._sign_in.run(self._show)
+                logger.info("person signed in server=%s", self._server)
+            except GatewayError as error:
+                logger.warning("sign-in not completed server=%s reason=%s", self._server, error)
+            self._current = None
+            self._shown.set()
+            self._over.set()
+            self._wanted, self._shown, self._over = anyio.Event(), anyio.Event(), anyio.Event()
+
+    def _show(self, invitation: Invitation) -> None:
+        self._current = invitation
+        self._shown.set()

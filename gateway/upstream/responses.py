@@ -1,0 +1,98 @@
+"""Reads responses of a server: which request they answer, and with what. Used by the carriers and `pipe`, and for results by tools and
+tasks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import cast
+
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.protocol import RpcError
+
+_ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
+_HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
+_TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
+"""The id of a response where JSON-RPC libraries put it: at the start of the message or at its end."""
+
+
+def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError | None:
+    """Return the result or the error that answers request `number`, or `None` if the message does not answer it.
+
+    A message with both counts as an error. An error may have another id or none, which servers send if they could not read the request; the
+    connection tells which request it belongs to.
+    """
+    fields: JsonMapping | None = message  # or another value
+    if not isinstance(fields, dict):
+        return None
+    if "error" in fields and (error := error_of(fields)) is not None:
+        return error
+    said: JsonValue = fields.get("id")
+    result: JsonObject | None = fields.get("result")  # or another value
+    if fields.get("jsonrpc") != "2.0" or said is True or not (said == number or said == str(number)) or not isinstance(result, dict):
+        return None
+    return result
+
+
+def id_of(message: bytes) -> int | str | None:
+    """Return the id of a response that cannot be parsed or was cut off; `None` if it cannot be read."""
+    found = _HEAD_ID.match(message) or _TAIL_ID.search(message)
+    if found is None:
+        return None
+    try:
+        return json.loads(found[1])
+    except ValueError:  # a number with a leading zero, or text with an invalid escape
+        return None
+
+
+def to_message(value: JsonValue) -> JsonObject | None:
+    """Return a decoded value if it is a JSON-RPC message, else `None`."""
+    if not isinstance(value, dict):
+        return None
+    fields = cast("JsonObject", value)
+    if fields.get("jsonrpc") != "2.0":
+        return None
+    if isinstance(fields.get("method"), str):
+        is_one = isinstance(fields.get("params"), dict | None)
+    else:
+        number = fields.get("id")
+        is_named = isinstance(number, int | str) and not isinstance(number, bool)
+        is_one = (is_named and isinstance(fields.get("result"), dict)) or ((is_named or number is None) and error_of(fields) is not None)
+    return fields if is_one else None
+
+
+def number_of(value: JsonValue) -> int:
+    """Return the id of a request of ours, also from its text, as which some servers return it; -1 for any other value."""
+    if isinstance(value, str):
+        return int(value) if value.isdecimal() and len(value) < 20 else -1
+    return value if isinstance(value, int) and not isinstance(value, bool) else -1
+
+
+def failed(number: int | str | None, error: RpcError) -> JsonObject:
+    """Return the message that answers request `number` with an error."""
+    data = {} if error.data is None else {"data": error.data}
+    return {"jsonrpc": "2.0", "id": number, "error": {"code": error.code, "message": error.message, **data}}
+
+
+def error_of(message: JsonValue) -> RpcError | None:
+    """Return the error in a message, or `None` if it has none."""
+    found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
+    if not isinstance(found, dict):
+        return None
+    error = cast("JsonMapping", found)
+    code, text = error.get("code"), error.get("message")
+    if not isinstance(code, int) or isinstance(code, bool) or not isinstance(text, str):
+        return None
+    return RpcError(code, text, error.get("data"))
+
+
+def is_readable(result: JsonMapping) -> bool:
+    """Return whether a call's result has content and its blocks are objects. The types of blocks are not checked."""
+    content: list[JsonValue] | None = result.get("content")  # or another value
+    if not isinstance(content, list):
+        return "structuredContent" in result
+    for block in content:
+        if not isinstance(block, dict):
+            return False
+    return True

@@ -1,0 +1,288 @@
+"""`ServerLists`: the lists of one server, as read, pinned, cached and served. Used by `source`.
+
+A list is read when the server becomes ready and when it announces a change. `pinning` decides which tools are served, and `listing_cache`
+keeps the lists for the next start.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+
+import anyio
+import anyio.to_thread
+
+from gateway.config.policies import SourcePolicy
+from gateway.errors import NotSent, OutcomeUnknown, SessionGone, UpstreamError
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.tools.base import ChangeKind, OnChange, Tool
+from gateway.upstream.accepted_definitions import AcceptedDefinitions
+from gateway.upstream.connection import Connection
+from gateway.upstream.gateway_chain import received_entries
+from gateway.upstream.gateway_loops import GatewayLoops
+from gateway.upstream.listing import KINDS_OF, list_kind, to_listed
+from gateway.upstream.listing_cache import CachedListing, ListingCache
+from gateway.upstream.negotiated import Negotiated
+from gateway.upstream.pinning import Pinning
+from gateway.upstream.poisoning_check import PoisoningCheck
+from gateway.upstream.remote_tool import RemoteTool, Sender
+from gateway.upstream.session import Session
+
+logger = logging.getLogger(__name__)
+
+LIST_TIMEOUT_SECONDS = 60.0
+"""Timeout for reading a server's lists again."""
+
+COALESCE_SECONDS = 0.1
+"""Changes announced within this time are read together; some servers announce dozens when they start."""
+
+REREAD_SPACING_SECONDS = 1.0
+"""Shortest time between two readings of the lists, however often the server announces changes."""
+
+
+class ServerLists:
+    """Tools, resources, resource templates and prompts of one server."""
+
+    def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, asks_midway: Callable[[bool], bool]) -> None:
+        """`own_id` is this gateway's id in chains. `asks_midway` tells, for a 2026 server or not, whether its tools may request input.
+
+        No side effects.
+        """
+        self.entries: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
+        """Listed entries by kind, as the server sent them."""
+        self.loops = GatewayLoops(server, own_id)
+        self.suspicions = PoisoningCheck(server, lambda: self.entries)
+        self.cached: CachedListing | None = None
+        """The listing that is served until the server's own is read."""
+        self.on_change: OnChange = lambda _: None
+        self._server = server
+        self._sender = sender
+        self._asks_midway = asks_midway
+        self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
+        self._pins = Pinning(server, policy.pins)
+        self.quarantined = self._pins.quarantined
+        self._built_modern = False
+        self._agreed: Negotiated | None = None
+        self._rereads: list[anyio.Event] = []
+        """Events of the pending and running readings of the tools, set when each has ended."""
+        self._shared: Session | None = None
+        """The session that the catalog's listing was read on."""
+        self._memory: ListingCache | None = None
+        self._to_store: CachedListing | None = None
+        self._unstored = anyio.Event()
+        """Set when there is a new listing to store."""
+        self._dirty: set[ChangeKind] = set()
+        self._changed = anyio.Event()
+
+    @property
+    def tools(self) -> Sequence[Tool]:
+        """The tools that are served."""
+        return [tool for _, tool in self._tools.values()]
+
+    async def load(self, session: Session) -> None:
+        """Read every list of a server that has become ready."""
+        await self._read(session, ("tools", "resources", "prompts"), announced=False)
+        self._shared = session
+
+    async def _read(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
+        """Read lists and report which changed. A list that the server `announced` as changed is reported in any case."""
+        for change in kinds:
+            differs = False
+            as_of = session.tool_changes
+            for kind in KINDS_OF[change]:
+                listing = await list_kind(session, kind, self.loops)
+                # Otherwise two gateways that list each other would announce changes to each other without end.
+                announced = announced and not listing.gateway
+                differs = differs or listing.entries != self.entries[kind]
+                self.entries[kind] = listing.entries
+            if change == "tools":
+                known, self._agreed = self._agreed, session.negotiated
+                tasks_differ = (known is not None and known.has_tasks) != session.negotiated.has_tasks
+                if differs or tasks_differ or session.is_modern != self._built_modern:
+                    self._rebuild_tools(modern=session.is_modern)
+                if self._pins.guards:
+                    session.note_tools(self._pins.digests(self.entries["tools"]), as_of=as_of)
+                self._pins.note(self.entries["tools"])
+            if differs or announced:
+                self.on_change(change)
+        agreed = session.negotiated
+        self._to_store = CachedListing(dict(self.entries), session.is_modern, agreed.protocol_version, agreed.instructions)
+        self._unstored.set()
+
+    def _rebuild_tools(self, *, modern: bool) -> None:
+        """Build a tool for each accepted listing entry. A tool whose definition did not change stays the same object."""
+        has_tasks = self._agreed is not None and self._agreed.has_tasks
+        may_ask = self._asks_midway(modern and not has_tasks)
+        keeps_era, self._built_modern = modern == self._built_modern, modern
+        held = self._pins.judge(self.entries["tools"])
+        tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
+        for wire in self.entries["tools"]:
+            name = str(wire["name"])
+            if name in held:
+                continue
+            known = self._tools.get(name) if keeps_era else None
+            if known is not None and known[0] == wire and (known[1].definition.may_ask, known[1].has_tasks) == (may_ask, has_tasks):
+                tools[name] = known
+                continue
+            listed = to_listed(wire, modern=modern, may_ask=may_ask, has_tasks=has_tasks)
+            if listed is None:
+                logger.warning("tool with an invalid x-mcp-header annotation dropped server=%s tool=%r", self._server, name)
+            elif name in tools:
+                logger.warning("tool is listed twice, the first definition counts server=%s tool=%r", self._server, name)
+            else:
+                tools[name] = (wire, RemoteTool(listed, self._sender))
+        self._tools = tools
+
+    def annotations_of(self, name: str) -> JsonMapping | None:
+        """Return a tool's annotations as listed."""
+        known = self._tools.get(name)
+        return known[1].definition.annotations if known is not None else None
+
+    def pin(self, pinned: Mapping[str, str] | None) -> None:
+        """Set the digests of the lock file by tool; `None` if the server is not in it. Called at the start and after each change of the
+        file.
+        """
+        self._judge_again(is_needed=self._pins.take(pinned))
+
+    async def read_pins_again(self) -> None:
+        """Read the definitions again that a person accepted in another process."""
+        self._judge_again(is_needed=await self._pins.read_again())
+
+    def _judge_again(self, *, is_needed: bool) -> None:
+        if is_needed:
+            self._rebuild_tools(modern=self._built_modern)
+            self.on_change("tools")
+
+    def definitions(self) -> Sequence[JsonObject]:
+        """Return every tool as listed, including quarantined ones, for the lock file."""
+        return self.entries["tools"]
+
+    def pin_remarks(self) -> list[str]:
+        """Return what the lock file holds that the server does not list."""
+        return self._pins.remarks()
+
+    @property
+    def guards(self) -> bool:
+        """As `DeliveryHooks`: whether the server is pinned."""
+        return self._pins.guards
+
+    async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
+        """As `DeliveryHooks`: check that a pinned tool is accepted as `session` lists it.
+
+        The tools of a session are read once, and again when it announces a change.
+        """
+        if method != "tools/call" or not self._pins.guards:
+            return
+        listed = session.listed_tools
+        if listed is None:
+            await self._read_before_call(session)
+            listed = session.listed_tools
+        if listed is None:
+            if session.closed.is_set():
+                raise _gone(self._server)
+            text = f"Server {self._server!r} changed its tools and they could not be read again; try again in a moment."
+            raise NotSent(text, server=self._server)
+        self._pins.admit(str(params.get("name")), listed)
+
+    async def _read_before_call(self, session: Session) -> None:
+        """Read the tools of a session if they were not read on it, or changed since.
+
+        Raises:
+            NotSent: They cannot be read; the call that waits for them was not sent.
+        """
+        with anyio.move_on_after(LIST_TIMEOUT_SECONDS + REREAD_SPACING_SECONDS):
+            try:
+                if session is not self._shared:
+                    as_of = session.tool_changes
+                    listing = await list_kind(session, "tools", self.loops)
+                    session.note_tools(self._pins.digests(listing.entries), as_of=as_of)
+                elif self._rereads:
+                    await self._rereads[-1].wait()
+                else:
+                    await self._read(session, ("tools",), announced=False)
+            except OutcomeUnknown:
+                raise _gone(self._server) from None
+
+    def recall(self, memory: ListingCache, first_use: AcceptedDefinitions) -> None:
+        """Serve the listing in `memory` until the server's own is read, and pin tools to `first_use`. Call before entering. Blocks.
+
+        Raises:
+            StorageError: The record of accepted definitions is unusable.
+        """
+        self._memory = memory
+        self.cached = memory.recall()
+        self._pins.begin(first_use, was_listed=self.cached is not None)
+        if self.cached is not None:
+            self.entries = {kind: list(received_entries(entries)) for kind, entries in self.cached.lists.items()}
+            self._rebuild_tools(modern=self.cached.is_modern)
+
+    def succeed(self, former: ServerLists) -> None:
+        """Serve what the `former` lists of the same server had, until this server's own are read, unless there is a cached listing."""
+        if self.cached is None and any(former.entries.values()):
+            agreed = former._agreed or former.cached
+            if agreed is not None:
+                self.cached = CachedListing(dict(former.entries), former._built_modern, agreed.protocol_version, agreed.instructions)
+                self.entries = dict(self.cached.lists)
+                self._rebuild_tools(modern=self.cached.is_modern)
+
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a complete listing, of this run or an earlier one."""
+        return self.cached is not None or self._to_store is not None
+
+    async def store_forever(self) -> None:
+        """Store each new listing, outside the path of calls. `close` stores the last one."""
+        while True:
+            await self._unstored.wait()
+            await self._store()
+            await self.suspicions.judge()
+
+    async def close(self) -> None:
+        """Store the last listing."""
+        if self._unstored.is_set():
+            await self._store()
+
+    async def _store(self) -> None:
+        with anyio.CancelScope(shield=True):
+            self._unstored = anyio.Event()
+            self._judge_again(is_needed=await self._pins.write())
+            if self._memory is not None and self._to_store is not None:
+                await anyio.to_thread.run_sync(self._memory.keep, self._to_store)
+
+    def mark_changed(self, kind: ChangeKind) -> None:
+        """Have a list read again, because the server announced a change."""
+        if kind == "tools":
+            if self._shared is not None:
+                self._shared.forget_tools()
+            if "tools" not in self._dirty:
+                self._rereads.append(anyio.Event())
+        self._dirty.add(kind)
+        self._changed.set()
+
+    async def refresh_forever(self, connection: Connection) -> None:
+        """Read the lists again that the server announced as changed."""
+        spaced = float("-inf")
+        while True:
+            await self._changed.wait()
+            await anyio.sleep(max(COALESCE_SECONDS, spaced - anyio.current_time()))
+            spaced = anyio.current_time() + REREAD_SPACING_SECONDS
+            kinds: tuple[ChangeKind, ...] = tuple(self._dirty)
+            self._dirty.clear()
+            self._changed = anyio.Event()
+            awaited = list(self._rereads)
+            connection.begin_use()
+            try:
+                session = await connection.session()
+                with anyio.fail_after(LIST_TIMEOUT_SECONDS):
+                    await self._read(session, kinds, announced=True)
+            except (UpstreamError, TimeoutError) as error:
+                logger.warning("lists not read again server=%s reason=%s", self._server, error)
+            finally:
+                connection.end_use()
+            for event in awaited:
+                self._rereads.remove(event)
+                event.set()
+
+
+def _gone(server: str) -> SessionGone:
+    return SessionGone(f"Server {server!r} went away while its tools were read.", server=server)

@@ -1,0 +1,135 @@
+"""`ServerMessages`: processes the messages that a server sends on its own initiative, and finds their calls. Used by `Session`."""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol
+
+import anyio
+
+from gateway.errors import AskUnavailable, GatewayError, ModelError
+from gateway.json_types import JsonMapping, JsonObject
+from gateway.protocol import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
+from gateway.tools.context import CallContext, nested_capability
+from gateway.upstream.serial_queue import SETTLE_SECONDS
+
+logger = logging.getLogger(__name__)
+
+CANCEL_SECONDS = 1.0
+"""Delay between the end of a call and the rejection of its open requests for input. A server that gets the rejection before the
+cancellation of the call may carry on with the call."""
+
+MAX_OPEN_REQUESTS = 1_000
+"""Requests of one server that are being answered; further ones are rejected."""
+
+MAX_PENDING_NOTIFICATIONS = 1_000
+"""Notifications of one server that wait for slow callers; further log messages are dropped."""
+
+
+class SessionHooks(Protocol):
+    """Receives the messages of a session. Each method is awaited in a task of its own."""
+
+    async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
+        """Answer a server's request (`sampling/createMessage`, …) made during `ctx`'s call. May raise `GatewayError`."""
+        ...
+
+    async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        """Process a notification. `ctx` is the call it belongs to, if that is known."""
+        ...
+
+
+class ServerMessages:
+    """Implements `Receiver` for one session."""
+
+    def __init__(self, server: str, hooks: SessionHooks) -> None:
+        self._server = server
+        self._hooks = hooks
+        self._running: dict[int, CallContext] = {}
+        """Calls that a message without a call may belong to."""
+        self._open: dict[anyio.CancelScope, set[int]] = {}
+        """Requests of the server that are being answered, with the keys of the calls that each may belong to."""
+        self._withdrawn: set[anyio.CancelScope] = set()
+        """Requests of the server that will be rejected, because their calls have ended."""
+        self._answering = self._notifying = 0
+
+    def begin_call(self, key: int, ctx: CallContext) -> None:
+        """Register a running call, to which messages may belong that do not name one."""
+        self._running[key] = ctx
+
+    def end_call(self, key: int, method: str) -> None:
+        """Unregister a call, and cancel the requests for input that belong to no other call.
+
+        A poll of a task (`tasks/get`) cancels none, because they belong to the task.
+        """
+        self._running.pop(key, None)
+        for scope, calls in list(self._open.items()) if self._open else ():
+            calls.discard(key)
+            if not calls and method != "tasks/get":
+                scope.cancel()
+                self._withdrawn.add(scope)
+                del self._open[scope]
+
+    @property
+    def settle_seconds(self) -> float:
+        """Seconds until requests for input of ended calls are rejected and the server has reacted; 0 if none is open."""
+        return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
+
+    async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
+        """As `Receiver`."""
+        if method == "ping":
+            return {}
+        if method not in ("sampling/createMessage", "elicitation/create", "roots/list"):
+            raise RpcError(METHOD_NOT_FOUND, "Method not found", method)
+        if self._answering >= MAX_OPEN_REQUESTS:
+            raise RpcError(INTERNAL_ERROR, f"{MAX_OPEN_REQUESTS} requests wait for their answers already; wait for some of them.")
+        scope, calls = anyio.CancelScope(), {key for key, call in self._running.items() if ctx is None or call is ctx}
+        if calls:
+            self._open[scope] = calls
+        self._answering += 1
+        try:
+            with scope:
+                return await self._answer(method, params, ctx or self._only_caller())
+            await anyio.sleep(CANCEL_SECONDS)
+        finally:
+            self._answering -= 1
+            self._open.pop(scope, None)
+            self._withdrawn.discard(scope)
+        raise RpcError(INVALID_REQUEST, "The call that this request belongs to has ended.")
+
+    async def _answer(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
+        try:
+            return await self._hooks.answer({"method": method, "params": dict(params)}, ctx)
+        except ModelError as error:
+            raise RpcError(INTERNAL_ERROR, str(error)) from None
+        except AskUnavailable as error:
+            # Servers pass unexpected errors on to their caller, so our caller learns which capability it would have to declare.
+            data = {"requiredCapabilities": nested_capability(error.capability)} if error.capability else None
+            raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None
+        except GatewayError as error:
+            raise RpcError(INVALID_REQUEST, str(error)) from None
+        except Exception:  # like the SDK's dispatcher: a bug of ours costs only this answer
+            logger.exception("request not answered server=%s method=%s", self._server, method)
+            raise RpcError(INTERNAL_ERROR, "Internal server error") from None
+
+    async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
+        """As `Receiver`."""
+        if method in ("notifications/progress", "notifications/cancelled"):
+            return
+        if self._notifying >= MAX_PENDING_NOTIFICATIONS and method == "notifications/message":
+            logger.debug("log message dropped because earlier ones still wait server=%s", self._server)
+            return
+        self._notifying += 1
+        try:
+            await self._hooks.notified(method, params, ctx or self._only_caller())
+        except Exception:  # like the SDK's dispatcher: a failure of the caller must not end the connection to the server
+            logger.exception("notification not processed server=%s method=%s", self._server, method)
+        finally:
+            self._notifying -= 1
+
+    def _only_caller(self) -> CallContext | None:
+        """Return the call that a message belongs to if only one downstream session has running calls, else `None`."""
+        calls = list(self._running.values())
+        if len(calls) <= 1:
+            return calls[0] if calls else None
+        owners = {c.client.session_id for c in calls}
+        return calls[-1] if len(owners) == 1 and None not in owners else None

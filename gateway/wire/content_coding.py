@@ -1,0 +1,82 @@
+"""Content codings of HTTP bodies (RFC 9110, 8.4.1): decompresses bodies that a server compressed although the request asked for none.
+
+Used by `http1_client` and `egress.bounded_transport`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+
+from gateway.errors import Malformed, TooLarge
+from gateway.wire.message_sizes import too_large
+
+PIECE_BYTES = 262_144
+"""Maximum decompressed bytes per piece, so that a compression bomb is noticed before much of it is in memory."""
+
+_CODINGS = ("gzip", "x-gzip", "deflate")
+_ZLIB_OR_GZIP = 47
+"""`wbits` of zlib: the largest window, and whichever of the two headers the data has."""
+
+
+class CodingError(ValueError):
+    """The body's coding is unsupported or its data are corrupt. The text completes a sentence that begins with "the body"."""
+
+
+class Decompressor:
+    """Decompresses the body of one response."""
+
+    def __init__(self) -> None:
+        self._inflater = zlib.decompressobj(wbits=_ZLIB_OR_GZIP)
+
+    def pieces(self, data: bytes) -> Iterator[bytes]:
+        """Decompress the next bytes of the body; yield pieces of at most `PIECE_BYTES`.
+
+        Raises:
+            CodingError: The data are corrupt.
+        """
+        try:
+            while data and not self._inflater.eof:
+                if piece := self._inflater.decompress(data, PIECE_BYTES):
+                    yield piece
+                data = self._inflater.unconsumed_tail
+        except zlib.error:
+            raise CodingError("has a corrupt content coding") from None
+
+
+def decompressor_for(content_encoding: str) -> Decompressor | None:
+    """Return the decompressor for a `Content-Encoding` header, or `None` if the body is not compressed.
+
+    Raises:
+        CodingError: The coding is unsupported.
+    """
+    coding = content_encoding.strip().lower()
+    if coding in ("identity", ""):
+        return None
+    if coding not in _CODINGS:
+        raise CodingError(f"came in the coding {coding[:40]!r}, which was not asked for")
+    return Decompressor()
+
+
+def decompress(parts: Sequence[bytes], headers: Mapping[bytes, bytes], *, server: str, max_bytes: int) -> Sequence[bytes]:
+    """Return the whole body of a server's response, decompressed if its headers name a content coding.
+
+    Raises:
+        Malformed: The coding is unsupported, or the data are corrupt.
+        TooLarge: The decompressed body exceeds `max_bytes`.
+    """
+    try:
+        decompressor = decompressor_for(headers.get(b"content-encoding", b"").decode("latin-1"))
+        if decompressor is None:
+            return parts
+        pieces: list[bytes] = []
+        size = 0
+        for part in parts:
+            for piece in decompressor.pieces(part):
+                pieces.append(piece)
+                size += len(piece)
+                if size > max_bytes:
+                    raise TooLarge(too_large(max_bytes), server=server)
+    except CodingError as error:
+        raise Malformed(f"the body {error}", server=server) from None
+    return pieces

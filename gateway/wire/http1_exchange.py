@@ -1,0 +1,350 @@
+"""`Exchange`: one HTTP request and its response, as an ASGI application or the fast path sees them. Made by `http1_server`.
+
+The protocols here are what `http1_server` needs from the packages above it: a request's head, its admission, and a request that the fast
+path has started.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import http
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+
+if TYPE_CHECKING:
+    from starlette.types import Message, Receive, Scope, Send
+
+HIGH_WATER_BYTES = 262_144
+"""Bytes of a request body that the application has not received, above which the connection stops reading."""
+
+_JOINED_BYTES = 65_536
+"""Largest response body that is copied behind its head; a larger one is written by itself."""
+
+_JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
+"""Head of a response of the fast path: common fields, length, session field, and the fields that end it."""
+
+STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
+"""Status lines, with their line break."""
+
+_DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+def error_response(status: int, text: bytes, *fields: bytes) -> bytes:
+    """Return a complete plain-text response after which the connection closes."""
+    lines = [b"connection: close", b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(text), *fields, b"\r\n"]
+    return STATUS_LINES[status] + b"\r\n".join(lines) + text
+
+
+class RequestHead(Protocol):
+    """The head of a request. Requests of one connection share it if only the values of some fields differ (`HeaderCache`)."""
+
+    method: str
+    length: int
+    """Bytes of the body; -1 if the head does not say."""
+    is_single: bool
+    """Whether no field occurs twice."""
+
+    @property
+    def fields(self) -> Mapping[bytes, bytes]:
+        """Values by lower-case name, the last one of each name."""
+        ...
+
+    @property
+    def version(self) -> str:
+        """HTTP version."""
+        ...
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the response is a stream that only the client ends."""
+        ...
+
+    def scope(self) -> Scope:
+        """Return a new ASGI scope for one request."""
+        ...
+
+    def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
+        """Return a head that differs from this one in the values of these fields."""
+        ...
+
+
+HeadT = TypeVar("HeadT", bound=RequestHead)
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The caller of a request whose body is incomplete."""
+
+    owner: str | None
+    """Id of the principal; `None` if the caller is not known and only the address counts."""
+    is_local: bool
+    """Whether the caller is the local user, who stands for all local programs."""
+    waits: bool
+    """Whether a request with a short body is started when the body is complete."""
+
+
+class StartedRequest(Protocol):
+    """A request that the fast path has started."""
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether `cancel` ended it."""
+        ...
+
+    def cancel(self, msg: object = None) -> None:
+        """End it, as a stopping server does with tasks."""
+        ...
+
+    def left(self) -> None:
+        """Note that the client disconnected, which may end the request."""
+        ...
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called once, when `answer` may be called."""
+        ...
+
+    def answer(self) -> tuple[bytes, Sequence[bytes | memoryview]] | None:
+        """Return the id of the response's 2025 session (or nothing) and its JSON in parts; `None` if `go_on` must answer."""
+        ...
+
+    def forget(self) -> None:
+        """Release what the request holds; the last call."""
+        ...
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer the request as an ASGI application: hand the started call over to the SDK path."""
+        ...
+
+
+class ExchangeConnection(Protocol):
+    """What an exchange needs of its connection."""
+
+    transport: asyncio.Transport
+    drained: asyncio.Event | None
+    """Set when the client reads again; `None` while it reads."""
+    common_count: int
+    """Number of `common_fields`."""
+
+    def common_fields(self) -> bytes:
+        """Return the header lines of every response."""
+        ...
+
+    def write(self, data: bytes) -> None:
+        """Send bytes."""
+        ...
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send parts one after the other."""
+        ...
+
+    def write_soon(self, data: bytes) -> None:
+        """Send bytes at the end of this turn of the event loop."""
+        ...
+
+    async def wait_drained(self, size: int) -> None:
+        """Wait until the client reads again; the caller then sends `size` bytes."""
+        ...
+
+    def resume_reading(self) -> None:
+        """Read on after a pause."""
+        ...
+
+    def answered(self, exchange: Exchange[Any], /) -> None:
+        """Go on after a complete response."""
+        ...
+
+
+class Exchange(Generic[HeadT]):
+    """One request and its response; `receive` and `send` are those of ASGI."""
+
+    __slots__ = (
+        "_chunked", "_connection", "_head_bytes", "_is_received", "_is_until_close", "_missing", "_parts", "_size", "_waiter",
+        "admission", "client_gone", "head", "is_answered", "is_complete", "is_fast", "is_rejected", "is_responding", "is_started",
+        "keep_alive", "known_scope", "received_bytes", "started", "wants_continue",
+    )
+
+    def __init__(
+        self,
+        connection: ExchangeConnection,
+        head: HeadT,
+        *,
+        keep_alive: bool,
+        wants_continue: bool = False,
+        body: bytes | None = None,
+    ) -> None:
+        """`body` is the whole body if it has arrived."""
+        self.head = head
+        self.keep_alive = keep_alive
+        self.is_complete = body is not None
+        """The whole request has arrived."""
+        self.is_started = self.is_fast = self.is_rejected = False
+        """An application or the fast path has the request; the fast path has it; its body is dropped."""
+        self.is_responding = self.is_answered = self.client_gone = False
+        """The response has begun; is complete; has no client any more."""
+        self.admission: Admission | None = None
+        """Set if the head was judged before the body was complete."""
+        self.received_bytes = 0
+        """Bytes of the body that arrived after the head."""
+        self.started: StartedRequest | None = None
+        """While the fast path works on the request."""
+        self.known_scope: Scope | None = None
+        """The ASGI scope, once an application needed it."""
+        self.wants_continue = wants_continue
+        self._connection = connection
+        self._parts: list[bytes] = [] if body is None else [body]
+        self._size = 0 if body is None else len(body)
+        self._is_received = False
+        """The application has received the whole body."""
+        self._waiter: asyncio.Event | None = None
+        self._head_bytes: bytes | None = None
+        """Head of the response, until it is sent with the first part of the body."""
+        self._missing = 0
+        self._chunked = self._is_until_close = False
+
+    @property
+    def scope(self) -> Scope:
+        """The ASGI scope; the fast path does without."""
+        if self.known_scope is None:
+            self.known_scope = self.head.scope()
+        return self.known_scope
+
+    # -- for the connection ----------------------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> bool:
+        """Add a part of the body; return whether more may be read."""
+        self.received_bytes += len(data)
+        if self.is_answered or self.is_rejected:
+            return True
+        self._parts.append(data)
+        self._size += len(data)
+        self.wake()
+        return self._size <= HIGH_WATER_BYTES
+
+    def reject(self) -> None:
+        """Drop the body, including parts that are still to come."""
+        self.is_started = self.is_rejected = True
+        self._parts, self._size = [], 0
+
+    def wake(self) -> None:
+        """Let `receive` look again."""
+        if self._waiter is not None:
+            self._waiter.set()
+
+    def body(self) -> bytes:
+        """Return the body without taking it: `receive` still returns it."""
+        if len(self._parts) != 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
+
+    def answer(self, session: bytes, body: Sequence[bytes | memoryview]) -> None:
+        """Send the response of the fast path (`StartedRequest.answer`), unless the client is gone."""
+        if self.client_gone:
+            return
+        connection = self._connection
+        size = len(body[0]) if len(body) == 1 else sum(map(len, body))
+        session_field = b"mcp-session-id: %b\r\n" % session if session else b""
+        end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
+        head = _JSON_HEAD % (connection.common_fields(), size, session_field, end)
+        self.is_responding = True
+        if len(body) == 1 and size <= _JOINED_BYTES:
+            connection.write_soon(head + body[0])
+        else:
+            connection.write_parts((head, *body))
+        self.is_answered = True
+        self._parts = []  # or a connection would keep its last request's body until the next request
+        self.wake()
+        connection.answered(self)
+
+    # -- for the application ---------------------------------------------------------------------------------------
+
+    async def receive(self) -> Message:
+        """Return the next part of the body, then the disconnect. A call that the fast path started gets its body in any case."""
+        while not self.is_answered and (not self.client_gone or (self.is_fast and not self._is_received)):
+            if self._parts or (self.is_complete and not self._is_received):
+                parts = self._parts
+                body = parts[0] if len(parts) == 1 else b"".join(parts)
+                self._parts, self._size, self._is_received = [], 0, self.is_complete
+                return {"type": "http.request", "body": body, "more_body": not self.is_complete}
+            if self.wants_continue and not self.is_responding:
+                self.wants_continue = False
+                self._connection.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._connection.resume_reading()
+            if self._waiter is None:
+                self._waiter = asyncio.Event()
+            self._waiter.clear()
+            await self._waiter.wait()
+        return _DISCONNECT
+
+    async def send(self, message: Message) -> None:
+        """Send the head of the response, then its parts. A head with a length is sent with the first part."""
+        connection, body = self._connection, message.get("body") or b""
+        # A head does not wait, so that its body counts as unread.
+        if connection.drained is not None and self.is_responding and not self.client_gone:
+            await connection.wait_drained(len(body))
+        if self.client_gone:
+            return
+        if not self.is_responding:
+            assert message["type"] == "http.response.start", message["type"]
+            self._begin_response(message["status"], message.get("headers") or ())
+            return
+        assert message["type"] == "http.response.body" and not self.is_answered, message["type"]
+        self._write_body(body, is_last=not message.get("more_body"))
+
+    def _begin_response(self, status: int, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        lines = [STATUS_LINES.get(status) or b"HTTP/1.1 %d \r\n" % status, self._connection.common_fields()]
+        length = None
+        closes = not self.is_complete  # the rest of the request's body would be read as the next request
+        for name, value in headers:
+            name = name.lower()
+            if name == b"content-length":
+                length = int(value)
+            elif name == b"connection":
+                closes = closes or b"close" in value.lower()
+            elif name == b"transfer-encoding":
+                continue  # this connection chooses the framing
+            lines.append(b"%s: %s\r\n" % (name, value))
+        has_body = self.head.method != "HEAD" and status not in (204, 304)
+        self._chunked = has_body and length is None and self.head.version == "1.1"
+        self._is_until_close = has_body and length is None and not self._chunked
+        self._missing = (length or 0) if has_body else 0
+        if self._chunked:
+            lines.append(b"transfer-encoding: chunked\r\n")
+        if closes:
+            self.keep_alive = False
+        elif not self.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        if head.count(b"\n") != len(lines) + self._connection.common_count - 1 or head.count(b"\r") != head.count(b"\n") or b"\0" in head:
+            raise ValueError("a header of the response holds a line break")
+        self.is_responding = True
+        self._head_bytes = head + b"\r\n"
+        if self._chunked or self._is_until_close:
+            self._connection.write(self._head_bytes)
+            self._head_bytes = None
+
+    def _write_body(self, body: bytes, *, is_last: bool) -> None:
+        if self._chunked:
+            data = b"%x\r\n%s\r\n" % (len(body), body) if body else b""
+            if is_last:
+                data += b"0\r\n\r\n"
+            self._connection.write(data)
+        elif self._is_until_close:  # HTTP/1.0: the body ends with the connection
+            self._connection.write(body)
+        else:
+            if self.head.method == "HEAD":
+                body = b""
+            self._missing -= len(body)
+            if self._missing < 0 or (is_last and self._missing):
+                raise ValueError("the body of the response does not have its `content-length`")
+            head, self._head_bytes = self._head_bytes, None
+            if head is None:
+                self._connection.write(body)
+            elif len(body) <= _JOINED_BYTES:
+                self._connection.write(head + body)
+            else:
+                self._connection.write_parts((head, body))
+        if is_last:
+            self.is_answered = True
+            self.wake()
+            self._connection.answered(self)

@@ -1,0 +1,64 @@
+"""Parts of an ASGI scope that `http1_server` builds for a request: its target, and its header fields without an offer to upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import unquote
+
+import httptools
+from uvicorn.protocols.utils import get_local_addr, get_remote_addr, is_ssl
+
+Headers = list[tuple[bytes, bytes]]
+
+
+def target_of(url: bytes, root: str) -> tuple[dict[str, Any], bytes | None]:
+    """Return path and query for the scope, and the host if the request target names one, as requests to a proxy do (RFC 9112, 3.2).
+
+    Raises:
+        httptools.HttpParserError: The target is not a URL.
+    """
+    raw_path, _, query = url.partition(b"?")
+    authority: bytes | None = None
+    if not raw_path.startswith(b"/"):
+        parts: Any = httptools.parse_url(url)  # its own types do not say which parts may be missing
+        if parts.host is not None:
+            shown = b"[%s]" % parts.host if b":" in parts.host else parts.host
+            authority = shown if parts.port is None else b"%s:%d" % (shown, parts.port)
+        raw_path = parts.path or (raw_path if parts.host is None else b"/")
+    path = raw_path.decode("ascii")
+    target = {
+        "path": root + (unquote(path) if "%" in path else path),
+        "raw_path": root.encode("ascii") + raw_path,
+        "query_string": query,
+    }
+    return target, authority
+
+
+def base_scope(transport: asyncio.Transport, root: str) -> dict[str, Any]:
+    """Return the scope entries that all requests of a connection have."""
+    return {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "root_path": root,
+        "server": get_local_addr(transport),
+        "client": get_remote_addr(transport),
+        "scheme": "https" if is_ssl(transport) else "http",
+    }
+
+
+def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
+    """Return the bytes of a head without its offer to upgrade the protocol. The connection stays open unless it was to be closed."""
+    kept = [(name, value) for name, value in headers if name not in (b"upgrade", b"http2-settings")]
+    kept = [(name, b"keep-alive" if name == b"connection" and b"close" not in value.lower() else value) for name, value in kept]
+    return b"\r\n".join([b"%s %s HTTP/%s" % (method, url, version.encode()), *(b"%s: %s" % field for field in kept), b"\r\n"])
+
+
+def check_framing(version: str, fields: Mapping[bytes, bytes], headers: Headers) -> None:
+    """Raise `ValueError` for an unsupported HTTP version or transfer coding, and for a missing or repeated `Host`."""
+    hosts = b"host" in fields if len(fields) == len(headers) else [name for name, _ in headers].count(b"host")
+    if version not in ("1.1", "1.0") or hosts > 1 or (version == "1.1" and not hosts):
+        raise ValueError("version or host")
+    if b"transfer-encoding" in fields and [value.lower() for name, value in headers if name == b"transfer-encoding"] != [b"chunked"]:
+        raise ValueError("unsupported transfer coding")

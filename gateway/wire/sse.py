@@ -1,0 +1,254 @@
+"""Server-sent events (WHATWG HTML, 9.2): `SseParser` parses the bytes of a stream, `EventStream` queues the messages of a response.
+
+`http1_client` feeds an `EventStream` for each response that is an event stream; the carrier of the 2024 transport uses `SseParser` alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from gateway.errors import Malformed, RequestFailure, TooLarge
+from gateway.wire.content_coding import CodingError, Decompressor, decompressor_for
+from gateway.wire.message_sizes import Claim, too_large
+
+MESSAGE = b"message"
+"""The type of an event without an `event` field."""
+
+MAX_ID_BYTES = 1024
+"""Longest event id that is remembered; a longer one cannot be sent back in `Last-Event-ID`."""
+
+END_LINES = 8
+"""Lines kept of the beginning and of the end of truncated data."""
+
+HIGH_WATER_BYTES = 1_048_576
+"""Bytes of queued messages above which the connection stops reading."""
+
+_RETURN = 0x0D
+_MAX_RETRY_DIGITS = 9
+_LONGEST_NAME = len(b"event: ")
+"""Bytes of the longest field name with its separator; the rest of a line may be long."""
+
+
+class SseParser:
+    """Parses one event stream and returns the data of the events of one type. Events without data are ignored (SEP-1699)."""
+
+    def __init__(self, max_bytes: int, *, event: bytes = MESSAGE, truncates: bool = False) -> None:
+        """`max_bytes` limits one event. With `truncates` parsing continues after a larger event, of which the ends are kept."""
+        self.is_too_large = False
+        """The current event exceeds `max_bytes`. Without `truncates` nothing more may be fed."""
+        self.truncated: list[bytes] = []
+        """Ends of the data of events that were too large; the caller removes them."""
+        self.last_id = b""
+        """Id of the last event, for `Last-Event-ID`; empty if it has none."""
+        self.retry_seconds: float | None = None
+        """Reconnection time that the server sent, if any."""
+        self._max_bytes = max_bytes
+        self._line: list[bytes] = []
+        self._data: list[bytes] = []
+        self._data_bytes = self._line_bytes = 0
+        self._wanted_type = event
+        self._is_wanted = event == MESSAGE
+        self._truncates = truncates
+        self._is_truncated = False
+        self._ended_in_return = False
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the event that has not ended."""
+        return self._data_bytes + self._line_bytes
+
+    def feed(self, part: bytes) -> list[bytes]:
+        """Parse the next bytes; return the data of each event that they complete. Takes time linear in the size of the stream."""
+        if self._ended_in_return and part.startswith(b"\n"):
+            part = part[1:]
+            self._ended_in_return = False
+        if part:
+            self._ended_in_return = part.endswith(b"\r")
+        if _RETURN in part:
+            part = part.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        complete: list[bytes] = []
+        start = 0
+        while (end := part.find(b"\n", start)) >= 0:  # takes a quarter of the time of `split` if lines are long
+            line, start = part[start:end], end + 1
+            if self._line:
+                self._hold(line)
+                first, *more = self._line
+                self._line, self._line_bytes = [], 0
+                self._take_field(first, more)
+            elif line:
+                self._take_field(line)
+            else:
+                if self._is_wanted and (data := b"\n".join(self._data)):
+                    (self.truncated if self._is_truncated else complete).append(data)
+                self._data, self._data_bytes, self._is_truncated, self._is_wanted = [], 0, False, self._wanted_type == MESSAGE
+        if start < len(part):
+            self._hold(part[start:])
+            self._line_bytes += len(part) - start
+        self.is_too_large = self.pending_bytes > self._max_bytes
+        if self.is_too_large and self._truncates:
+            self._is_truncated = True
+            del self._line[2:-2], self._data[END_LINES:-END_LINES]  # the id of a JSON-RPC message is at one of its ends
+        return complete
+
+    def _hold(self, part: bytes) -> None:
+        """Keep a part of a line. The first part holds the whole field name, so a long value is copied once, when it is complete."""
+        if self._line and len(self._line[0]) < _LONGEST_NAME:
+            self._line[0] += part
+        else:
+            self._line.append(part)
+
+    def _take_field(self, line: bytes, more: Sequence[bytes] = ()) -> None:
+        name, _, value = line[:_LONGEST_NAME].partition(b":")
+        if name == b"data":
+            data = b"".join((line[6 if value.startswith(b" ") else 5 :], *more))
+            self._data_bytes += len(data) + bool(self._data)
+            self._data.append(data)
+            return
+        line = b"".join((line, *more))
+        if name == b"event":
+            self._is_wanted = (line[6:].removeprefix(b" ") or MESSAGE) == self._wanted_type
+        elif name == b"id":
+            event_id = line[3:].removeprefix(b" ")
+            self.last_id = event_id if len(event_id) <= MAX_ID_BYTES else b""
+        elif name == b"retry" and (text := line[6:].strip()).isdigit() and len(text) < _MAX_RETRY_DIGITS:
+            self.retry_seconds = int(text) / 1000
+
+
+class StreamConnection(Protocol):
+    """The connection on which an event stream arrives (`http1_client.ClientConnection`)."""
+
+    def resume_reading(self) -> None:
+        """Read on after a pause."""
+        ...
+
+    def take_claim(self) -> Claim | None:
+        """Hand over the claim of the large message that was read, if it has one."""
+        ...
+
+    def drain(self) -> None:
+        """Wait a moment for the end of the response, so that the connection can be reused."""
+        ...
+
+    def abort(self) -> None:
+        """Close at once."""
+        ...
+
+
+class EventStream:
+    """The messages of a response that is an event stream, queued while they arrive."""
+
+    def __init__(self, connection: StreamConnection, headers: Mapping[bytes, bytes], *, server: str, max_bytes: int) -> None:
+        """`headers` are those of the response. `max_bytes` limits one message, decompressed."""
+        self._connection: StreamConnection | None = connection
+        self._server = server
+        self._max_bytes = max_bytes
+        self._parser = SseParser(max_bytes)
+        self._messages: deque[bytes] = deque()
+        self._queued_bytes = 0
+        self._failure: RequestFailure | None = None
+        self._decompressor: Decompressor | None = None
+        self._waiter: asyncio.Future[None] | None = None
+        self.claim: Claim | None = None
+        """Claim of a large message, set by the connection when the stream has ended."""
+        try:
+            self._decompressor = decompressor_for(headers.get(b"content-encoding", b"").decode("latin-1"))
+        except CodingError as error:
+            self._failure = Malformed(f"the body {error}", server=server)
+
+    # -- for the reader --------------------------------------------------------------------------------------------
+
+    async def message(self) -> bytes:
+        """Return the data of the next message; empty at the end of the stream. Does not wait if a message is queued.
+
+        Raises:
+            Malformed: The stream cannot be decompressed.
+            TooLarge: The message exceeds the limit.
+            OutcomeUnknown: The connection broke.
+        """
+        while not self._messages:
+            if self._failure is not None:
+                raise self._failure
+            if self._connection is None:
+                return b""
+            self._waiter = asyncio.get_running_loop().create_future()
+            try:
+                await self._waiter
+            finally:
+                self._waiter = None
+        was_full = self.is_full
+        data = self._messages.popleft()
+        self._queued_bytes -= len(data)
+        if was_full and not self.is_full and self._connection is not None:
+            self._connection.resume_reading()
+        return data
+
+    def take_claim(self) -> Claim | None:
+        """Hand over the claim of the message that was returned last, if it is large."""
+        claim, self.claim = self.claim, None
+        return claim or (self._connection.take_claim() if self._connection is not None else None)
+
+    @property
+    def last_id(self) -> bytes:
+        """Id of the last event, for `Last-Event-ID`; empty if it has none."""
+        return self._parser.last_id
+
+    @property
+    def retry_seconds(self) -> float | None:
+        """Reconnection time that the server sent, if any."""
+        return self._parser.retry_seconds
+
+    def leave(self) -> None:
+        """Drop further messages. The connection is kept if the stream ends at once, else closed."""
+        if self._connection is not None:
+            self._connection.drain()
+
+    def close(self) -> None:
+        """Drop further messages and close the connection, which tells the server."""
+        if self._connection is not None:
+            self._connection.abort()
+
+    # -- for the connection ----------------------------------------------------------------------------------------
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether `message` returns or raises without waiting."""
+        return bool(self._messages) or self._failure is not None
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the connection must stop reading."""
+        return self._queued_bytes > HIGH_WATER_BYTES
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the message that has not ended."""
+        return self._parser.pending_bytes
+
+    def feed(self, data: bytes) -> None:
+        """Parse the next bytes of the response body."""
+        if self._failure is not None:
+            return
+        try:
+            for piece in (data,) if self._decompressor is None else self._decompressor.pieces(data):
+                for message in self._parser.feed(piece):
+                    self._messages.append(message)
+                    self._queued_bytes += len(message)
+                if self._parser.is_too_large:
+                    raise TooLarge(too_large(self._max_bytes), server=self._server)
+        except TooLarge as error:
+            self._failure = error
+        except CodingError as error:
+            self._failure = Malformed(f"the body {error}", server=self._server)
+        self._wake()
+
+    def end(self, failure: RequestFailure | None) -> None:
+        """Note the end of the response, or the `failure` that cut it off."""
+        self._connection, self._failure = None, self._failure or failure
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)

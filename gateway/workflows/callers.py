@@ -1,0 +1,74 @@
+"""Callers between the steps of a run and the caller of its workflow. Used by `tool` and `steps`."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gateway.errors import AskUnavailable
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.framing import frame
+from gateway.tools.context import CallContext, Caller, LogLevel
+
+
+class Forms(Protocol):
+    """Asks people outside the client, through the list of approvals."""
+
+    async def put_form(
+        self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = ""
+    ) -> JsonObject:
+        """Show a form, and return the answer as the result of an elicitation. `key` is the question's (`CallContext.question`)."""
+        ...
+
+
+class PassingCaller:
+    """Passes everything to another caller; the base of the other classes."""
+
+    def __init__(self, caller: Caller) -> None:
+        self._caller = caller
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """See `Caller.progress`."""
+        await self._caller.progress(progress, total, message)
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """See `Caller.log`."""
+        await self._caller.log(level, data, logger)
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """See `Caller.ask`."""
+        return await self._caller.ask(request, key)
+
+
+class LabelledCaller(PassingCaller):
+    """Puts an executor's id before its progress messages."""
+
+    def __init__(self, caller: Caller, label: str) -> None:
+        super().__init__(caller)
+        self._label = label
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Pass messages only: the numbers count the work of one executor, not of the run."""
+        if message:
+            await self._caller.progress(progress, total, f"{self._label}: {message}")
+
+
+class QuestionCaller(PassingCaller):
+    """Asks the questions of a workflow: its caller, or the list of approvals if the caller cannot be asked.
+
+    Questions of tools that the workflow calls do not come here.
+    """
+
+    def __init__(self, workflow: str, caller: Caller, forms: Forms, ctx: CallContext) -> None:
+        super().__init__(caller)
+        self._workflow = workflow
+        self._forms = forms
+        self._ctx = ctx
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """Ask the caller, or put the question on the list. The text is framed, because templates may insert texts of tools and models."""
+        params: JsonObject = request["params"]
+        framed = frame(f"Workflow {self._workflow!r} asks:", str(params["message"]))
+        try:
+            return await self._caller.ask({**request, "params": {**params, "message": framed}}, key)
+        except AskUnavailable:
+            return await self._forms.put_form("workflow", self._workflow, params["message"], params["requestedSchema"], self._ctx, key)

@@ -1,0 +1,92 @@
+"""Types of fields in workflow files: names, references, lists that may be one value. Used by `definition` and `team_definition`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, WithJsonSchema
+
+from gateway.config.base_models import FileModel
+from gateway.json_types import JsonObject
+
+
+def _matching(pattern: str, words: str) -> tuple[AfterValidator, Any]:
+    """Return a validator for text that matches `pattern`, with a readable error, and the pattern for the JSON Schema."""
+    compiled = re.compile(pattern)
+
+    def check(value: str) -> str:
+        if not compiled.match(value):
+            raise ValueError(f"{value!r} is not {words}")
+        return value
+
+    return AfterValidator(check), Field(json_schema_extra={"pattern": pattern})
+
+
+NAME, NAME_SCHEMA = _matching(r"^[A-Za-z0-9_-]{1,50}$", "a name: use up to 50 letters, digits, '_' and '-'")
+TOOL, TOOL_SCHEMA = _matching(r"^[A-Za-z0-9_-]+/[^\s*?\[\]]+$", "one tool: write source/tool, e.g. docs/search")
+FUNCTION, FUNCTION_SCHEMA = _matching(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", "a function: write package.module:function")
+PARTICIPANT, PARTICIPANT_SCHEMA = _matching(
+    r"^[A-Za-z0-9_-]{1,50}$|^[A-Za-z0-9_-]+/[^\s*?\[\]]+$", "a participant: write an agent's name, or source/tool, e.g. workflow/brief"
+)
+
+CHOOSER, CHOOSER_SCHEMA = _matching(
+    r"^round-robin$|^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", "a way to choose: write round-robin, or a function as package.module:function"
+)
+
+
+class Closed(FileModel):
+    """Base of the objects in a file. Unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+
+def _listed(value: Any) -> tuple[str, ...]:
+    items = cast("list[Any]", value if isinstance(value, list) else [value])
+    if not items or not all(isinstance(item, str) for item in items):
+        raise ValueError("must be a name, or a list of names")
+    repeated = next((item for item in items if items.count(item) > 1), None)
+    if repeated is not None:
+        raise ValueError(f"names {repeated!r} twice")
+    return tuple(items)
+
+
+_LIST: JsonObject = {"type": "array", "items": {"type": "string"}, "minItems": 1, "uniqueItems": True}
+
+OneOrMore = Annotated[tuple[str, ...], BeforeValidator(_listed), WithJsonSchema({"anyOf": [{"type": "string"}, _LIST]})]
+"""A name, or a list of names."""
+
+WORDS = ("all", "all_other")
+
+
+def _chosen(value: Any) -> Literal["all", "all_other"] | tuple[str, ...]:
+    if value == "all" or value == "all_other":
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be a list of names, `all` or `all_other`")
+    return _listed(cast("list[Any]", value)) if value else ()
+
+
+Names = Annotated[
+    Literal["all", "all_other"] | tuple[str, ...],
+    BeforeValidator(_chosen),
+    WithJsonSchema({"anyOf": [{"enum": list(WORDS)}, {**_LIST, "minItems": 0}]}),
+]
+"""A selection of executors or participants."""
+
+
+def as_selection(names: str | tuple[str, ...] | None) -> Any:
+    """Return a selection in the form that builders take: a list or a word."""
+    return list(names) if isinstance(names, tuple) else names
+
+
+def _reviewed(value: Any) -> bool | tuple[str, ...]:
+    if isinstance(value, bool):
+        return value
+    if not isinstance(value, list):
+        raise ValueError("must be true, false, or a list of participants")
+    return _listed(cast("list[Any]", value))
+
+
+Review = Annotated[bool | tuple[str, ...], BeforeValidator(_reviewed), WithJsonSchema({"anyOf": [{"type": "boolean"}, _LIST]})]
+"""Whose answers a person reviews: all (true), none (false), or those of the named participants."""

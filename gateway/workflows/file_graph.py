@@ -1,0 +1,175 @@
+"""Builds the graph of a workflow file for one run, and imports workflows in code. The part of `plan` that needs the engine.
+
+It is imported with the first run, or when a file names a workflow in code, so that a gateway starts without the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from gateway.errors import CODE_ERRORS, ConfigError, GatewayError, ToolFailed, WorkflowInvalid
+from gateway.gate.function_rules import FunctionRules
+from gateway.json_types import JsonMapping, JsonValue, as_text
+from gateway.tools.base import Tool
+from gateway.tools.context import CallContext
+from gateway.tools.function import FunctionTool, run_function
+from gateway.tools.functions_source import import_object
+from gateway.workflows.builder import WorkflowBuilder
+from gateway.workflows.definition import AgentStep, AskStep, EdgeEntry, ToolStep, WorkflowFile, WorkflowStep
+from gateway.workflows.edges import Case, Default
+from gateway.workflows.executor import Executor
+from gateway.workflows.field_types import as_selection
+from gateway.workflows.functional import FunctionalWorkflow
+from gateway.workflows.gated_functions import Reference, admit, gated_function
+from gateway.workflows.graph import DEFAULT_MAX_ITERATIONS
+from gateway.workflows.runnable import Runnable
+from gateway.workflows.steps import AskAgent, AskPerson, CallFunction, CallTool
+from gateway.workflows.workflow import Workflow
+
+Functions = Mapping[str, FunctionTool[..., Any]]
+
+Code = Workflow | FunctionalWorkflow | Callable[[], Any]
+"""Objects that `python:` may name."""
+
+
+def build_graph(file: WorkflowFile, functions: Functions, tools: Mapping[str, Tool]) -> Workflow:
+    """Build the graph of a file for one run. `functions` and `tools` are by executor id."""
+    nodes = {name: _executor(file, name, functions, tools) for name in file.steps}
+    builder = WorkflowBuilder(
+        start_executor=nodes[cast("str", file.start)],
+        name=file.name,
+        description=file.description,
+        max_iterations=file.max_rounds or DEFAULT_MAX_ITERATIONS,
+        output_from=as_selection(file.output_from) or [file.output_id],
+        intermediate_output_from=as_selection(file.intermediate_output_from),
+    )
+    for edge in file.edges:
+        _add_edge(builder, edge, nodes)
+    return builder.build()
+
+
+def _executor(file: WorkflowFile, name: str, functions: Functions, tools: Mapping[str, Tool]) -> Executor:
+    step, names = file.steps[name], list(file.steps)
+    if isinstance(step, AgentStep):
+        return AskAgent(name, step, tools[name], names)
+    if isinstance(step, ToolStep | WorkflowStep):
+        return CallTool(name, step, tools[name], names)
+    if isinstance(step, AskStep):
+        return AskPerson(name, step, names)
+    return CallFunction(name, step, functions[name], names)
+
+
+def _add_edge(builder: WorkflowBuilder, edge: EdgeEntry, nodes: Mapping[str, Executor]) -> None:
+    sources, targets = [nodes[name] for name in edge.sources], [nodes[name] for name in edge.targets]
+    match edge.kind:
+        case "fan-in":
+            builder.add_fan_in_edges(sources, targets[0])
+        case "fan-out":
+            builder.add_fan_out_edges(sources[0], targets)
+        case "switch":
+            cases = [
+                Case(_condition_of(case.when, case.to), nodes[case.to]) if case.when is not None else Default(nodes[case.to])
+                for case in edge.switch or ()
+            ]
+            builder.add_switch_case_edge_group(sources[0], cases)
+        case "select":
+            builder.add_multi_selection_edge_group(sources[0], targets, _selection_of(edge))
+        case "single":
+            condition = _condition_of(edge.when, edge.target) if edge.when is not None else None
+            builder.add_edge(sources[0], targets[0], condition, max_traversals=edge.max)
+
+
+def _condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
+    """Return a `when` as a condition: every field must be equal, also in type (`true` is not 1)."""
+
+    def holds(value: JsonValue) -> bool:
+        if not isinstance(value, dict):
+            raise ToolFailed(f"The edge to {target!r} asks for the field {next(iter(wanted))!r}, but the output is not an object.")
+        fields = cast("JsonMapping", value)
+        return all(name in fields and _same(fields[name], expected) for name, expected in wanted.items())
+
+    holds.__name__ = ", ".join(f"{name}: {as_text(value)}" for name, value in wanted.items())
+    return holds
+
+
+def _selection_of(edge: EdgeEntry) -> Callable[[Any, list[str]], list[str]]:
+    """Return a `select` as a selection: the field contains one id or a list of ids."""
+
+    def choose(value: JsonValue, targets: list[str]) -> list[str]:
+        found = cast("JsonMapping", value).get(edge.select or "") if isinstance(value, dict) else None
+        names = [str(item) for item in (cast("list[JsonValue]", found) if isinstance(found, list) else [found])]
+        unknown = [name for name in names if name not in targets]
+        if unknown:
+            known = ", ".join(map(repr, targets))
+            raise ToolFailed(f"The field {edge.select!r} of {edge.source!r} chooses {unknown[0]!r}, but the edge leads to {known}.")
+        return list(dict.fromkeys(names))
+
+    return choose
+
+
+def _same(value: JsonValue, expected: JsonValue) -> bool:
+    return value == expected and isinstance(value, bool) == isinstance(expected, bool)
+
+
+def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> None:
+    """Check whether policy allows a workflow in code, before any function of it runs.
+
+    Raises:
+        WorkflowInvalid: Policy does not allow it.
+    """
+    reference = cast("str", file.python)
+    try:
+        admit(file, reference, code, rules)
+    except WorkflowInvalid as error:
+        raise WorkflowInvalid(f"python: {error}") from None
+    is_made = not isinstance(code, Workflow | FunctionalWorkflow)
+    if is_made and rules is not None and rules.needs_approval(f"workflow/{file.name}", reference, code):
+        raise WorkflowInvalid(
+            f"python: {reference} runs when the file is loaded, and nobody can approve it then; take it out of `approval`, "
+            "or name the workflow that it makes."
+        )
+
+
+async def made_by(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
+    """Return a workflow for one run: the graph, a new functional workflow, or the function's result, behind the gate of `call`."""
+    if isinstance(code, Workflow):
+        return code
+    if isinstance(code, FunctionalWorkflow):
+        return _fresh(code, reference)
+    make = code if call is None else gated_function(Reference(reference, code), call)
+    try:
+        made = await run_function(make, [], {})
+    except GatewayError:
+        raise
+    except CODE_ERRORS as error:  # user code; one broken workflow must not stop the others
+        raise WorkflowInvalid(f"python: {reference} failed: {type(error).__name__}: {error}") from error
+    if isinstance(made, FunctionalWorkflow):
+        return _fresh(made, reference)
+    if not isinstance(made, Workflow):
+        raise WorkflowInvalid(f"python: {reference} returned {type(made).__name__}; return a Workflow: WorkflowBuilder(…).build().")
+    return made
+
+
+def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
+    if not code.input_types:
+        raise WorkflowInvalid(f"python: {reference} takes no message, so nothing can start it; give its function one parameter.")
+    return code.build()
+
+
+async def import_graph(reference: str, base_dir: Path) -> Code:
+    """Import a workflow in code.
+
+    Raises:
+        WorkflowInvalid: It cannot be imported, or is not a workflow.
+    """
+    try:
+        found = await import_object(reference, base_dir=base_dir)
+    except ConfigError as error:
+        raise WorkflowInvalid(f"python: {error}") from error
+    if isinstance(found, Workflow | FunctionalWorkflow):
+        return found
+    if not callable(found) or isinstance(found, type):
+        raise WorkflowInvalid(f"python: {reference} is {type(found).__name__}, not a Workflow or a function that returns one.")
+    return cast("Callable[[], Any]", found)

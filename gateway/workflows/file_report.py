@@ -1,0 +1,153 @@
+"""`check_workflows`: checks workflow files for `moongate workflows check`.
+
+Files are checked as the gateway checks them (`loader`), and against each other and the agents in their folders. Imports nothing that they
+name. Blocking.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gateway.config.paths import did_you_mean_path
+from gateway.config.suggest import did_you_mean
+from gateway.diagnostics import Diagnostic, Verdict
+from gateway.errors import GatewayError
+from gateway.json_types import JsonObject
+from gateway.workflows.definition import AgentStep, ToolStep, WorkflowFile, WorkflowStep
+from gateway.workflows.loader import SUFFIXES, examine
+from gateway.workflows.reachability import on_a_loop
+from gateway.workflows.team_definition import GroupChatTeam, MagenticTeam, pattern_of
+
+_AGENT_SUFFIX = ".agent.md"
+_PASSED_OVER = frozenset({"node_modules", "__pycache__"})
+
+
+@dataclass(frozen=True, slots=True)
+class WorkflowReport:
+    """The verdict on one file, or on a path without workflow files (then `name` is empty)."""
+
+    path: str
+    name: str
+    diagnostics: tuple[Diagnostic, ...]
+    is_strict: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the gateway would serve the file."""
+        if any(found.level == "error" or self.is_strict for found in self.diagnostics):
+            return "rejected"
+        return "accepted_with_warning" if self.diagnostics else "accepted"
+
+    def to_json(self) -> JsonObject:
+        """Return the object that `workflows check --json` prints."""
+        return {
+            "path": self.path, "name": self.name, "verdict": self.verdict, "diagnostics": [found.to_json() for found in self.diagnostics],
+        }  # fmt: skip
+
+
+def check_workflows(paths: Sequence[str], *, strict: bool = False) -> list[WorkflowReport]:
+    """Return a report for each workflow file below `paths`, sorted by path, and for each path without workflow files.
+
+    Reports contain the paths as they were given. With `strict` a warning is a rejection.
+    """
+    found: dict[str, str] = {}
+    reports: list[WorkflowReport] = []
+    for path in paths:
+        files = list(_files_below(path))
+        if not files:
+            hint = did_you_mean_path(path)
+            message = f"There is no *{SUFFIXES[0]} here." if os.path.exists(path) else f"There is no such file or folder. {hint}".rstrip()
+            reports.append(WorkflowReport(path, "", (Diagnostic("no-workflow", "error", message),), strict))
+        for file in files:
+            found.setdefault(os.path.realpath(file), file)
+    examined = {file: examine(Path(file)) for file in found.values()}
+    workflows = {path: file for path, (file, _) in examined.items() if file is not None}
+    for path, (file, findings) in examined.items():
+        diagnostics = [Diagnostic(item.code, "error", item.text, item.line) for item in findings]
+        if file is not None:
+            diagnostics += _beside_others(path, file, workflows)
+        reports.append(WorkflowReport(path, file.name if file is not None else "", tuple(diagnostics), strict))
+    return sorted(reports, key=lambda report: (report.path, report.name))
+
+
+def _files_below(path: str) -> Iterator[str]:
+    if not os.path.isdir(path):
+        if os.path.isfile(path):
+            yield path
+        return
+    for folder, inner, names in os.walk(path):
+        inner[:] = sorted(name for name in inner if not name.startswith(".") and name not in _PASSED_OVER)
+        yield from (os.path.join(folder, name) for name in sorted(names) if name.endswith(SUFFIXES))
+
+
+def _beside_others(path: str, file: WorkflowFile, workflows: dict[str, WorkflowFile]) -> Iterator[Diagnostic]:
+    if not path.endswith(SUFFIXES):
+        yield Diagnostic("suffix", "error", f"The name of the file must end in {SUFFIXES[0]}, or the gateway passes it over.")
+    twins = sorted(other for other, item in workflows.items() if item.name == file.name and other != path)
+    if twins:
+        yield Diagnostic("duplicate-name", "error", f"name: workflow {file.name!r} is also defined in {twins[0]}; rename one.")
+    pairs = [(item.name, name) for item in workflows.values() for name in workflows_in(item)]
+    circle = on_a_loop(pairs)
+    if file.name in circle:
+        yield Diagnostic("circle", "error", f"It calls itself through {', '.join(map(repr, circle))}; such a run could only fail.")
+    near = {item.name for item in workflows.values()} | {item.name for item in _siblings(path)}
+    for name in dict.fromkeys(workflows_in(file)):
+        if name not in near:
+            hint = did_you_mean(name, near) or "It must be in a folder of `expose.agents`."
+            yield Diagnostic("unknown-workflow", "warning", f"Unknown workflow {name!r}. {hint}")
+    agents = _agents_beside(path)
+    for name in dict.fromkeys(agents_in(file)):
+        if name not in agents:
+            hint = did_you_mean(name, agents) or "It must be in a folder of `expose.agents`."
+            yield Diagnostic("unknown-agent", "warning", f"Unknown agent {name!r} in this folder. {hint}")
+
+
+def workflows_in(file: WorkflowFile) -> Iterator[str]:
+    """Yield the names of the workflows that a file calls."""
+    for step in file.steps.values():
+        if isinstance(step, WorkflowStep):
+            yield step.workflow
+        elif isinstance(step, ToolStep) and step.tool.startswith("workflow/"):
+            yield step.tool.removeprefix("workflow/")
+    for item in file.team.participants if file.team is not None else ():
+        if item.startswith("workflow/"):
+            yield item.removeprefix("workflow/")
+
+
+def agents_in(file: WorkflowFile) -> Iterator[str]:
+    """Yield the names of the agents that a file asks."""
+    yield from (step.agent for step in file.steps.values() if isinstance(step, AgentStep))
+    team = file.team
+    if team is None:
+        return
+    yield from (pattern_of(item).removeprefix("agent/") for item in team.participants if pattern_of(item).startswith("agent/"))
+    if isinstance(team, GroupChatTeam) and team.orchestrator is not None:
+        yield team.orchestrator
+    if isinstance(team, MagenticTeam):
+        yield team.manager
+
+
+def _siblings(path: str) -> Iterator[WorkflowFile]:
+    folder = os.path.dirname(path) or os.curdir
+    for name in sorted(os.listdir(folder)):
+        if name.endswith(SUFFIXES):
+            file, _ = examine(Path(folder, name))
+            if file is not None:
+                yield file
+
+
+def _agents_beside(path: str) -> set[str]:
+    from gateway.agents.definition import read_agent
+
+    folder = os.path.dirname(path) or os.curdir
+    names: set[str] = set()
+    for name in os.listdir(folder):
+        if name.endswith(".md"):
+            try:
+                names.add(read_agent(Path(folder, name)).file.name)
+            except GatewayError:
+                names.add(name.removesuffix(_AGENT_SUFFIX).removesuffix(".md"))
+    return names

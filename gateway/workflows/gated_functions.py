@@ -1,0 +1,93 @@
+"""Python functions that a workflow file names, each run behind the gate (`tools.toolbox.ToolGuard`).
+
+Used by `plan`, `steps` and `team`. Outside a gateway the functions run directly, without a gate.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from gateway.errors import ToolFailed, WorkflowInvalid
+from gateway.gate.function_rules import FunctionRules
+from gateway.json_types import JsonObject
+from gateway.tools.base import Complete, Tool, ToolDefinition
+from gateway.tools.context import CallContext
+from gateway.tools.drive import drive
+from gateway.tools.function import run_function
+from gateway.workflows.definition import WorkflowFile
+
+NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A function that a file names."""
+
+    written: str
+    """The text in the file: `package.module:name`."""
+    found: object
+    """The imported object."""
+
+
+def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRules | None) -> None:
+    """Check whether policy allows a function that `file` names.
+
+    Raises:
+        WorkflowInvalid: Policy does not allow it; the text names the rule.
+    """
+    verdict = rules.judge(f"workflow/{file.name}", reference, found) if rules is not None else None
+    if verdict is not None:
+        raise WorkflowInvalid(f"{reference} may not run: {verdict.reason}")
+
+
+async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
+    """Call `tool`, which runs a function, behind the gate of the workflow that the call belongs to.
+
+    Raises:
+        ToolFailed: The call was refused by policy, not approved, or timed out.
+    """
+    guard = call.tool_guard
+    behind = tool if guard is None else guard.function(reference.written, reference.found, tool)
+    outcome = await drive(behind, arguments, call)
+    if not isinstance(outcome, Complete):
+        raise ToolFailed(f"{reference.written} started a background task; a workflow cannot wait for one.")
+    if outcome.is_error:
+        raise ToolFailed(outcome.as_text() or f"{reference.written} failed without an error text.")
+    return outcome
+
+
+def gated_function(reference: Reference, call: CallContext) -> Callable[..., Any]:
+    """Return the function of a reference so that each call passes the gate. Arguments and results may be any values.
+
+    The gate sees a call without arguments, because the values of orchestrations are Python objects.
+    """
+    function = cast("Callable[..., Any]", reference.found)
+    if call.tool_guard is None:
+        return function
+
+    async def run(*given: Any) -> Any:
+        work = _Work(reference.written.rpartition(":")[2], lambda: run_function(function, list(given), {}))
+        await run_gated(reference, work, {}, call)
+        return work.values[0]
+
+    try:
+        return functools.wraps(function)(run)
+    except (AttributeError, TypeError):  # a callable object without a name
+        return run
+
+
+class _Work:
+    """Runs a coroutine function as a `Tool`, and keeps what it returned."""
+
+    def __init__(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
+        self.definition = ToolDefinition(name, input_schema=NO_ARGUMENTS)
+        self._work = work
+        self.values: Sequence[Any] = ()
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
+        """Run the function."""
+        self.values = (await self._work(),)
+        return Complete({"content": []})

@@ -1,0 +1,327 @@
+"""Runs a workflow to its end for one tool call, and asks the call's caller what the workflow requests (`request_info`).
+
+A request becomes a form with the fields of its response type. `CallContext.ask` decides how the form is shown: as an elicitation, as
+`input_required`, or with a task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from types import NoneType
+from typing import Any, Literal, cast, get_args, get_origin
+
+import anyio
+from pydantic import BaseModel, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+
+from gateway.errors import AnswerRefused, GatewayError, ToolFailed, WorkflowFailed, said_by, text_for_caller
+from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.approval_policy import describe_call
+from gateway.policy.input_answers import JSON_FOR, judge_answer, refused_answer
+from gateway.tools.context import CallContext
+from gateway.tools.questions import ask_until_usable
+from gateway.types.call_arguments import read_arguments
+from gateway.types.content import Content
+from gateway.types.messages import Message, to_messages
+from gateway.workflows.agent_executor import AgentExecutorResponse, is_request
+from gateway.workflows.definition import object_schema
+from gateway.workflows.encoding import encode
+from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunResult
+from gateway.workflows.executor_failures import failed_executor, first_failure
+from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest
+from gateway.workflows.orchestrations.magentic import MagenticPlanReviewRequest, MagenticPlanReviewResponse
+from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse
+from gateway.workflows.run_request import RunRequest
+from gateway.workflows.runnable import Runnable
+from gateway.workflows.steps import Question
+from gateway.workflows.task_checkpoints import TaskCheckpoints
+from gateway.workflows.type_hints import members, name_of, resolved
+
+MAX_ASK_ROUNDS = 100
+"""Rounds of questions in one call. A workflow that asks more often is considered stuck."""
+
+_ANSWER = "answer"
+_KINDS: dict[Any, JsonObject] = {
+    str: {"type": "string"},
+    bool: {"type": "boolean"},
+    int: {"type": "integer"},
+    float: {"type": "number"},
+}
+
+
+async def run_to_end(
+    workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
+) -> WorkflowRunResult:
+    """Run a workflow with a message until no request is open. `person` is the context that asks; the default is `ctx`.
+
+    Raises:
+        WorkflowFailed: An executor failed; the text names it and its error.
+        AskUnavailable: The caller cannot be asked.
+        ToolFailed: The caller declined.
+    """
+    events: list[WorkflowEvent[Any]] = []
+    storage = TaskCheckpoints(ctx.durable, events) if ctx.durable is not None else None
+    request = RunRequest(message, checkpoint_storage=storage, ctx=ctx)
+    if storage is not None and storage.latest_id is not None:
+        events += storage.outputs(workflow.book())
+        request = RunRequest(checkpoint_id=storage.latest_id, checkpoint_storage=storage, ctx=ctx)
+    for _ in range(MAX_ASK_ROUNDS):
+        try:
+            await workflow.perform(request, hear, events=events)
+        except Exception as error:  # executors may raise anything; the failure names the executor
+            raise _failure(error) from error
+        pending = list(workflow.pending.values())
+        if not pending:
+            return WorkflowRunResult.of(events)
+        request = RunRequest(responses=await _ask_all(pending, person or ctx), checkpoint_storage=storage, ctx=ctx)
+    raise WorkflowFailed(f"The workflow asked more than {MAX_ASK_ROUNDS} times, so it was stopped.", executor=workflow.entry_id)
+
+
+async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:
+    """Return the answers to all open requests, by id. They are asked at once, so that a client may show them together.
+
+    The answers are sorted by the question's name, so that a resumed run delivers them under the same labels.
+    """
+    answers: dict[str, Any] = {}
+
+    async def put(event: WorkflowEvent[Any]) -> None:
+        answers[event.request_id] = await ask(event, ctx)
+
+    try:
+        async with anyio.create_task_group() as tasks:
+            for event in pending:
+                tasks.start_soon(put, event)
+    except ExceptionGroup as group:
+        raise first_failure(group) from None
+    return {event.request_id: answers[event.request_id] for event in sorted(pending, key=lambda event: event.question)}
+
+
+def _failure(error: Exception) -> WorkflowFailed:
+    executor = failed_executor(error)
+    text = text_for_caller(error) if isinstance(error, GatewayError) else said_by(error)
+    if executor is None:
+        return WorkflowFailed(text if isinstance(error, GatewayError) else f"The workflow failed: {text}", executor="")
+    return WorkflowFailed(f"Executor {executor!r} failed: {text}", executor=executor)
+
+
+async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
+    """Ask the caller one request, and return the response.
+
+    Raises:
+        ToolFailed: The caller declined.
+        AnswerRefused: The caller answered wrongly too often.
+    """
+    data, key = event.data, ctx.question(event.question)
+    if isinstance(data, Content) and is_request(data):
+        return await _ask_approval(data, ctx, key)
+    if isinstance(data, Question):
+        return await _ask_question(data, ctx, key)
+    question = question_of(data)
+    if (reader := _READERS.get(event.response_type)) is not None:
+        hint, to_answer = reader
+        form = _object({_ANSWER: (hint, False)})
+        return await _put(question, form, ctx, key, lambda content: to_answer(str(content.get(_ANSWER) or "").strip()))
+    form, is_whole = form_of(event.response_type)
+
+    def read(content: JsonObject) -> Any:
+        return _read(event.response_type, content if is_whole else content.get(_ANSWER))
+
+    return await _put(question, form, ctx, key, read, judges=event.response_type not in _KINDS)
+
+
+async def _put(
+    question: str, form: JsonObject, ctx: CallContext, key: str, read: Callable[[JsonObject], Any], *, judges: bool = False
+) -> Any:
+    """Ask until `read` accepts the content of an answer, and return its result. `judges` as for `ask_until_usable`.
+
+    Raises:
+        ToolFailed: The caller declined.
+        AnswerRefused: The caller answered wrongly too often.
+    """
+    params: JsonObject = {"mode": "form", "message": question, "requestedSchema": form}
+    request: JsonObject = {"method": "elicitation/create", "params": params}
+
+    async def use(answer: JsonObject) -> Any:
+        if (problem := judge_answer(request, answer)) is not None:
+            raise AnswerRefused(problem)
+        if answer.get("action") != "accept":
+            raise ToolFailed(f"The workflow asked {question!r}, and the answer was {answer.get('action')!r}, so it did not continue.")
+        try:
+            return read(answer.get("content") or {})
+        except ValidationError as error:
+            found = [": ".join([*map(str, item["loc"]), item["msg"]]) for item in error.errors()[:3]]
+            raise AnswerRefused(refused_answer(request, "; ".join(found))) from None
+        except Exception as error:  # validators are user code
+            raise AnswerRefused(refused_answer(request, said_by(error))) from error
+
+    return await ask_until_usable(ctx, request, use, key, judges=judges)
+
+
+def _read(kind: Any, value: Any) -> Any:
+    """Return a form's value as the response type. Forms have no fields for lists and objects, so these may be JSON text.
+
+    Raises:
+        ValidationError: The value does not fit.
+    """
+    adapter = TypeAdapter[Any](kind)
+    try:
+        return adapter.validate_python(value)
+    except ValidationError:
+        written = cast("JsonObject", value)
+        parsed = {name: _parsed(item) for name, item in written.items()} if isinstance(value, dict) else _parsed(value)
+        if parsed == value:
+            raise
+        return adapter.validate_python(parsed)
+
+
+def _parsed(value: JsonValue) -> JsonValue:
+    """Return a list or an object from its JSON text; any other value unchanged."""
+    if not isinstance(value, str) or not value.lstrip().startswith(("[", "{")):
+        return value
+    try:
+        return json.loads(value)
+    except ValueError:
+        return value
+
+
+async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
+    """Ask the question of a workflow file. The answer has the fields of its form, or is one text."""
+    fields = data.fields or {_ANSWER: _KINDS[str]}
+
+    def read(content: JsonObject) -> JsonValue:
+        values = {name: content.get(name, schema.get("default")) for name, schema in fields.items()}
+        return values if data.fields is not None else values[_ANSWER]
+
+    return await _put(data.prompt, object_schema(fields, is_closed=False), ctx, key, read)
+
+
+def _to_said(text: str) -> list[Message]:
+    return to_messages(text) if text else []
+
+
+_READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
+    list[Message]: (
+        {"type": "string", "title": "Answer", "description": "What you say; leave it empty to end the conversation."},
+        _to_said,
+    ),
+    AgentRequestInfoResponse: (
+        {"type": "string", "title": "Remarks", "description": "What to change; leave it empty to let the answer stand."},
+        lambda text: AgentRequestInfoResponse(_to_said(text)),
+    ),
+    MagenticPlanReviewResponse: (
+        {"type": "string", "title": "Remarks", "description": "What to change; leave it empty to go ahead."},
+        lambda text: MagenticPlanReviewResponse(_to_said(text)),
+    ),
+}
+"""Responses that orchestrations request: the field of their form, and how its text is read."""
+
+
+async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content:
+    """Ask for the approval that an agent requests. In a gateway its rules decide who may approve, otherwise the caller does."""
+    call = request.function_call or Content("function_call")
+    arguments = read_arguments(call.arguments)
+    message = describe_call("the workflow's agent", call.name or "a tool", arguments)
+    if ctx.tool_guard is not None:
+        approved = await ctx.tool_guard.approve(call.name or "", message, ctx, key) is None
+        return Content.from_function_approval_response(approved, request.id or "", call)
+    schema: JsonObject = {"type": "object", "properties": {"approve": {"type": "boolean", "title": "Approve"}}, "required": ["approve"]}
+    params: JsonObject = {"mode": "form", "message": message, "requestedSchema": schema}
+    answer = await ctx.ask({"method": "elicitation/create", "params": params}, key)
+    content: JsonObject = answer.get("content") or {}
+    approved = answer.get("action") == "accept" and content.get("approve") is True
+    return Content.from_function_approval_response(approved, request.id or "", call)
+
+
+def question_of(data: Any) -> str:
+    """Return the text of a request: its `prompt`, `question`, `message` or `text`, with its other fields."""
+    if isinstance(data, str):
+        return data
+    if isinstance(data, HandoffAgentUserRequest | AgentExecutorResponse):
+        return data.agent_response.text or "It is your turn."
+    if isinstance(data, MagenticPlanReviewRequest):
+        return data.plan.text
+    fields = _fields_of(data)
+    for name in ("prompt", "question", "message", "text"):
+        if isinstance(fields.get(name), str):
+            rest = {key: value for key, value in fields.items() if key != name and value not in (None, "")}
+            return "\n".join([fields[name], *(f"{key}: {_shown(value)}" for key, value in rest.items())])
+    return "\n".join(f"{key}: {_shown(value)}" for key, value in fields.items()) or str(data)
+
+
+def _fields_of(data: Any) -> Mapping[str, Any]:
+    if isinstance(data, Mapping):
+        return cast("Mapping[str, Any]", data)
+    if isinstance(data, BaseModel):
+        return {name: getattr(data, name) for name in type(data).model_fields}
+    names: Mapping[str, Any] = getattr(data, "__dataclass_fields__", {})
+    return {name: getattr(data, name) for name in names}
+
+
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else str(encode(value))
+
+
+def form_of(kind: Any) -> tuple[JsonObject, bool]:
+    """Return the form for a type, and whether the form's fields are the whole answer. Elicitation allows only flat forms."""
+    alternatives = [item for item in members(kind) if item is not NoneType]
+    is_optional = len(alternatives) < len(members(kind))
+    if len(alternatives) == 1:
+        kind = alternatives[0]
+    fields: dict[str, tuple[Any, bool]] = {}
+    make: Any = kind
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        fields = {
+            name: ({**_property(field.annotation), **_limits(field)}, field.is_required()) for name, field in kind.model_fields.items()
+        }
+    elif dataclasses.is_dataclass(make):
+        fields = {
+            field.name: (
+                resolved(field.type, make.__init__),
+                field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
+            )
+            for field in dataclasses.fields(make)
+        }
+    if not fields:
+        return _object({_ANSWER: (make, not is_optional)}), False
+    return _object(fields), True
+
+
+def _object(fields: Mapping[str, tuple[Any, bool]]) -> JsonObject:
+    properties: JsonObject = {name: _property(kind) for name, (kind, _) in fields.items()}
+    return {"type": "object", "properties": properties, "required": [name for name, (_, is_required) in fields.items() if is_required]}
+
+
+def _limits(field: FieldInfo) -> JsonObject:
+    """Return the limits of a model's field that a form can express, so that a wrong answer is refused before the workflow reads it."""
+    kind = field.annotation
+    plain = [item for item in members(kind) if item is not NoneType]
+    if plain not in ([int], [float], [str]):
+        return {}
+    names = {"min_length": "minLength", "max_length": "maxLength"} if plain == [str] else {"ge": "minimum", "le": "maximum"}
+    found: JsonObject = {}
+    for name, key in names.items():
+        for limit in field.metadata:
+            if isinstance(value := getattr(limit, name, None), int | float):
+                found[key] = value
+    return found
+
+
+def _property(kind: Any) -> JsonObject:
+    if isinstance(kind, dict):
+        return dict(cast("JsonObject", kind))
+    alternatives = [item for item in members(kind) if item is not NoneType]
+    kind = alternatives[0] if len(alternatives) == 1 else kind
+    if kind in _KINDS:
+        return dict(_KINDS[kind])
+    if get_origin(kind) is Literal:
+        return {"type": "string", "enum": [str(item) for item in get_args(kind)]}
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return {"type": "string", "enum": [str(item.value) for item in kind]}
+    made = cast("Any", get_origin(kind) or kind)
+    if isinstance(made, type) and (dataclasses.is_dataclass(made) or issubclass(made, BaseModel | list | dict | tuple | set)):
+        shape = "[…]" if issubclass(made, list | tuple | set) else "{…}"
+        return {"type": "string", "description": f"{JSON_FOR}{name_of(kind)}: {shape}"}
+    return {"type": "string"}

@@ -1,0 +1,57 @@
+"""The import graph of the package, and its circles."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+from tests.architecture.sources import ROOT, parsed, python_files
+
+
+def module_of(path: Path) -> str:
+    """The dotted name of a module of the package."""
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def import_graph(*, type_checking: bool = False) -> dict[str, set[str]]:
+    """The modules that each module of the package imports, inside functions too; `type_checking` adds imports for type checkers only."""
+    files = {module_of(path): path for path in python_files("gateway")}
+    graph: dict[str, set[str]] = {}
+    for module, path in files.items():
+        found: set[str] = set()
+        for node in ast.walk(parsed(path)) if type_checking else runtime_nodes(parsed(path)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+                members = {f"{node.module}.{alias.name}" for alias in node.names}
+                found |= {name for name in members if name in files} or {node.module}
+        graph[module] = {name for name in found if name in files and name != module}
+    return graph
+
+
+def runtime_nodes(node: ast.AST) -> list[ast.AST]:
+    """All nodes below `node` except those under `if TYPE_CHECKING:`."""
+    found: list[ast.AST] = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            continue
+        found += [child, *runtime_nodes(child)]
+    return found
+
+
+def circles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others; each group and the list are sorted."""
+    reach = {module: _reachable(graph, module) for module in graph}
+    groups = {tuple(sorted(other for other in graph if other in reach[module] and module in reach[other])) for module in graph}
+    return sorted(list(group) for group in groups if group)
+
+
+def _reachable(graph: dict[str, set[str]], start: str) -> set[str]:
+    found: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for module in graph.get(waiting.pop(), set()) - found:
+            found.add(module)
+            waiting.append(module)
+    return found

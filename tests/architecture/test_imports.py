@@ -1,0 +1,55 @@
+"""Imports: packages in layers, no circles, and a package that is light to import."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+
+import pytest
+
+from tests.architecture.imports import circles, import_graph
+from tests.architecture.sources import ROOT, name_of, parsed, python_files
+
+HEAVY = ("openai", "mcp", "mcp_types", "uvicorn", "starlette", "click", "pydantic", "httpx2", "anyio", "sqlalchemy", "aiosqlite")
+"""What `import gateway` must not bring along; the first two alone take seconds on a small machine."""
+
+PROBE = f"import sys, gateway; print([name for name in {HEAVY!r} if name in sys.modules])"
+
+
+def test_modules_do_not_import_each_other_in_a_circle() -> None:
+    assert circles(import_graph()) == []
+
+
+def test_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [["b", "c"]]
+
+
+def test_models_do_not_read_their_source_at_start() -> None:
+    eager = [name_of(path) for path in python_files("gateway") if "use_attribute_docstrings=True" in path.read_text(encoding="utf-8")]
+    assert eager == []
+
+
+def test_importing_the_package_stays_light() -> None:
+    done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.timeout(60)
+def test_packages_import_only_packages_below_them() -> None:
+    probe = "from importlinter.cli import lint_imports; raise SystemExit(lint_imports(no_cache=True))"
+    done = subprocess.run([sys.executable, "-c", probe], cwd=ROOT, capture_output=True, text=True, timeout=50, check=False)
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
+def test_packages_do_not_use_private_names_of_others() -> None:
+    found: list[str] = []
+    for path in python_files("gateway"):
+        package = path.relative_to(ROOT / "gateway").parts[0]
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("gateway."):
+                other = (node.module or "").split(".")[1]
+                private = [alias.name for alias in node.names if alias.name.startswith("_")]
+                if private and other != package.removesuffix(".py"):
+                    found.append(f"{name_of(path)}:{node.lineno} {', '.join(private)}")
+    assert found == []

@@ -1,0 +1,32 @@
+"""Every statement of the consuming side has a test that names it."""
+
+from __future__ import annotations
+
+import ast
+
+from tests.architecture.sources import parsed, python_files
+
+CONSUMING = {*range(1, 90), *(f"MC{number}" for number in range(2, 15))}
+"""Statements 3.A, 3.B, 3.C and the rows of 1.9; MC1 is the transports, which every other test uses."""
+
+
+SESSIONS = {*(f"SE{number}" for number in range(1, 23) if number != 20), "CP1"}
+"""The rows of 1.7 and of compaction; SE20 never was anywhere."""
+
+
+def claimed() -> set[int | str]:
+    """The ids in `@pytest.mark.requirement(…)` of every test."""
+    found: set[int | str] = set()
+    for path in python_files("tests"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith("mark.requirement"):
+                found |= {arg.value for arg in node.args if isinstance(arg, ast.Constant) and isinstance(arg.value, int | str)}
+    return found
+
+
+def test_every_statement_of_the_consuming_side_is_claimed_by_a_test() -> None:
+    assert CONSUMING - claimed() == set()
+
+
+def test_every_row_about_sessions_is_claimed_by_a_test() -> None:
+    assert SESSIONS - claimed() == set()

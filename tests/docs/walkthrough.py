@@ -1,0 +1,105 @@
+"""Runs a page of the documentation from top to bottom, as a reader would.
+
+- A paragraph that ends with a name in backticks and a colon names the file that the next block is written to.
+- A block in `sh` is run by bash in the reader's folder. A block that is only `moongate run` starts the gateway and leaves it running.
+- A block in `text` has lines that the commands before it must have printed; `…` stands for any text.
+
+Each page gets a folder, a home and a port of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from tests.fakes.running import child, free_port, wait_until_ready
+
+BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"`([^`]+)`:$")
+PORT = "8765"
+COMMAND_SECONDS = 60
+
+
+@dataclass
+class Walkthrough:
+    """One reader at work in `folder`; leaving it stops the gateway that a page started."""
+
+    folder: Path
+    port: str = field(default_factory=lambda: str(free_port()))
+    shown: str = ""
+    """Output since the last block of commands began."""
+    _stack: ExitStack = field(default_factory=ExitStack)
+
+    def __enter__(self) -> Self:
+        (self.folder / "home").mkdir()
+        (self.folder / "work").mkdir()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._stack.close()
+
+    @property
+    def work(self) -> Path:
+        """The reader's folder."""
+        return self.folder / "work"
+
+    @property
+    def env(self) -> dict[str, str]:
+        """Environment of the reader's commands, beside that of the tests."""
+        home = str(self.folder / "home")
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        return {"HOME": home, "XDG_STATE_HOME": home, "PATH": path, "COLUMNS": "200", "MOONGATE_CONFIG": ""}
+
+    def follow(self, page: str) -> Iterator[str]:
+        """Do what each block of a page says; yield what was done, for a test to count."""
+        for match in BLOCK.finditer(page):
+            language, body = match["language"], match["body"].replace(PORT, self.port)
+            named = FILE.search(match["before"])
+            if named is not None:
+                self._write(named[1], body)
+            elif language == "sh":
+                self._run(body)
+            elif language == "text":
+                self._check(body)
+            else:
+                raise AssertionError(f"a block in {language} that no file is named for:\n{body}")
+            yield "file" if named is not None else language
+
+    def _write(self, name: str, body: str) -> None:
+        path = self.work / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(body, encoding="utf-8")
+
+    def _run(self, body: str) -> None:
+        if body.strip() == "moongate run":
+            log = self.folder / "run.log"
+            argv = ("-m", "gateway", "run", "--http", f"127.0.0.1:{self.port}", "--config", str(self.work / "gateway.json"))
+            process = self._stack.enter_context(child(*argv, env=self.env, log=log))
+            wait_until_ready(process, f"http://127.0.0.1:{self.port}/ready", log)
+            self.shown = log.read_text(encoding="utf-8")
+            return
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", body],
+            cwd=self.work,
+            env={**os.environ, **self.env},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=COMMAND_SECONDS,
+            check=False,
+        )
+        assert done.returncode == 0, f"{body}{done.stdout}"
+        self.shown = done.stdout
+
+    def _check(self, body: str) -> None:
+        for line in filter(str.strip, body.splitlines()):
+            pattern = ".*".join(map(re.escape, line.strip().split("…")))
+            assert re.search(pattern, self.shown), f"not printed: {line}\n{self.shown}"

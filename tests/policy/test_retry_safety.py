@@ -1,0 +1,82 @@
+"""Whether a call may run again: the same rule for steps in doubt, failed requests and retries."""
+
+from __future__ import annotations
+
+import pytest
+
+from gateway.errors import (
+    Busy,
+    Forbidden,
+    Malformed,
+    NotSent,
+    OutcomeUnknown,
+    Rejected,
+    RequestFailure,
+    SessionGone,
+    TooLarge,
+    Unauthorized,
+    Unreachable,
+)
+from gateway.json_types import JsonObject
+from gateway.policy.retry_safety import is_idempotent, may_resend
+
+
+@pytest.mark.requirement("MC9")
+@pytest.mark.parametrize(
+    ("annotations", "idempotent", "trusted", "again"),
+    [
+        (None, [], False, False),
+        (None, [], True, False),
+        ({"readOnlyHint": True, "idempotentHint": True}, [], False, False),
+        ({"readOnlyHint": True}, [], True, True),
+        ({"idempotentHint": True}, [], True, True),
+        ({"readOnlyHint": "yes", "idempotentHint": 1}, [], True, False),
+        ({"readOnlyHint": False, "destructiveHint": True}, ["rea?"], False, True),
+        (None, ["write", "x*"], True, False),
+    ],
+)
+def test_tool_is_idempotent_if_the_operator_or_a_trusted_source_marks_it(
+    annotations: JsonObject | None, idempotent: list[str], trusted: bool, again: bool
+) -> None:
+    assert is_idempotent("read", annotations, idempotent=idempotent, trust_annotations=trusted) is again
+    params: JsonObject = {"name": "read", "arguments": {}}
+    lost = OutcomeUnknown("", server="up")
+    assert may_resend(lost, "tools/call", params, annotations, idempotent=idempotent, trust_annotations=trusted) is again
+    as_task: JsonObject = {**params, "task": {}}
+    assert not may_resend(lost, "tools/call", as_task, annotations, idempotent=idempotent, trust_annotations=trusted)
+
+
+@pytest.mark.requirement("MC9")
+@pytest.mark.parametrize(
+    ("failure", "any_tool", "idempotent_tool", "other_request"),
+    [
+        (SessionGone("", server="up"), True, True, True),
+        (OutcomeUnknown("", server="up"), False, True, False),
+        (Malformed("", server="up"), False, True, False),
+        (TooLarge("", server="up"), False, False, False),
+        (NotSent("", server="up"), False, False, False),
+        (Unreachable("", server="up"), False, False, False),
+        (Busy("", server="up", retry_after_seconds=1), False, False, False),
+        (Unauthorized("", server="up"), False, False, False),
+        (Forbidden("", server="up"), False, False, False),
+        (Rejected("", server="up", code=-32603), False, False, False),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, RequestFailure) else "",
+)
+def test_type_of_a_failure_decides_whether_a_request_is_resent(
+    failure: RequestFailure, any_tool: bool, idempotent_tool: bool, other_request: bool
+) -> None:
+    def resent(method: str, idempotent: list[str]) -> bool:
+        return may_resend(failure, method, {"name": "read"}, None, idempotent=idempotent, trust_annotations=False)
+
+    assert resent("tools/call", []) is any_tool
+    assert resent("tools/call", ["read"]) is idempotent_tool
+    assert resent("prompts/get", ["read"]) is other_request
+
+
+def test_every_failure_type_is_in_the_table_above() -> None:
+    def types(base: type[RequestFailure]) -> set[str]:
+        return {base.__name__}.union(*(types(each) for each in base.__subclasses__()))
+
+    names = "Busy Forbidden Malformed NotSent OutcomeUnknown Rejected SessionGone TooLarge Unauthorized Unreachable"
+    assert types(RequestFailure) - {"RequestFailure"} == set(names.split())

@@ -1,0 +1,53 @@
+"""The server as a whole, in memory: what must hold whatever a room below does."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Literal
+
+import pytest
+from mcp.client.client import Client
+from mcp.shared.exceptions import MCPError
+
+from gateway.catalog import Catalog
+from gateway.gate.pipeline import GateServices
+from gateway.server.gateway_server import GatewayServer
+from gateway.telemetry.gateway_events import EventStream
+
+
+class BrokenCatalog(Catalog):
+    """A catalog with a fault of our own."""
+
+    async def read(self, uri: str, ctx: Any) -> Any:
+        raise RuntimeError("the password is hunter2")
+
+    async def ready(self) -> None:
+        raise RuntimeError("the password is hunter2")
+
+
+async def settled() -> None:
+    """Nothing starts here."""
+
+
+@pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
+@pytest.mark.parametrize("ask", ["read", "list"])
+async def test_an_unexpected_failure_never_reaches_the_wire(mode: Literal["legacy", "2026-07-28"], ask: str) -> None:
+    catalog = BrokenCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
+    server = GatewayServer(
+        catalog,
+        name="t",
+        version="1",
+        own_id="me",
+        page_size=10,
+        instructions=lambda _: "",
+        ask_timeout_seconds=60,
+        state_key=bytes(32),
+    )
+    calls: dict[str, Callable[[Client], Awaitable[object]]] = {
+        "read": lambda client: client.read_resource("data://x"),
+        "list": lambda client: client.list_tools(),
+    }
+    async with server, Client(server.mcp, mode=mode) as client:
+        with pytest.raises(MCPError) as caught:
+            await calls[ask](client)
+    assert (caught.value.error.code, caught.value.error.message) == (-32603, "Internal error")

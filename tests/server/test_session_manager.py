@@ -1,0 +1,108 @@
+"""The event store behind resumable legacy streams."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx2
+from mcp.server.streamable_http import EventMessage
+from mcp_types import JSONRPCNotification
+
+from gateway.server.sdk_path.session_manager import MAX_CHARACTERS, MAX_EVENTS_PER_STREAM, MAX_STREAMS, ReplayStore
+from tests.fakes.inside import gateway_inside
+from tests.fakes.running import upstream_stdio
+
+
+def note(name: str) -> JSONRPCNotification:
+    return JSONRPCNotification(jsonrpc="2.0", method=name)
+
+
+async def replayed(store: ReplayStore, after: str) -> tuple[str | None, list[str]]:
+    seen: list[str] = []
+
+    async def take(event: EventMessage) -> None:
+        assert isinstance(event.message, JSONRPCNotification)
+        seen.append(event.message.method)
+
+    return await store.replay_events_after(after, take), seen
+
+
+async def test_what_came_after_an_event_is_sent_again_on_its_own_stream_only() -> None:
+    store = ReplayStore()
+    first = await store.store_event("s1", None)
+    await store.store_event("s2", note("other"))
+    await store.store_event("s1", note("a"))
+    await store.store_event("s1", note("b"))
+    assert await replayed(store, first) == ("s1", ["a", "b"])
+
+
+async def test_an_unknown_or_malformed_event_id_resumes_nothing() -> None:
+    store = ReplayStore()
+    last = await store.store_event("s1", note("a"))
+    for bad in ("", "x", "x.1", last.split(".")[0] + ".99", last.split(".")[0] + ".-1", last.split(".")[0] + ".9999999999999999"):
+        assert await replayed(store, bad) == (None, [])
+
+
+async def test_old_events_and_old_streams_are_forgotten() -> None:
+    store = ReplayStore()
+    first = await store.store_event("s0", None)
+    for n in range(MAX_EVENTS_PER_STREAM + 5):
+        await store.store_event("s0", note(str(n)))
+    assert (await replayed(store, first))[0] is None
+    for n in range(1, MAX_STREAMS + 1):
+        await store.store_event(f"s{n}", None)
+    recent = await store.store_event("s0", note("again"))
+    assert (await replayed(store, recent))[0] == "s0"
+
+
+async def test_what_is_large_is_forgotten_soon() -> None:
+    store = ReplayStore()
+    first = last = await store.store_event("s0", None)
+    for n in range(1, 4):
+        params = {"text": ["x" * (MAX_CHARACTERS // 2)]}
+        last = await store.store_event(f"s{n}", JSONRPCNotification(jsonrpc="2.0", method="m", params=params))
+    assert await replayed(store, first) == (None, [])
+    assert (await replayed(store, last))[0] == "s3"
+
+
+HEADERS = {"accept": "application/json, text/event-stream", "content-type": "application/json"}
+
+
+def opened(url: str) -> dict[str, str]:
+    """The headers of a new 2025 session."""
+    hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
+    answer = httpx2.post(url, headers=HEADERS, json={"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": hello})
+    return {**HEADERS, "mcp-session-id": answer.headers["mcp-session-id"], "mcp-protocol-version": "2025-11-25"}
+
+
+def events_of(url: str, headers: dict[str, str], text: str) -> list[str]:
+    """The event ids of a call's stream, whose request id is 7 in every session."""
+    call = {"name": "up__echo", "arguments": {"text": text}, "_meta": {"progressToken": "t"}}
+    answer = httpx2.post(url, headers=headers, json={"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": call})
+    assert text in answer.text
+    return [line.removeprefix("id: ") for line in answer.text.splitlines() if line.startswith("id: ")]
+
+
+def heard_after(url: str, headers: dict[str, str], event_id: str, *, until: str = "", seconds: float = 20) -> str:
+    """What a session is sent that asks to go on after an event: up to some text, or for a time."""
+    heard, asked = "", {**headers, "accept": "text/event-stream", "last-event-id": event_id}
+    try:
+        with httpx2.stream("GET", url, headers=asked, timeout=seconds) as answer:
+            for part in answer.iter_text():
+                heard += part
+                if until and until in heard:
+                    break
+    except httpx2.ReadTimeout:
+        pass
+    return heard
+
+
+def test_a_session_is_never_sent_what_another_was_told(tmp_path: Path) -> None:
+    """Streams are named by request ids, which sessions share."""
+    with gateway_inside(tmp_path, {"mcpServers": {"up": upstream_stdio()}}) as gateway:
+        one, other = opened(gateway.url), opened(gateway.url)
+        own = events_of(gateway.url, one, "of the one")
+        secret = events_of(gateway.url, other, "of the other")
+        assert "of the one" in heard_after(gateway.url, one, own[0], until="of the one")
+        assert "of the other" not in heard_after(gateway.url, one, own[0], seconds=1)
+        assert "of the other" not in heard_after(gateway.url, one, secret[0], seconds=1)

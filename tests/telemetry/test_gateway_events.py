@@ -1,0 +1,70 @@
+"""`EventStream`: bounded, ordered, and unaffected by failing listeners."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from gateway.telemetry.gateway_events import Event, EventStream
+
+
+def test_recent_events_come_oldest_first_and_old_ones_fall_out() -> None:
+    stream = EventStream(capacity=3)
+    for number in range(5):
+        stream.emit("call.started", name=str(number))
+    assert [event.name for event in stream.recent()] == ["2", "3", "4"]
+    assert [event.name for event in stream.recent(2)] == ["3", "4"]
+    assert stream.recent(0) == []
+
+
+def test_an_event_keeps_what_was_said() -> None:
+    stream = EventStream()
+    before = time.time()
+    stream.emit("source.state", source="docs", name="n", principal="local", fields={"state": "ready"})
+    (event,) = stream.recent()
+    assert event == Event("source.state", event.time, "docs", "n", "local", {"state": "ready"})
+    assert before <= event.time <= time.time()
+
+
+def test_listeners_hear_events_until_they_leave() -> None:
+    stream = EventStream()
+    heard: list[Event] = []
+    stream.emit("a")
+    leave = stream.subscribe(heard.append)
+    stream.emit("b")
+    leave()
+    leave()
+    stream.emit("c")
+    assert [event.kind for event in heard] == ["b"]
+
+
+def test_a_listener_that_fails_hurts_neither_the_caller_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+    stream = EventStream()
+    heard: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise RuntimeError("broken listener")
+
+    stream.subscribe(broken)
+    stream.subscribe(heard.append)
+    with caplog.at_level(logging.ERROR):
+        stream.emit("a")
+    assert [event.kind for event in heard] == ["a"]
+    assert "broken listener" in caplog.text
+
+
+def test_a_listener_may_leave_while_it_is_called() -> None:
+    stream = EventStream()
+    heard: list[str] = []
+
+    def once(event: Event) -> None:
+        heard.append(event.kind)
+        leave()
+
+    leave = stream.subscribe(once)
+    stream.subscribe(lambda event: heard.append(f"other {event.kind}"))
+    stream.emit("a")
+    stream.emit("b")
+    assert heard == ["a", "other a", "other b"]

@@ -1,0 +1,184 @@
+"""A serial server's turns: who is next, and how long a question may keep others waiting."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from gateway.auth.principal import Principal
+from gateway.errors import AskExpired, AskWithdrawn
+from gateway.gate.approvals import Approvals, Question
+from gateway.json_types import JsonObject
+from gateway.telemetry.gateway_events import EventStream
+from gateway.tools.context import CallContext, ClientProfile, NoCaller
+from gateway.upstream.serial_queue import SerialQueue
+
+pytestmark = pytest.mark.attack(42)
+
+
+class Silent(NoCaller):
+    """A client that answers only when told to."""
+
+    def __init__(self) -> None:
+        self.may_answer = anyio.Event()
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        await self.may_answer.wait()
+        return {"action": "accept", "content": {}}
+
+
+async def call(turns: SerialQueue, who: str, caller: NoCaller | None = None) -> None:
+    """A call of a client; with a `caller` the server asks it something."""
+    ctx = CallContext(principal=Principal(who), client=ClientProfile(session_id=who), caller=caller or NoCaller())
+    async with turns.turn(ctx) as held:
+        if caller is not None:
+            await held.ask({"method": "elicitation/create", "params": {}})
+
+
+async def test_unanswered_question_ends_only_when_others_wait() -> None:
+    turns, weak, ended = SerialQueue(question_seconds=0.3), Silent(), list[str]()
+
+    async def ask() -> None:
+        with pytest.raises(AskExpired, match="callers: separate"):
+            await call(turns, "weak", weak)
+        ended.append("weak")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask)
+            await anyio.sleep(0.5)
+            assert not ended
+            await call(turns, "honest")
+    assert ended == ["weak"]
+
+
+async def test_unanswered_approval_of_sampling_is_withdrawn_when_others_wait() -> None:
+    """It must end the call like any unanswered question: the server's next one would have its full time again."""
+    turns, question = SerialQueue(question_seconds=0.2), Question("sampling", "weather", "sampling/createMessage", "Server asks")
+    client = ClientProfile(session_id="weak", capabilities={"elicitation": {"form": {}}})
+
+    async def sample() -> None:
+        async with turns.turn(CallContext(principal=Principal("weak"), client=client, caller=Silent())) as held:
+            with pytest.raises(AskWithdrawn, match="callers: separate"):
+                await Approvals(None, EventStream()).ask(question, held, "caller")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(sample)
+            await anyio.wait_all_tasks_blocked()
+            await call(turns, "honest")
+
+
+async def test_question_has_its_time_again_when_nobody_waits_any_more() -> None:
+    turns, slow = SerialQueue(question_seconds=2), Silent()
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(call, turns, "slow", slow)
+            await anyio.wait_all_tasks_blocked()
+            with anyio.move_on_after(0.05):
+                await call(turns, "honest")
+            await anyio.sleep(2.2)
+            slow.may_answer.set()
+        await call(turns, "honest")
+
+
+async def test_question_asked_while_others_wait_is_limited_too() -> None:
+    turns, begun = SerialQueue(question_seconds=0.2), anyio.Event()
+
+    async def work_then_ask() -> None:
+        ctx = CallContext(principal=Principal("weak"), caller=Silent())
+        async with turns.turn(ctx) as held:
+            await begun.wait()
+            with pytest.raises(AskExpired):
+                await held.ask({"method": "elicitation/create", "params": {}})
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(work_then_ask)
+            await anyio.wait_all_tasks_blocked()
+            tasks.start_soon(call, turns, "honest")
+            await anyio.wait_all_tasks_blocked()
+            begun.set()
+
+
+async def test_calls_that_ran_before_the_first_question_have_one_turn() -> None:
+    turns, weak, served = SerialQueue(question_seconds=0.2), Silent(), list[str]()
+    ctx = CallContext(principal=Principal("weak"), client=ClientProfile(session_id="weak"), caller=weak)
+
+    async def others() -> None:
+        await call(turns, "honest")
+        served.append("honest")
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            turns.adopt([ctx, ctx], ctx)
+            tasks.start_soon(others)
+            with pytest.raises(AskExpired):
+                await turns.limited(ctx).ask({"method": "elicitation/create", "params": {}})
+            turns.leave(ctx)
+            await call(turns, "weak")
+            assert not served
+            turns.leave(ctx)
+    assert served == ["honest"]
+
+
+class Away:
+    """A client that may be disconnected."""
+
+    def __init__(self, *, is_here: bool) -> None:
+        self.is_here, self.needs, self.back = is_here, 0, anyio.Event()
+
+    async def here(self) -> None:
+        await self.back.wait()
+        self.is_here = True
+
+    def need(self) -> None:
+        self.needs += 1
+
+    def release(self) -> None:
+        self.needs -= 1
+
+    @asynccontextmanager
+    async def waiting(self) -> AsyncGenerator[None]:
+        self.need()
+        yield
+        self.release()
+
+
+async def test_disconnected_client_gets_its_turn_when_it_is_back() -> None:
+    turns, away, served = SerialQueue(60), Away(is_here=False), list[str]()
+
+    async def work(who: str, presence: Away | None = None) -> None:
+        async with turns.turn(CallContext(principal=Principal(who), presence=presence)):
+            served.append(who)
+
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            async with turns.turn(CallContext(principal=Principal("first"))):
+                tasks.start_soon(work, "away", away)
+                await anyio.wait_all_tasks_blocked()
+                tasks.start_soon(work, "honest")
+                await anyio.wait_all_tasks_blocked()
+                assert (turns.waiting, away.needs) == (2, 1)
+            await anyio.wait_all_tasks_blocked()
+            assert served == ["honest"] and away.needs == 1
+            away.back.set()
+    assert served == ["honest", "away"] and away.needs == 0
+
+
+async def test_running_call_needs_its_client_only_while_others_wait() -> None:
+    turns, here = SerialQueue(60), Away(is_here=True)
+    with anyio.fail_after(20):
+        async with anyio.create_task_group() as tasks:
+            async with turns.turn(CallContext(principal=Principal("slow"), presence=here)):
+                for _ in range(2):
+                    assert here.needs == 0
+                    with anyio.move_on_after(0.05):
+                        await call(turns, "honest")
+                tasks.start_soon(call, turns, "honest")
+                await anyio.wait_all_tasks_blocked()
+                assert here.needs == 1
+    assert here.needs == 0

@@ -1,0 +1,46 @@
+"""What large messages free is kept for the next one, and given back when none comes."""
+
+from __future__ import annotations
+
+import ctypes
+import resource
+from pathlib import Path
+
+import anyio
+import pytest
+
+from gateway.wire import heap
+from gateway.wire.heap import Heap
+
+pytestmark = pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no such settings")
+
+BLOCK = 1_000_000
+PAGE = resource.getpagesize()
+
+
+def handle_messages(count: int) -> int:
+    """Several large messages at a time, so often; the pages that the system handed out."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(count):
+        blocks = [b"x" * BLOCK for _ in range(8)]
+        del blocks
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
+
+
+async def test_large_messages_take_their_memory_from_the_last_and_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "QUIET_SECONDS", 0.05)
+    kept = Heap()
+    kept.used()
+    handle_messages(1)
+    assert handle_messages(20) < 8 * BLOCK // PAGE  # of one round; without it, there would be twenty
+    while_busy = resident()
+    with anyio.fail_after(5):
+        while resident() > while_busy - 4 * BLOCK:
+            await anyio.sleep(0.01)
+    kept.used()  # and on from there
+    handle_messages(1)
+    assert handle_messages(20) < 8 * BLOCK // PAGE
