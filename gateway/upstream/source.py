@@ -137,6 +137,10 @@ class UpstreamSource:
             questions=self._delivery.questions(self._guard.approving),
         )
 
+    def quarantined(self) -> Mapping[str, str]:
+        """Return the tools that are not served until a person accepts them: native name to the reason and the command that accepts it."""
+        return self.lists.quarantined()
+
     @property
     def instructions(self) -> str | None:
         """The instructions that the server gives to clients."""

@@ -30,11 +30,11 @@ LONG = pytest.mark.faults
 
 async def read_again(running: Running) -> None:
     """Make the gateway read its configuration once more, and wait until it did."""
-    before = running.log.read_text().count("configuration applied again")
+    before = running.log.read_text().count("configuration reloaded")
     os.kill(running.pid(), signal.SIGHUP)
 
     async def is_applied() -> bool:
-        return running.log.read_text().count("configuration applied again") > before
+        return running.log.read_text().count("configuration reloaded") > before
 
     await until(is_applied)
 

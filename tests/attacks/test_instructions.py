@@ -38,7 +38,7 @@ def assert_quoted(instructions: str) -> None:
     assert own[0] == OURS
     assert sum(OURS in line for line in own) == 1
     assert {line.split(":")[0] for line in own if line.startswith("- ")} == {"- up"}
-    assert all(line == "" or line == OURS or line.startswith(("- up: ", "Server 'up':", "What servers say")) for line in own)
+    assert all(line == "" or line == OURS or line.startswith(("- up: ", "Server 'up':", "Instructions of the servers")) for line in own)
     assert "| Finds documents." in instructions
     for hidden in ("\u202e", "\u200b", "\U000e0049", "\x0b", "\x85", "\u2028", " " * 5):
         assert hidden not in instructions

@@ -485,4 +485,4 @@ async def test_network_is_refused_where_connections_cannot_be_checked(tmp_path: 
     assert runner.problem == "" and "not kept from connecting to this machine" in runner.network_problem
     async with SkillSource([tmp_path], refresh_seconds=0, scripts=runner) as source:
         refused = await call(source, "run_skill_script", skill_name="net", script_name="net.py")
-    assert refused.is_error and "needs the network, which cannot be given" in refused.as_text()
+    assert refused.is_error and "needs the network, which is unavailable" in refused.as_text()

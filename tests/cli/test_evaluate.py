@@ -58,7 +58,7 @@ def test_a_file_of_cases_that_is_wrong_is_named_by_its_line() -> None:
         "": "no cases",
         "{": "Line 1",
         f"{good}\n\n{good}": "Line 3",
-        '{"input": "x", "expect": {"regex": "("}}': "no regular expression",
+        '{"input": "x", "expect": {"regex": "("}}': "is not a regular expression",
         '{"input": "x", "expect": {"contain": "y"}}': "expect.contain: unknown key 'contain'. Did you mean 'contains'",
     }
     for text, problem in wrong.items():

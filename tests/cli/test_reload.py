@@ -275,8 +275,8 @@ async def test_sighup_reloads_also_where_the_file_is_not_followed(tmp_path: Path
         await until(has_two)
         assert await running.text("one__pid") == pid
         log = running.log.read_text()
-        assert "server.http.port changed; a restart" in log
-        assert "server.pageSize changed; a restart" in log
+        assert "setting changed, restart the gateway to apply it path=server.http.port" in log
+        assert "setting changed, restart the gateway to apply it path=server.pageSize" in log
 
 
 async def test_tools_on_demand_and_pins_can_begin_while_it_runs(tmp_path: Path) -> None:

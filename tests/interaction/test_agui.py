@@ -139,7 +139,7 @@ async def test_a_question_to_the_person_interrupts_the_run_and_the_answer_resume
         assert "".join(e.get("delta", "") for e in events if e["type"] == "TEXT_MESSAGE_CONTENT") == "from the agent"
         late = await run(url, request(user("Echo something."), resume=resume))
         assert late[-1]["type"] == "RUN_ERROR"
-        assert "no longer waiting" in late[-1]["message"]
+        assert "no longer waits" in late[-1]["message"]
 
 
 async def test_a_run_that_fails_ends_with_the_reason(running: tuple[str, ScriptedServer]) -> None:

@@ -199,7 +199,7 @@ async def test_a_skill_in_code_is_served_with_its_functions(chain: str) -> None:
         refused = await call(chain, "run_skill_script", skill_name="units", script_name="convert", args=args)
         assert refused["isError"] and "convert" in refused["content"][0]["text"]
     remote = await call(chain, "run_skill_script", skill_name="pdf", script_name="scripts/run.py")
-    assert remote["isError"] and "server's" in remote["content"][0]["text"]
+    assert remote["isError"] and "a server publishes the skill" in remote["content"][0]["text"]
 
 
 async def test_resources_in_code_are_files_and_what_a_function_gives_is_made_at_each_read(chain: str) -> None:

@@ -54,7 +54,7 @@ PACKAGES = {
             *("tests/policy", "tests/tools", "tests/catalog", "tests/skills", "tests/egress", "tests/architecture/test_example_rules.py"),
             *(f"tests/agents/test_{name}.py" for name in ("a2a", "security", "served_agents", "tool", "tool_approval")),
             *(f"tests/attacks/test_{name}.py" for name in ("argument_rules", "instructions", "metadata", "roots", "scopes")),
-            *(f"tests/upstream/test_{name}.py" for name in ("hop", "pins", "sign_in")),
+            *(f"tests/upstream/test_{name}.py" for name in ("gateway_chain", "pins", "sign_in")),
             *("tests/server/test_clients.py", "tests/storage/test_approval_rules.py"),
             *("tests/workflows/test_loader.py", "tests/tasks/test_turns.py"),
         ),

@@ -76,7 +76,8 @@ def test_type_of_a_failure_decides_whether_a_request_is_resent(
 
 def test_every_failure_type_is_in_the_table_above() -> None:
     def types(base: type[RequestFailure]) -> set[str]:
-        return {base.__name__}.union(*(types(each) for each in base.__subclasses__()))
+        own = {base.__name__} if base.__module__ == "gateway.errors" else set[str]()  # subclasses elsewhere are judged as their base
+        return own.union(*(types(each) for each in base.__subclasses__()))
 
     names = "Busy Forbidden Malformed NotSent OutcomeUnknown Rejected SessionGone TooLarge Unauthorized Unreachable"
     assert types(RequestFailure) - {"RequestFailure"} == set(names.split())

@@ -375,7 +375,8 @@ async def test_history_is_added_only_if_nothing_else_stores() -> None:
 
 @pytest.mark.requirement("SE15")
 async def test_an_agent_warns_once_where_not_exactly_one_history_loads() -> None:
-    for histories, said in (([Kept("a"), Kept("b")], r"2 histories .*a, b"), ([Kept("a", load_messages=False)], "remembers nothing")):
+    both, neither = [Kept("a"), Kept("b")], [Kept("a", load_messages=False)]
+    for histories, said in ((both, r"2 history providers .*\(a, b\)"), (neither, "No history provider")):
         agent = Agent(ScriptedChatClient(["x", "y"]), context_providers=histories)
         with pytest.warns(UserWarning, match=said):
             await agent.run("x", session=agent.create_session())

@@ -536,7 +536,7 @@ async def test_one_caller_cannot_have_too_many_unfinished_tasks(tmp_path: Path) 
     async with running(tmp_path, waiting([]), settings=TaskSettings(max_per_caller=3)) as runner:
         for _ in range(3):
             await runner.start("tool", {}, CTX)
-        with pytest.raises(TaskError, match="already 3 unfinished"):
+        with pytest.raises(TaskError, match="already have 3 unfinished tasks"):
             await runner.start("tool", {}, CTX)
         await runner.start("tool", {}, CallContext(principal=Principal("ann"), client=ASKABLE))
 

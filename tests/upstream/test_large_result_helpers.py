@@ -156,7 +156,7 @@ def processes(parent: int | str = "self") -> list[int]:
     found: list[int] = []
     for task in Path(f"/proc/{parent}/task").iterdir():
         pids = map(int, (task / "children").read_text().split())
-        found += [pid for pid in pids if b"large_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]  # empty of one that has ended
+        found += [pid for pid in pids if b"large_result_worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]  # empty of one that has ended
     return found
 
 

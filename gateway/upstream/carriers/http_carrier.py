@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, cast
 from urllib.parse import urlsplit
 
 import anyio
+import anyio.lowlevel
 from pydantic_core import from_json
 
 from gateway.config.models import HttpServer, ServerEntry
@@ -284,6 +285,8 @@ class HttpCarrier:
                 if outcome is not None:
                     raise outcome
                 await self._receive(message, number, request)
+                if stream.is_ready:
+                    await anyio.lowlevel.checkpoint()  # a flood of notifications delays other requests by one of them at most
         except BaseException:
             stream.close()
             raise

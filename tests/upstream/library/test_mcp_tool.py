@@ -426,7 +426,7 @@ async def test_a_model_loads_only_the_functions_it_asks_for(urls: dict[str, str]
     assert offered == [helpers, helpers, [*helpers, "add"], helpers]
     said = [str(c.result) for m in client.requests[-1][0] for c in m.contents if c.type == "function_result"]
     assert "add: Fake add" in said[0]
-    assert "no function 'nothing'" in said[1]
+    assert "Unknown function 'nothing'" in said[1]
     assert "`tool` must be the name of a function or a list of names" in said[2]
     assert said[3] == "5"
 
