@@ -15,8 +15,8 @@ from gateway.storage.state_folder import StateFolder, default_state_dir
 from gateway.types.messages import Message
 
 if TYPE_CHECKING:
-    from gateway.storage.conversations import History
     from gateway.storage.engine import Database
+    from gateway.storage.history_rows import History
 
 DATABASE_NAME = "gateway.db"
 
@@ -74,7 +74,7 @@ class SqlHistoryProvider(HistoryProvider):
     async def _history(self) -> History:
         database = await self._database.open()
 
-        from gateway.storage.conversations import History
+        from gateway.storage.history_rows import History
 
         return History(database)
 

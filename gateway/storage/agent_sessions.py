@@ -19,8 +19,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gateway.errors import NotFound, PolicyDenied, StorageError
 from gateway.json_types import JsonObject
-from gateway.storage.conversations import add_messages, load_messages, to_text
 from gateway.storage.engine import Database, storable
+from gateway.storage.history_rows import add_messages, load_messages, to_text
 from gateway.storage.record_types import StoredSession
 from gateway.storage.tables import history, of_gateway, sessions
 

@@ -20,8 +20,8 @@ import anyio.to_thread
 import sqlalchemy as sa
 
 from gateway.json_types import JsonObject
-from gateway.storage.conversations import to_text
 from gateway.storage.engine import Database, storable
+from gateway.storage.history_rows import to_text
 from gateway.storage.tables import memories
 
 MAX_MEMORIES = 5_000
