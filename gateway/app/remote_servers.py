@@ -26,7 +26,7 @@ from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 
 if TYPE_CHECKING:
-    from gateway.upstream.credentials import OwnedCredentials
+    from gateway.upstream.credential_protocols import OwnedCredentials
 
 @dataclass(frozen=True, slots=True)
 class Server:

@@ -1,41 +1,27 @@
 """Checks on request bodies before they are parsed: UTF-8 text of bounded size and structure. Used by every transport.
 
 Python's `json.loads` also accepts UTF-16, UTF-32 and encoded surrogates. A proxy or policy in front of the gateway would read different
-text, so only UTF-8 is accepted (RFC 8259, 8.1). A member of an object or an element of a list costs microseconds on the event loop, in
-models, copies and rules, so their number is bounded and counted before parsing.
+text, so only UTF-8 is accepted (RFC 8259, 8.1). `wire.json_limits` bounds the structure.
 """
 
 from __future__ import annotations
 
-import codecs
 from collections import deque
 from typing import TYPE_CHECKING
 
 from gateway.protocol import INVALID_PARAMS, INVALID_REQUEST, PARSE_ERROR
 from gateway.server.http_responses import Refusal
+from gateway.wire.json_limits import MAX_PARTS, MAX_VALUES, has_too_many_parts, is_utf8_text
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 NOT_UTF8 = "Parse error: the message is not UTF-8 JSON. Send UTF-8 without a byte order mark."
 
-
-MAX_PARTS = 50_000
-"""Maximum number of members, objects and lists in one message. This many members take about 50 ms on the SDK path."""
-
-MAX_VALUES = 100_000
-"""Maximum number of members and list elements in one message. This many numbers take about 50 ms."""
-
-WINDOW_BYTES = 65_536
-"""Bytes counted at once, in less than a millisecond."""
-
-_OTHER = bytes(code for code in range(256) if code not in b'":{[,')
-
 TOO_MANY_PARTS = (
     f"The message has more than {MAX_PARTS} members, objects and lists, or lists of more than {MAX_VALUES} values. "
     "Send fewer, or put the data into a string or a file."
 )
-
 
 COUNTED_SCOPE_KEY = "moongate.counted"
 """ASGI scope key, set when the whole body was received and is within `MAX_PARTS` and `MAX_VALUES`."""
@@ -46,67 +32,6 @@ def problem_of(data: bytes, *, is_counted: bool = False) -> tuple[int, str] | No
     if not is_utf8_text(data):
         return PARSE_ERROR, NOT_UTF8
     return (INVALID_PARAMS, TOO_MANY_PARTS) if not is_counted and has_too_many_parts(data) else None
-
-
-def has_too_many_parts(data: bytes) -> bool:
-    """Whether JSON text exceeds `MAX_PARTS` or `MAX_VALUES`. Small bodies cost one comparison."""
-    if len(data) <= MAX_PARTS or (structure_of(data) <= MAX_PARTS and data.count(b",") < MAX_VALUES):
-        return False
-    counted = PartCounter()
-    counted.feed(data)
-    return counted.is_over
-
-
-def structure_of(data: bytes) -> int:
-    """Return an upper bound of the members, objects and lists in JSON text: it counts `:`, `{` and `[`, also inside strings."""
-    return data.count(b":") + data.count(b"{") + data.count(b"[")
-
-
-class PartCounter:
-    """Counts the members, objects, lists and values of JSON text that arrives in pieces. Characters inside strings do not count."""
-
-    __slots__ = ("_is_escaped", "_is_inside", "parts", "values")
-
-    def __init__(self) -> None:
-        self.parts = self.values = 0
-        self._is_escaped = self._is_inside = False
-        """Whether the last piece ended with a backslash that escapes the next character, and whether it ended inside a string."""
-
-    @property
-    def is_over(self) -> bool:
-        """Whether a limit is exceeded."""
-        return self.parts > MAX_PARTS or self.values >= MAX_VALUES
-
-    def feed(self, data: bytes) -> None:
-        """Count one more piece. Counting stops when a limit is exceeded."""
-        for start in range(0, len(data), WINDOW_BYTES):
-            if self.is_over:
-                return
-            self._count(data[start : start + WINDOW_BYTES])
-
-    def _count(self, piece: bytes) -> None:
-        if self._is_escaped:
-            piece = piece[1:]
-        self._is_escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
-        unescaped = piece.replace(rb"\\", b"").replace(rb"\"", b"")
-        bare = unescaped.translate(None, _OTHER).replace(b'""', b"")  # each quote left opens or closes a string
-        between = bare.split(b'"')
-        outside = b"".join(between[1::2] if self._is_inside else between[::2])
-        if len(between) % 2 == 0:
-            self._is_inside = not self._is_inside
-        self.parts += structure_of(outside)
-        self.values += outside.count(b",")
-
-
-def is_utf8_text(data: bytes) -> bool:
-    """Whether `data` is UTF-8 without a byte order mark and without NUL, which every UTF-16 message contains."""
-    if data.startswith(codecs.BOM_UTF8) or b"\0" in data:
-        return False
-    try:
-        data.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def has_foreign_charset(content_type: bytes) -> bool:

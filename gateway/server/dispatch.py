@@ -34,7 +34,7 @@ from gateway.protocol import (
 from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
-from gateway.server.envelopes import MAX_KNOWN_CLIENTS, Envelopes, decoded
+from gateway.server.envelopes import MAX_KNOWN_CLIENTS, Envelopes
 from gateway.server.fast_path.fast_session import notification
 from gateway.server.fast_path.fast_sessions import FastSessions
 from gateway.server.fast_path.handshake import plain_initialize
@@ -52,6 +52,7 @@ from gateway.server.session_table import SessionTable
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import is_traced
+from gateway.wire.json_limits import decode_object
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -134,7 +135,7 @@ class HttpDispatch:
             return
         replay = BufferedReceive(receive)
         body = await replay.read(head.length)
-        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
+        message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
         if message is not None and session is not True and message.get("method") == "notifications/cancelled":
             await self._delegate_cancelled(message, _session_id(head))
         started = None if message is None else self._start(message, head, session, scope[PRINCIPAL_SCOPE_KEY])
@@ -164,7 +165,7 @@ class HttpDispatch:
         session = self._plain_session(head, principal)
         if session is False or len(body) != head.length:
             return None
-        message = decoded(body)
+        message = decode_object(body)
         return None if message is None else self._start(message, head, session, principal)
 
     def _start(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> StartedRequest | None:
@@ -282,7 +283,7 @@ class LineDispatch:
 
     async def take(self, line: bytes) -> None:
         """Answer a line, or pass it to the SDK path. A line that `problem_of` rejects is answered with an error."""
-        message = decoded(line)
+        message = decode_object(line)
         if message is None and (problem := problem_of(line)) is not None:
             code, text = problem
             await self._write(to_json({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}) + b"\n")

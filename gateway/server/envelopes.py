@@ -10,8 +10,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from pydantic_core import from_json
-
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import request_meta
 from gateway.protocol import (
@@ -21,7 +19,6 @@ from gateway.protocol import (
     NAME_BEARING_METHODS,
     PROTOCOL_VERSION_META_KEY,
 )
-from gateway.server.bodies import MAX_PARTS, has_too_many_parts
 from gateway.server.clients import modern_profile
 from gateway.tools.context import ClientProfile
 
@@ -36,17 +33,6 @@ ENVELOPE = frozenset(ENVELOPE_KEYS)
 
 _NOTHING: JsonMapping = {}
 _INFO = {"name", "version", "title", "description"}
-
-
-def decoded(body: bytes, *, is_counted: bool = False) -> JsonObject | None:
-    """Return the message if it is an object and has not too many parts."""
-    if len(body) > MAX_PARTS and not is_counted and has_too_many_parts(body):
-        return None
-    try:
-        message: JsonObject | None = from_json(body)  # at best
-    except ValueError:
-        return None
-    return message if isinstance(message, dict) else None
 
 
 class Introduced:

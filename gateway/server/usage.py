@@ -15,9 +15,10 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.decision import Reject
 from gateway.policy.quotas import CallerQuotas, Quota, QuotaReached, judge_quota
 from gateway.policy.scopes import is_admin
-from gateway.server.bodies import COUNTED_SCOPE_KEY, PartCounter, structure_of
+from gateway.server.bodies import COUNTED_SCOPE_KEY
 from gateway.server.http_responses import LIMIT_REACHED, Refusal
 from gateway.telemetry.sparse_log import SparseLog
+from gateway.wire.json_limits import PartCounter, structure_of
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope

@@ -17,7 +17,7 @@ from gateway.policy.hidden_text import is_binary
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
-    from gateway.wire.jsonrpc import Verbatim
+    from gateway.wire.long_text import LongText
 
 TaskSupport = Literal["never", "optional", "required"]
 TaskRunnerName = Literal["nobody", "gateway", "server"]
@@ -75,13 +75,13 @@ class Releasable(Protocol):
 class Received(dict[str, JsonValue]):
     """The result of a request together with the JSON that it was read from."""
 
-    __slots__ = ("claim", "encoded", "verbatim")
+    __slots__ = ("claim", "encoded", "long_text")
 
-    def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], verbatim: Verbatim | None, claim: Releasable | None = None) -> None:
-        """Take over the members of `result`. `encoded` is the JSON in parts, with other members too; `verbatim` is a long text in it."""
+    def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], long_text: LongText | None, claim: Releasable | None = None) -> None:
+        """Take over the members of `result`. `encoded` is the JSON in parts, with other members too; `long_text` is a long text in it."""
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
-        self.verbatim = verbatim
+        self.long_text = long_text
         self.claim = claim
 
 
@@ -93,7 +93,7 @@ class Complete:
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
     """The JSON that `result` was read from, in parts, if it is known. Searching it is faster than walking through `result`."""
-    verbatim: Verbatim | None = field(default=None, compare=False, repr=False)
+    long_text: LongText | None = field(default=None, compare=False, repr=False)
     """A long text of `result` with its JSON, if there is one. Then the odd parts of `encoded` are this text's, the even parts the rest."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
     """The claim of a large result, until the gate has judged it. If it is a `Held`, `result` has no content before that."""
@@ -113,13 +113,13 @@ class Complete:
         """Build the outcome of a server's result, with its JSON and its claim if it is a `Received`."""
         if not isinstance(result, Received):
             return cls(result)
-        return cls(result, result.encoded, result.verbatim, result.claim)
+        return cls(result, result.encoded, result.long_text, result.claim)
 
     @property
     def looked_at(self) -> tuple[bytes, ...] | None:
         """The parts of `encoded` that may have text for a person or model: without the binary data."""
-        parts, verbatim = self.encoded, self.verbatim
-        if parts is None or verbatim is None or not all(is_binary(key, node) for node, key in verbatim.holders):
+        parts, long_text = self.encoded, self.long_text
+        if parts is None or long_text is None or not all(is_binary(key, node) for node, key in long_text.holders):
             return parts
         return parts[::2]
 

@@ -20,7 +20,7 @@ from gateway.gate.queues import CallerQueues
 from gateway.json_types import JsonValue
 from gateway.tools.base import Releasable
 from gateway.upstream.large_result_helpers import HELD_BYTES, HelperPool
-from gateway.wire.jsonrpc import Decoded, decode_parts
+from gateway.wire.long_text import Decoded, decode_parts
 
 SWITCH_SECONDS = 0.0005
 """Python's switch interval while large responses are processed: the event loop gets the interpreter's lock back after this time, not after

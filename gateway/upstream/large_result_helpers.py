@@ -27,7 +27,7 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.gateway_chain import received_call
 from gateway.upstream.large_result_worker import receive, send
-from gateway.wire.jsonrpc import Decoded, decode_parts
+from gateway.wire.long_text import Decoded, decode_parts
 
 logger = logging.getLogger(__name__)
 
@@ -237,10 +237,10 @@ class LargeResult:
     async def whole(self) -> Received:
         """Return the result itself, parsed here."""
         parts = self._parts
-        message, encoded, verbatim = await anyio.to_thread.run_sync(decode_parts, parts)
+        message, encoded, long_text = await anyio.to_thread.run_sync(decode_parts, parts)
         result = cast("JsonObject", cast("dict[str, JsonValue]", message)["result"])
         result.pop("resultType", None)
-        return Received(received_call(result), encoded, verbatim, self._claim)
+        return Received(received_call(result), encoded, long_text, self._claim)
 
     def release(self) -> None:
         """As `Claim.release`; also ends the helper process of a result that nobody judged."""

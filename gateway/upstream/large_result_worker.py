@@ -18,8 +18,8 @@ from typing import IO, cast
 from gateway.gate.results import ResultKeeper, ResultOrigin, ResultRules, judge_whole
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.upstream.gateway_chain import received_call
-from gateway.upstream.responses import is_readable
-from gateway.wire.jsonrpc import decode_lean
+from gateway.upstream.result_check import is_readable
+from gateway.wire.long_text import decode_lean
 
 _LENGTH_BYTES = 4
 

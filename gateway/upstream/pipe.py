@@ -24,8 +24,8 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import RpcError
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.large_bodies import Claim, LargeBodies
-from gateway.upstream.responses import id_of, number_of, outcome_of, to_message
-from gateway.wire.jsonrpc import Decoded, decode
+from gateway.wire.jsonrpc import id_of, number_of, outcome_of, to_message
+from gateway.wire.long_text import Decoded, decode
 from gateway.wire.message_sizes import LARGE_BYTES, too_large
 
 logger = logging.getLogger(__name__)
@@ -338,7 +338,7 @@ class Pipe(asyncio.SubprocessProtocol):
 
     def _settle(self, decoded: Decoded, claim: Releasable | None) -> bool:
         """Give an answer to the call that waits for it; whether it was one."""
-        message, encoded, verbatim = decoded
+        message, encoded, long_text = decoded
         fields: JsonMapping | None = message  # or another value
         if not isinstance(fields, dict):
             return False
@@ -352,7 +352,7 @@ class Pipe(asyncio.SubprocessProtocol):
             result = outcome_of(message, fields["id"])
         if result is None:
             return False
-        outcome = Received(result, encoded, verbatim, claim) if isinstance(result, dict) else result
+        outcome = Received(result, encoded, long_text, claim) if isinstance(result, dict) else result
         self._answer(number, outcome)
         return True
 

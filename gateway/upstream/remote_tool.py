@@ -15,7 +15,7 @@ from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted,
 from gateway.tools.context import CallContext
 from gateway.upstream.listing import Listed
 from gateway.upstream.param_headers import param_headers
-from gateway.upstream.responses import is_readable
+from gateway.upstream.result_check import is_readable
 from gateway.upstream.tasks import TaskFollower
 
 

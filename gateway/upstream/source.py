@@ -32,7 +32,7 @@ from gateway.tools.drive import keyed
 from gateway.upstream.change_listener import ChangeListener
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.connection import Connection
-from gateway.upstream.credentials import OwnedCredentials
+from gateway.upstream.credential_protocols import OwnedCredentials
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.error_translation import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
 from gateway.upstream.input_requests import Answered, AskServices, InputGuard, Relayed, to_input_required

@@ -34,7 +34,7 @@ from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, ME
 from gateway.tools.context import CallContext
 from gateway.tools.drive import asking_of
 from gateway.upstream.input_requests import Answered, Relayed
-from gateway.upstream.responses import is_readable
+from gateway.upstream.result_check import is_readable
 
 logger = logging.getLogger(__name__)
 

@@ -17,9 +17,9 @@ from gateway.upstream.carriers.http_carrier import open_http_carrier
 from gateway.upstream.carriers.http_carriers import HttpCarriers, OnSession
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.child_processes import ChildProcesses, Holder
-from gateway.upstream.credentials import Credentials
-from gateway.upstream.standins import MAX_MESSAGE_BYTES
+from gateway.upstream.credential_protocols import Credentials
 from gateway.upstream.stdio import ChildLog, open_stdio
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
 
 @dataclass(frozen=True, slots=True)

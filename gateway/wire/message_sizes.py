@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+MAX_MESSAGE_BYTES = 67_108_864
+"""Maximum size of one message from a server (64 MiB); a larger line, event or body fails its request."""
+
 LARGE_BYTES = 1_048_576
 """Size from which a message needs a claim, and is parsed in a worker thread."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.server.bodies import MAX_PARTS, MAX_VALUES, has_too_many_parts
+from gateway.wire.json_limits import MAX_PARTS, MAX_VALUES, has_too_many_parts
 from tests.attacks.test_envelopes import ACCEPT, META
 from tests.fakes.running import ROOT, gateway_command, gateway_http, upstream_stdio, write_config
 

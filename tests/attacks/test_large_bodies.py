@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.server import usage
-from gateway.server.bodies import COUNTED_SCOPE_KEY, MAX_PARTS, MAX_VALUES, WINDOW_BYTES, PartCounter, has_too_many_parts
+from gateway.server.bodies import COUNTED_SCOPE_KEY
 from gateway.server.usage import (
     BYTE_SECONDS,
     MAX_WAIT_SECONDS,
@@ -29,6 +29,7 @@ from gateway.server.usage import (
     CountedBody,
     Usages,
 )
+from gateway.wire.json_limits import MAX_PARTS, MAX_VALUES, WINDOW_BYTES, PartCounter, has_too_many_parts
 from tests.fakes.crowd import Besieged, Watch, besieged, connections
 from tests.fakes.running import upstream_stdio
 

@@ -28,13 +28,13 @@ CAPS: tuple[Cap, ...] = (
         "test_a_body_over_the_limit_and_a_body_that_is_no_json_are_refused",
     ),
     Cap(
-        "gateway.server.bodies:MAX_PARTS",
+        "gateway.wire.json_limits:MAX_PARTS",
         "members, objects and lists in it",
         "tests/attacks/test_encodings.py",
         "test_message_with_too_many_members_is_refused",
     ),
     Cap(
-        "gateway.server.bodies:MAX_VALUES",
+        "gateway.wire.json_limits:MAX_VALUES",
         "members and elements of lists in it",
         "tests/attacks/test_encodings.py",
         "test_message_with_too_many_members_is_refused",

@@ -39,7 +39,7 @@ with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext
     from gateway.skills.parser import parse_skill
     from gateway.upstream.pipe import ChildLog, Pipe
     from gateway.wire.http1_client import ClientConnection, ConnectionPool
-    from gateway.wire.jsonrpc import LONG_BYTES, decode, encode_around
+    from gateway.wire.long_text import LONG_BYTES, decode, encode_around
     from gateway.wire.sse import SseParser
     from gateway.workflows.loader import parse_workflow
 
@@ -207,13 +207,13 @@ def results(data: bytes) -> None:
     except ValueError:
         whole = None
     try:
-        message, parts, verbatim = decode(data)
+        message, parts, long_text = decode(data)
     except ValueError:
         assert whole is None
         return
     assert repr(message) == repr(whole) and b"".join(parts) == data
-    if verbatim is not None:
-        assert from_json(b"".join(encode_around(message, verbatim))) == message
+    if long_text is not None:
+        assert from_json(b"".join(encode_around(message, long_text))) == message
 
 
 TARGETS: dict[str, Callable[[bytes], None]] = {

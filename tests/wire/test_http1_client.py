@@ -419,7 +419,7 @@ async def test_a_long_answer_is_read_in_every_coding_and_a_long_refusal_too() ->
     async with carrying(*answers) as (site, carrier):
         for _ in range(2):
             answer = await ask(carrier)
-            assert answer == value and answer.verbatim.text == value["content"][0]["text"]
+            assert answer == value and answer.long_text.text == value["content"][0]["text"]
         with pytest.raises(Rejected, match="nonono"):
             await ask(carrier)
         assert site.connections == 1
@@ -484,7 +484,7 @@ async def test_a_streamed_answer_is_kept_as_it_came_whatever_its_pieces(end: byt
         site.handle = by_pieces
         for number in range(1, 5):
             answer = await ask(carrier)
-            assert answer == value and answer.verbatim.text == value["content"][0]["text"]
+            assert answer == value and answer.long_text.text == value["content"][0]["text"]
             assert b"".join(answer.encoded) == result(number, value)
             await anyio.sleep(0.01)
         assert site.connections == 1

@@ -29,7 +29,6 @@ from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive
 from gateway.server.calls import STARTED_SCOPE_KEY
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients
-from gateway.server.envelopes import decoded
 from gateway.server.fast_path.fast_session import FastSession, Stream
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.plain_answers import PlainAnswers, session_request
@@ -38,6 +37,7 @@ from gateway.server.sdk_path.lazy_application import LazyApplication
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import is_traced
+from gateway.wire.json_limits import decode_object
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -140,7 +140,7 @@ class FastSessions:
     async def _open(self, scope: Scope, length: int, receive: Receive, send: Send) -> None:
         replay = BufferedReceive(receive)
         body = await replay.read(length)
-        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
+        message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
         hello = None if message is None else plain_initialize(message)
         if body is None or hello is None:
             await self._app(scope, replay, send)
@@ -181,7 +181,7 @@ class FastSessions:
         if not self._is_plain_post(scope, headers):
             return False
         body = await receive.read(int(headers[b"content-length"]))
-        message = None if body is None else decoded(body, is_counted=COUNTED_SCOPE_KEY in scope)
+        message = None if body is None else decode_object(body, is_counted=COUNTED_SCOPE_KEY in scope)
         if message is None or session.moving is not None:
             return False
         if message.get("id") is None:

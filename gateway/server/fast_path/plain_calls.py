@@ -34,7 +34,7 @@ from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.clocks import LateClock
 from gateway.upstream.carriers.messages import has_odd_number
-from gateway.wire.jsonrpc import encode_around
+from gateway.wire.long_text import encode_around
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -181,9 +181,9 @@ class PlainCalls:
         if result is None:
             return None
         message = {"jsonrpc": "2.0", "id": number, "result": result}
-        verbatim = outcome.verbatim if isinstance(outcome, Complete) else None
+        long_text = outcome.long_text if isinstance(outcome, Complete) else None
         try:
-            body = (to_json(message),) if verbatim is None else encode_around(message, verbatim)
+            body = (to_json(message),) if long_text is None else encode_around(message, long_text)
         except (ValueError, TypeError, RecursionError):
             return None
         for part in body:

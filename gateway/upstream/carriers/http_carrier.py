@@ -28,15 +28,15 @@ from gateway.upstream.carriers.base import Headers, OutgoingRequest, Receiver, r
 from gateway.upstream.carriers.http_failures import refusal
 from gateway.upstream.carriers.messages import RequestWriter, report
 from gateway.upstream.large_bodies import LargeBodies
-from gateway.upstream.responses import error_of, outcome_of
 from gateway.upstream.tracing import note_request_id
 from gateway.wire.content_coding import decompress
-from gateway.wire.jsonrpc import Decoded, decode, decode_parts
+from gateway.wire.jsonrpc import error_of, outcome_of
+from gateway.wire.long_text import Decoded, decode, decode_parts
 from gateway.wire.message_sizes import LARGE_BYTES
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
-    from gateway.upstream.credentials import Credentials
+    from gateway.upstream.credential_protocols import Credentials
     from gateway.wire.http1_client import ConnectionPool
     from gateway.wire.http1_response import Response
     from gateway.wire.sse import EventStream
@@ -230,10 +230,10 @@ class HttpCarrier:
         return self._received(decoded, None, number)
 
     def _received(self, decoded: Decoded, claim: Releasable | None, number: int) -> JsonObject:
-        message, encoded, verbatim = decoded
+        message, encoded, long_text = decoded
         outcome = outcome_of(message, number)
         if isinstance(outcome, dict):
-            return Received(outcome, encoded, verbatim, claim)
+            return Received(outcome, encoded, long_text, claim)
         raise outcome or self._malformed("the response does not belong to the request")
 
     def _failure(self, answer: Response, method: str) -> Exception:
@@ -278,10 +278,10 @@ class HttpCarrier:
                         decoded = decode(parts[0])
                     except ValueError:
                         raise self._malformed("an event is not JSON") from None
-                message, encoded, verbatim = decoded
+                message, encoded, long_text = decoded
                 outcome = outcome_of(message, number)
                 if isinstance(outcome, dict):
-                    return Received(outcome, encoded, verbatim, claim)
+                    return Received(outcome, encoded, long_text, claim)
                 if outcome is not None:
                     raise outcome
                 await self._receive(message, number, request)

@@ -15,8 +15,8 @@ from gateway.tools.context import CallContext
 from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS, Headers, OutgoingRequest, Progress, Receiver
 from gateway.upstream.carriers.messages import report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
-from gateway.upstream.responses import number_of, outcome_of
 from gateway.upstream.tracing import note_request_id
+from gateway.wire.jsonrpc import number_of, outcome_of
 
 CANCELLATION = "notifications/cancelled"
 

@@ -15,7 +15,7 @@ from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.base import Receiver
 from gateway.upstream.carriers.messages import encode_message
-from gateway.upstream.responses import failed
+from gateway.wire.jsonrpc import failed
 
 logger = logging.getLogger(__name__)
 

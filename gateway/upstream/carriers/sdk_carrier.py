@@ -25,8 +25,7 @@ from gateway.upstream.carriers.http_carrier import NEVER_MISSING
 from gateway.upstream.carriers.http_failures import no_endpoint, session_gone
 from gateway.upstream.carriers.in_band import from_rpc_error
 from gateway.upstream.carriers.message_carrier import MessageCarrier
-from gateway.upstream.standins import MAX_MESSAGE_BYTES
-from gateway.wire.message_sizes import too_large
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES, too_large
 
 logger = logging.getLogger(__name__)
 

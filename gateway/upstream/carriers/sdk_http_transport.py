@@ -38,9 +38,9 @@ from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS
 from gateway.upstream.carriers.http_failures import is_session_gone, not_mcp, refusal, session_gone
 from gateway.upstream.carriers.http_session_carrier import MAX_UNACKNOWLEDGED, RESUME_ATTEMPTS
 from gateway.upstream.carriers.in_band import to_rpc_error
-from gateway.upstream.credentials import Credentials
-from gateway.upstream.responses import failed, outcome_of
-from gateway.upstream.standins import connect_problem
+from gateway.upstream.credential_protocols import Credentials
+from gateway.wire.http1_client import connect_problem
+from gateway.wire.jsonrpc import failed, outcome_of
 from gateway.wire.message_sizes import too_large
 
 logger = logging.getLogger(__name__)

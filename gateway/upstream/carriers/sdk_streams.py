@@ -11,8 +11,8 @@ from gateway.config.models import HttpServer
 from gateway.upstream.carriers.http_carriers import OnSession
 from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.carriers.sdk_http_transport import build_http_client
-from gateway.upstream.credentials import Credentials
-from gateway.upstream.standins import MAX_MESSAGE_BYTES
+from gateway.upstream.credential_protocols import Credentials
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
 
 @asynccontextmanager

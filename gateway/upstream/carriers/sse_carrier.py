@@ -25,10 +25,9 @@ from gateway.upstream.carriers.http_failures import is_session_gone, refusal, se
 from gateway.upstream.carriers.message_carrier import MessageCarrier
 from gateway.upstream.carriers.messages import encode_message
 from gateway.upstream.carriers.sdk_http_transport import beginning, build_sse_client, origin, undelivered
-from gateway.upstream.credentials import Credentials
-from gateway.upstream.responses import id_of, number_of, to_message
-from gateway.upstream.standins import MAX_MESSAGE_BYTES
-from gateway.wire.message_sizes import too_large
+from gateway.upstream.credential_protocols import Credentials
+from gateway.wire.jsonrpc import id_of, number_of, to_message
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES, too_large
 from gateway.wire.sse import SseParser
 
 logger = logging.getLogger(__name__)

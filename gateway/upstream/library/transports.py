@@ -15,9 +15,9 @@ from gateway.upstream.carriers.base import Carrier
 from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.library.mcp_tool import MCPTool
 from gateway.upstream.library.options import MCPToolOptions
-from gateway.upstream.standins import MAX_MESSAGE_BYTES
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import open_transport
+from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 
 if TYPE_CHECKING:
     import httpx2

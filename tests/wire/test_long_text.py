@@ -11,7 +11,7 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from gateway.tools.base import Complete
-from gateway.wire.jsonrpc import ENDS_BYTES, LONG_BYTES, Verbatim, decode, decode_parts, encode_around
+from gateway.wire.long_text import ENDS_BYTES, LONG_BYTES, LongText, decode, decode_parts, encode_around
 
 LINE = 'The fox said "hello" in C:\\temp, and went on its way.\n\t'
 TEXT = LINE * 2000
@@ -96,25 +96,25 @@ def cut(data: bytes, chance: random.Random) -> list[bytes]:
     return parts
 
 
-def sent(message: Any, verbatim: Verbatim | None) -> bytes:
-    return b"".join(encode_around(message, verbatim)) if verbatim is not None else to_json(message)
+def sent(message: Any, long_text: LongText | None) -> bytes:
+    return b"".join(encode_around(message, long_text)) if long_text is not None else to_json(message)
 
 
 @pytest.mark.parametrize("way", APART)
 def test_a_long_text_is_set_apart_and_written_as_it_came_whichever_way_that_was(way: str) -> None:
-    message, encoded, verbatim = decode(APART[way])
+    message, encoded, long_text = decode(APART[way])
     assert message == from_json(APART[way]) and b"".join(encoded) == APART[way]
-    assert verbatim is not None and bytes(verbatim.encoded) == encoded[1]
+    assert long_text is not None and bytes(long_text.encoded) == encoded[1]
     again = {"jsonrpc": "2.0", "id": "other", "result": {**message["result"], "_meta": {"a": 1}}}
-    written = sent(again, verbatim)
+    written = sent(again, long_text)
     assert json.loads(written) == again and written.count(encoded[1]) == len(encoded) // 2
     assert written.count(b'"result":{') == 1 and written.count(b'"type":') == len(message["result"]["content"])
 
 
 @pytest.mark.parametrize("way", WHOLE)
 def test_what_is_not_one_long_text_for_certain_is_read_and_written_as_a_whole(way: str) -> None:
-    message, encoded, verbatim = decode(WHOLE[way])
-    assert (message, encoded, verbatim) == (from_json(WHOLE[way]), (WHOLE[way],), None)
+    message, encoded, long_text = decode(WHOLE[way])
+    assert (message, encoded, long_text) == (from_json(WHOLE[way]), (WHOLE[way],), None)
 
 
 @pytest.mark.parametrize("way", [*APART, *WHOLE])
@@ -128,16 +128,16 @@ def test_what_comes_in_pieces_is_read_as_in_one(way: str) -> None:
 
 
 def test_of_a_text_that_is_there_twice_what_was_changed_since_is_written_as_it_is_now() -> None:
-    message, _, verbatim = decode(TWICE)
+    message, _, long_text = decode(TWICE)
     message["result"]["structuredContent"]["result"] = "other"
-    written = sent(message, verbatim)
-    assert verbatim is not None and json.loads(written) == message and written.count(verbatim.encoded) == 1
+    written = sent(message, long_text)
+    assert long_text is not None and json.loads(written) == message and written.count(long_text.encoded) == 1
 
 
 def test_a_text_that_was_changed_since_is_written_as_it_is_now() -> None:
-    message, _, verbatim = decode(PLAIN)
+    message, _, long_text = decode(PLAIN)
     message["result"]["content"][1]["text"] = "other"
-    assert json.loads(sent(message, verbatim)) == message
+    assert json.loads(sent(message, long_text)) == message
 
 
 @pytest.mark.parametrize(
@@ -166,12 +166,12 @@ def test_whatever_is_read_is_what_the_parser_reads_of_the_whole() -> None:
             with pytest.raises(ValueError):
                 decode_parts(parts)
             continue
-        message, encoded, verbatim = decode(bytes(data))
+        message, encoded, long_text = decode(bytes(data))
         assert message == expected
-        assert decode_parts(parts) == (message, encoded, verbatim)
-        assert verbatim is None or (bytes(verbatim.encoded) == encoded[1] and b"".join(encoded[1:-1]) == place_of(bytes(data)))
-        if isinstance(message, dict) and verbatim is not None:
-            assert json.loads(sent(message, verbatim)) == message
+        assert decode_parts(parts) == (message, encoded, long_text)
+        assert long_text is None or (bytes(long_text.encoded) == encoded[1] and b"".join(encoded[1:-1]) == place_of(bytes(data)))
+        if isinstance(message, dict) and long_text is not None:
+            assert json.loads(sent(message, long_text)) == message
 
 
 def test_a_long_text_is_found_where_the_grammar_finds_it() -> None:
@@ -181,11 +181,11 @@ def test_a_long_text_is_found_where_the_grammar_finds_it() -> None:
     for _ in range(400):
         texts = ["".join(chance.choices(pieces, k=chance.choice([1, 30, 3_000, 6_000]))) for _ in range(chance.randint(1, 3))]
         data = to_json(answer(*texts, structuredContent={"a" * chance.choice([1, 3_000]): "b" * chance.choice([1, 5_000])}))
-        message, encoded, verbatim = decode_parts(cut(data, chance))
+        message, encoded, long_text = decode_parts(cut(data, chance))
         assert message == from_json(data) and b"".join(encoded) == data
         text = place_of(data) if len(data) >= LONG_BYTES else None
         is_one = text is not None and text in map(to_json, texts) and texts.count(from_json(text)) == 1
-        assert (verbatim is not None) is is_one
+        assert (long_text is not None) is is_one
         found += is_one
     assert found > 50
 
@@ -193,14 +193,14 @@ def test_a_long_text_is_found_where_the_grammar_finds_it() -> None:
 @pytest.mark.parametrize(("kind", "is_binary"), [("image", True), ("audio", True), ("text", False), ("new", False)])
 def test_only_the_data_of_an_image_or_a_sound_is_not_looked_at(kind: str, is_binary: bool) -> None:
     block = {"type": kind, "data": "iVBOR/0K" * 9_000}
-    message, encoded, verbatim = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [block]}}))
-    looked_at = Complete(message["result"], encoded, verbatim).looked_at
+    message, encoded, long_text = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [block]}}))
+    looked_at = Complete(message["result"], encoded, long_text).looked_at
     assert looked_at == ((encoded[0], encoded[2]) if is_binary else encoded)
 
 
 def test_what_is_an_image_and_a_text_too_is_looked_at() -> None:
     data = "iVBOR/0K" * 9_000
     result = {"content": [{"type": "image", "mimeType": "a/b", "data": data}], "structuredContent": {"result": data}}
-    message, encoded, verbatim = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": result}))
-    assert verbatim is not None and len(encoded) == 5
-    assert Complete(message["result"], encoded, verbatim).looked_at == encoded
+    message, encoded, long_text = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": result}))
+    assert long_text is not None and len(encoded) == 5
+    assert Complete(message["result"], encoded, long_text).looked_at == encoded

@@ -1,0 +1,99 @@
+"""Limits on the structure of JSON text, enforced before the text is parsed. Used by the server for messages of clients.
+
+A member of an object or an element of a list costs microseconds on the event loop, in models, copies and rules, so their number is bounded.
+"""
+
+from __future__ import annotations
+
+import codecs
+from typing import cast
+
+from pydantic_core import from_json
+
+from gateway.json_types import JsonObject, JsonValue
+
+MAX_PARTS = 50_000
+"""Maximum number of members, objects and lists in one message. This many members take about 50 ms on the SDK path."""
+
+MAX_VALUES = 100_000
+"""Maximum number of members and list elements in one message. This many numbers take about 50 ms."""
+
+WINDOW_BYTES = 65_536
+"""Bytes counted at once, in less than a millisecond."""
+
+_OTHER = bytes(code for code in range(256) if code not in b'":{[,')
+
+
+def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
+    """Parse JSON text; `None` if it is malformed, not an object, or exceeds `MAX_PARTS` or `MAX_VALUES`.
+
+    `is_counted` says that the limits were checked before.
+    """
+    if len(data) > MAX_PARTS and not is_counted and has_too_many_parts(data):
+        return None
+    try:
+        value: JsonValue = from_json(data)
+    except ValueError:
+        return None
+    return cast("JsonObject", value) if isinstance(value, dict) else None
+
+
+def has_too_many_parts(data: bytes) -> bool:
+    """Return whether JSON text exceeds `MAX_PARTS` or `MAX_VALUES`. Small bodies cost one comparison."""
+    if len(data) <= MAX_PARTS or (structure_of(data) <= MAX_PARTS and data.count(b",") < MAX_VALUES):
+        return False
+    counted = PartCounter()
+    counted.feed(data)
+    return counted.is_over
+
+
+def structure_of(data: bytes) -> int:
+    """Return an upper bound of the members, objects and lists in JSON text: it counts `:`, `{` and `[`, also inside strings."""
+    return data.count(b":") + data.count(b"{") + data.count(b"[")
+
+
+class PartCounter:
+    """Counts the members, objects, lists and values of JSON text that arrives in pieces. Characters inside strings do not count."""
+
+    __slots__ = ("_is_escaped", "_is_inside", "parts", "values")
+
+    def __init__(self) -> None:
+        self.parts = self.values = 0
+        self._is_escaped = self._is_inside = False
+        """Whether the last piece ended with a backslash that escapes the next character, and whether it ended inside a string."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a limit is exceeded."""
+        return self.parts > MAX_PARTS or self.values >= MAX_VALUES
+
+    def feed(self, data: bytes) -> None:
+        """Count one more piece. Counting stops when a limit is exceeded."""
+        for start in range(0, len(data), WINDOW_BYTES):
+            if self.is_over:
+                return
+            self._count(data[start : start + WINDOW_BYTES])
+
+    def _count(self, piece: bytes) -> None:
+        if self._is_escaped:
+            piece = piece[1:]
+        self._is_escaped = (len(piece) - len(piece.rstrip(b"\\"))) % 2 == 1
+        unescaped = piece.replace(rb"\\", b"").replace(rb"\"", b"")
+        bare = unescaped.translate(None, _OTHER).replace(b'""', b"")  # each quote left opens or closes a string
+        between = bare.split(b'"')
+        outside = b"".join(between[1::2] if self._is_inside else between[::2])
+        if len(between) % 2 == 0:
+            self._is_inside = not self._is_inside
+        self.parts += structure_of(outside)
+        self.values += outside.count(b",")
+
+
+def is_utf8_text(data: bytes) -> bool:
+    """Return whether `data` is UTF-8 without a byte order mark and without NUL, which every UTF-16 message contains."""
+    if data.startswith(codecs.BOM_UTF8) or b"\0" in data:
+        return False
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
