@@ -21,12 +21,8 @@ from anyio.abc import TaskGroup
 
 from gateway import __version__
 from gateway.app.about import about, not_loaded, prover_of
-from gateway.app.acceptance import Acceptance
-from gateway.app.audited_events import audit
-from gateway.app.hop_id import hop_id
 from gateway.app.inspection import Inspection
 from gateway.app.local_sources import LocalSources
-from gateway.app.lock_file import LockFile
 from gateway.app.model_access import Models
 from gateway.app.readiness import Readiness
 from gateway.app.reload import Reloader, fixed_changes, with_fixed
@@ -45,7 +41,9 @@ from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
 from gateway.config.policies import ApprovalBy
 from gateway.config.watch import FileWatch
+from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
+from gateway.gate.audited_events import audit
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates
 from gateway.gate.pipeline import GateServices
@@ -68,8 +66,10 @@ from gateway.tools.toolbox import ToolGuard
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.gateway_chain import configuration_of
+from gateway.upstream.hop_id import hop_id
 from gateway.upstream.input_requests import AskServices
 from gateway.upstream.large_bodies import LargeBodies
+from gateway.upstream.lock_file import LockFile
 from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource
 from gateway.wire.heap import Heap
@@ -466,9 +466,9 @@ class Gateway:
         Raises:
             ConfigError: The address is in use or not allowed.
         """
-        from gateway.app.connections import connection_limit, raise_open_files
         from gateway.app.serving import Endpoint, serve_http
         from gateway.policy.quotas import caller_quotas
+        from gateway.server.connections import connection_limit, raise_open_files
         from gateway.server.dispatch import build_http_app
         from gateway.server.key_gate import check_bind
         from gateway.server.sdk_path.lazy_application import Probes

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gateway.app.connections import Connections, connection_limit
-from gateway.app.unread import UnreadAnswers
 from gateway.policy.quotas import connection_quotas
+from gateway.server.connections import Connections, connection_limit
 from gateway.server.head import VARYING, Head
+from gateway.server.unread_answers import UnreadAnswers
 from gateway.server.usage import Usages
 from gateway.wire.heap import Heap
 from gateway.wire.http1_exchange import Admission, StartedRequest

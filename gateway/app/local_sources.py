@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Literal, cast
 
 import anyio.to_thread
 
-from gateway.app.acceptance import Acceptance
 from gateway.app.local_files import LocalFiles
 from gateway.app.roots import RootRules
 from gateway.app.source_host import HostableSource, HostedSource, SourceHost
@@ -24,6 +23,7 @@ from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig
 from gateway.config.policies import SkillFilter
 from gateway.errors import SkillError
+from gateway.gate.acceptance import Acceptance
 from gateway.gate.function_rules import FunctionRules
 from gateway.json_types import JsonValue
 from gateway.policy.root_policy import Access

@@ -15,8 +15,8 @@ import click
 from gateway.errors import GatewayError, NotFound
 
 if TYPE_CHECKING:
-    from gateway.app.acceptance import Acceptance
     from gateway.config.executes import RunEntry
+    from gateway.gate.acceptance import Acceptance
 
 
 def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
@@ -26,10 +26,10 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
         NotFound: A name stands for something that does not wait.
         StorageError: The record cannot be read or written.
     """
-    from gateway.app.acceptance import Acceptance
     from gateway.config.load import read_runs, read_text
     from gateway.config.paths import find_config
     from gateway.config.suggest import did_you_mean
+    from gateway.gate.acceptance import Acceptance
 
     file = find_config(config_path, os.environ)
     if file is None:

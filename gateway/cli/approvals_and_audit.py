@@ -329,9 +329,9 @@ async def _get(records: Records, ask_id: str) -> PendingQuestion:
 
 def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
     """Run `work` on the records of a configuration, and close them."""
-    from gateway.app.hop_id import configuration_id
     from gateway.storage.records import Records
     from gateway.storage.state_folder import StateFolder, state_dir
+    from gateway.upstream.hop_id import configuration_id
 
     loaded = load(config_path, fetches=False)
     storage = loaded.config.storage

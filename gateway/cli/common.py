@@ -12,8 +12,8 @@ import click
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
-    from gateway.app.acceptance import Acceptance
     from gateway.config.load import LoadedConfig
+    from gateway.gate.acceptance import Acceptance
     from gateway.telemetry.logging import LogLevelName, SecretMask
 
 T = TypeVar("T")
@@ -118,8 +118,8 @@ def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: A
 
     Without `acceptance` a program runs unless a running gateway holds it back. Raises `ConfigError`.
     """
-    from gateway.app.acceptance import Acceptance
     from gateway.config.load import load_config
+    from gateway.gate.acceptance import Acceptance
 
     # Lets an entry start a Python server with the interpreter that has the SDK.
     environ = {"MOONGATE_PYTHON": sys.executable, **os.environ}

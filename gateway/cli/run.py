@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     import socket
 
     from gateway.app import Gateway
-    from gateway.app.acceptance import Acceptance
     from gateway.cli.endpoint import Listener
     from gateway.config.load import LoadedConfig
     from gateway.config.watch import FileWatch
+    from gateway.gate.acceptance import Acceptance
     from gateway.server.startup_answers import StartupAnswers
     from gateway.telemetry.logging import SecretMask
 
@@ -59,8 +59,8 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
         first = first_answers(config_path) if stdio else None
         if first is not None:
             first.begin()  # these imports take most of the time to the first answer
-        from gateway.app.acceptance import Acceptance
         from gateway.cli.common import configure_log, export_telemetry, run_async
+        from gateway.gate.acceptance import Acceptance
 
         watch = watch_of(config_path)
         acceptance = Acceptance(records_start=True)
@@ -222,9 +222,9 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
     """Serve until the client leaves or a signal arrives; every resource is released at the end."""
     import anyio
 
-    from gateway.app.hop_id import STDIO
     from gateway.cli.common import running
     from gateway.cli.running import findable_at
+    from gateway.upstream.hop_id import STDIO
 
     with contextlib.ExitStack() as leaving:
         endpoint = STDIO if address is None else str(address[1])

@@ -60,11 +60,11 @@ def add(
 
 
 def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
-    from gateway.app.acceptance import Acceptance
     from gateway.cli.output import print_json, say, tell
     from gateway.config.jsonc import insert_entry
     from gateway.config.load import load_text, read_text
     from gateway.errors import ConfigError
+    from gateway.gate.acceptance import Acceptance
     from gateway.storage.atomic_files import write_atomic
 
     is_new = not file.exists()
@@ -97,9 +97,9 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
 
 def _accept_own(loaded: LoadedConfig, name: str) -> None:
     """Accept the entry that is about to be written, because the user typed it; a running gateway then starts it."""
-    from gateway.app.acceptance import Acceptance
     from gateway.cli.output import say
     from gateway.errors import StorageError
+    from gateway.gate.acceptance import Acceptance
 
     own = [entry for entry in loaded.runs if entry.key == name]
     if not own or loaded.path is None:

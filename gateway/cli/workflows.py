@@ -67,8 +67,8 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
 
     Agents and tools need not exist. Modules that it names are imported, unless a running gateway holds the file back.
     """
-    from gateway.app.acceptance import Acceptance
     from gateway.cli.output import print_json
+    from gateway.gate.acceptance import Acceptance
     from gateway.gate.function_rules import FunctionRules
     from gateway.storage.atomic_files import write_atomic
     from gateway.workflows.drawing import draw

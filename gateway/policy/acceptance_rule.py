@@ -1,7 +1,7 @@
 """Decides whether a configuration entry that runs a program may run, or must wait until a person accepts it.
 
 When the user starts the gateway, the current configuration is accepted. A running gateway applies only entries that were accepted before;
-an entry that it holds back stays held back after restarts. Pure; `app.acceptance` keeps the records.
+an entry that it holds back stays held back after restarts. Pure; `gate.acceptance` keeps the records.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Quotas on what one address or one caller may use of a shared gateway over HTTP, and the decision about them.
 
-Nothing is counted here: `app.connections` counts connections and incomplete requests, `server.usage` what callers have in progress.
+Nothing is counted here: `server.connections` counts connections and incomplete requests, `server.usage` what callers have in progress.
 """
 
 from __future__ import annotations

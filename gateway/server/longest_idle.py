@@ -1,4 +1,4 @@
-"""`LongestIdle`: finds the connection (`app.connections`) or session (`session_table`) that is idle longest.
+"""`LongestIdle`: finds the connection (`server.connections`) or session (`session_table`) that is idle longest.
 
 A search visits all members once and keeps the idle ones in order, so that many new members in a row cost little each.
 """

@@ -1,7 +1,7 @@
 """Chained gateways: which `_meta` of a server is kept, and the protection against loops between gateways.
 
 Each gateway appends its id to a request's `via` list, rejects a request that contains its id already, and rejects one that passed
-`MAX_HOPS` gateways. The first half of an id identifies the configuration, the second the endpoint that serves it (`app.hop_id`).
+`MAX_HOPS` gateways. The first half of an id identifies the configuration, the second the endpoint that serves it (`upstream.hop_id`).
 `policy.metadata` decides which keys are kept; this module finds every `_meta` of a response. Used by `upstream`, and by `server` for
 listings.
 """

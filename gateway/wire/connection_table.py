@@ -1,4 +1,4 @@
-"""How `http1_server` reports its connections to the table that limits them (`app.connections`), and how the table closes some of them."""
+"""The interface between `http1_server` and the table that limits its connections (`server.connections`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Peer(Protocol):
 
 
 class ConnectionTable(Protocol):
-    """Counts connections and incomplete requests, and closes some above a limit (`app.connections`)."""
+    """Counts connections and incomplete requests, and closes some above a limit (`server.connections`)."""
 
     def network_of(self, client: tuple[str, int] | None, /) -> str | None:
         """Return the network that a client's address counts for."""

@@ -16,8 +16,8 @@ import anyio
 import httpx2
 import pytest
 
-from gateway.app.connections import connection_limit
 from gateway.config.models import HttpSettings
+from gateway.server.connections import connection_limit
 from tests.fakes.running import child, free_port, gateway_http, upstream_stdio, wait_until_ready, write_config
 from tests.fakes.wired import served
 

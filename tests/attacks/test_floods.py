@@ -11,8 +11,8 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.app.connections import Connections
 from gateway.policy.quotas import ConnectionQuotas
+from gateway.server.connections import Connections
 from tests.fakes.crowd import ACCEPT, Besieged, Watch, besieged, call, connections, is_open, status_of, until
 from tests.fakes.running import upstream_stdio
 

@@ -14,9 +14,9 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.app.acceptance import Acceptance
 from gateway.config.executes import RunEntry
 from gateway.config.load import read_runs
+from gateway.gate.acceptance import Acceptance
 from gateway.workflows.loader import load_workflow
 from tests.agents.test_tool import agent_file
 from tests.cli.processes import Ended, moongate, moongate_process

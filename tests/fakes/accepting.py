@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gateway.app.acceptance import Acceptance
 from gateway.config.load import read_runs
+from gateway.gate.acceptance import Acceptance
 
 
 def accept_text(path: Path, text: str) -> None:

@@ -17,9 +17,9 @@ import sys
 from collections.abc import Hashable
 from typing import TYPE_CHECKING
 
-from gateway.app.unread import HeldBytes
 from gateway.policy.quotas import ConnectionQuotas
 from gateway.server.longest_idle import LongestIdle
+from gateway.server.unread_answers import HeldBytes
 from gateway.telemetry.sparse_log import SparseLog
 from gateway.wire.connection_table import Peer
 from gateway.wire.http1_exchange import Admission
