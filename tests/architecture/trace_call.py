@@ -1,4 +1,4 @@
-"""Files of the package that execute code for one plain proxied call: `make trace-call` prints them.
+"""Files of the package that execute code for one plain proxied call: `make trace-call` prints them, with the functions that are entered.
 
 A gateway in a process of its own serves a 2026 server to a 2026 client, both over HTTP. Python's profiler traces several calls on a
 connection in use. Timers of the gateway that fire meanwhile drop out because only files of every call count.
@@ -30,13 +30,13 @@ OUTPUT = "TRACE_OUTPUT"
 
 
 def trace_on_signals() -> None:
-    """In the gateway's process: start to trace at SIGUSR1; stop at SIGUSR2 and write the names of the files."""
+    """In the gateway's process: start to trace at SIGUSR1; stop at SIGUSR2 and write each file with its functions."""
     entered: set[str] = set()
     numbers = iter(range(CALLS))
 
     def note(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
-            entered.add(frame.f_code.co_filename)
+            entered.add(f"{frame.f_code.co_filename} {frame.f_code.co_qualname}")
 
     def start(number: int, frame: FrameType | None) -> None:
         entered.clear()
@@ -53,8 +53,8 @@ def trace_on_signals() -> None:
     signal.signal(signal.SIGUSR2, stop)
 
 
-async def traced_files() -> list[str]:
-    """The files, relative to the repository."""
+async def traced_functions() -> list[str]:
+    """`FILE FUNCTION` of each function that every call entered, sorted."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
 
@@ -103,8 +103,13 @@ def main() -> None:
         trace_on_signals()
         moongate(sys.argv[1:])
     began = time.monotonic()
-    files = anyio.run(traced_files)
-    print("\n".join(files))
+    functions = anyio.run(traced_functions)
+    files = dict[str, list[str]]()
+    for function in functions:
+        file, name = function.split(" ", 1)
+        files.setdefault(file, []).append(name)
+    for file, names in files.items():
+        print(f"{file}\n    {' '.join(names)}")
     print(f"{len(files)} files of gateway/ execute code for one plain proxied call ({time.monotonic() - began:.0f} s)")
 
 
