@@ -79,6 +79,8 @@ class Connection:
         self.heard = anyio.Event()
         """Set when the server has sent its first message, or with `settled`."""
         self._remote = remote
+        self._places = remote.children if isinstance(remote.entry, StdioServer) else None
+        """Learns when this server is idle, so that its process may give way to another."""
         self._hooks = hooks
         self._capabilities = capabilities
         self._on_ready = on_ready
@@ -111,8 +113,8 @@ class Connection:
         """Undo one `begin_use`."""
         self._users -= 1
         self._last_used = time.monotonic()
-        if not self._users and self._remote.children is not None:
-            self._remote.children.note_idle()
+        if not self._users and self._places is not None:
+            self._places.note_idle()
 
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
         """Return the live session. Waits for one that is being opened, or starts an attempt.
@@ -283,8 +285,8 @@ class Connection:
         self._came_up.set()
         self._came_up = anyio.Event()
         self._attempt_ended()
-        if self._remote.children is not None:
-            self._remote.children.note_idle()
+        if self._places is not None:
+            self._places.note_idle()
 
     async def _until_over(self, session: Session) -> None:
         """Wait until the session ends, was not used for `idleSeconds`, or is evicted."""

@@ -30,6 +30,7 @@ from gateway.upstream.caller_sessions import CallerSessions
 from gateway.upstream.child_processes import Holder
 from gateway.upstream.connection import Connection
 from gateway.upstream.gateway_chain import extend_via, received, received_call
+from gateway.upstream.pinning import Pinning
 from gateway.upstream.serial_queue import SerialQueue
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.session import Envelope, Session, open_session, with_extension
@@ -56,11 +57,6 @@ class DeliveryHooks(SessionHooks, Protocol):
         """Return the client capabilities declared on the shared session."""
         ...
 
-    @property
-    def guards(self) -> bool:
-        """Whether `admit` can refuse a request."""
-        ...
-
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
         """Check that a request may reach the server behind `session`. Called before each attempt.
 
@@ -81,15 +77,23 @@ class Delivery:
         owner: DeliveryHooks,
         *,
         own_id: str,
+        pins: Pinning,
         annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
-        """`own_id` is this gateway's id in chains; `annotations_of` returns a tool's annotations as listed. No side effects."""
+        """`own_id` is this gateway's id in chains; `annotations_of` returns a tool's annotations as listed. No side effects.
+
+        `admit` of `owner` is called only while `pins` may refuse a call.
+        """
         self._remote = remote
         self._server = remote.name
         self._policy = remote.policy
         self._connection = connection
         self._owner = owner
         self._own_id = own_id
+        self._pins = pins
+        self._client: ClientProfile | None = None
+        """Client of the last call, and the capabilities to declare for it. Not changed, so that sessions reuse their encoded form."""
+        self._capabilities: JsonObject = {}
         self._plain_meta = extend_via({}, own_id, remote.name)
         """The `_meta` of requests that have none. Always the same object, so that sessions reuse its encoded form."""
         self._annotations_of = annotations_of
@@ -164,7 +168,10 @@ class Delivery:
         if ctx.wants_progress:
             ctx = hearing_readably(ctx, self._policy)
         meta = extend_via(ctx.meta, self._own_id, self._server) if ctx.meta else self._plain_meta
-        envelope = Envelope(ctx, meta, self._owner.capabilities_for(ctx.client), ctx.log_level, headers or _NO_HEADERS)
+        client = ctx.client
+        if client is not self._client:  # consecutive calls often come from the same client
+            self._client, self._capabilities = client, self._owner.capabilities_for(client)
+        envelope = Envelope(ctx, meta, self._capabilities, ctx.log_level, headers or _NO_HEADERS)
         connection = self._connection
         connection.begin_use()
         try:
@@ -217,7 +224,7 @@ class Delivery:
                 params["inputResponses"] = ctx.input_responses
             if ctx.request_state is not None:
                 params["requestState"] = ctx.request_state
-        return self._admitted(session, method, params, envelope) if self._owner.guards else session.request(method, params, envelope)
+        return self._admitted(session, method, params, envelope) if self._pins.may_refuse else session.request(method, params, envelope)
 
     async def _admitted(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
         await self._owner.admit(session, method, params)

@@ -89,7 +89,6 @@ class InputGuard:
         """Whether a configured model may answer requests of this server."""
         self.approving: list[tuple[CallContext, str]] = []
         """The requests that wait for an approval: the context of the call, and the approvers."""
-        self._last: tuple[ClientProfile, JsonObject] | None = None
 
     # -- what is declared --------------------------------------------------------------------------------------
 
@@ -116,12 +115,6 @@ class InputGuard:
 
         The object is shared by many calls and must not be changed.
         """
-        last = self._last
-        if last is None or last[0] is not client:  # consecutive calls often come from the same client
-            last = self._last = client, self._declared(client)
-        return last[1]
-
-    def _declared(self, client: ClientProfile) -> JsonObject:
         declared: JsonObject = {}
         for name, settings in client.capabilities.items():
             if name == "sampling" or (name == "elicitation" and self._policy.elicitation.mode != "relay"):

@@ -30,15 +30,12 @@ class Pinning:
         self._server = server
         self._mode: PinMode = mode
         self._locked: Mapping[str, str] | None = None
+        self.may_refuse = False
+        """Whether `admit` may refuse a call, so that definitions must be known before the first call."""
         self._record: AcceptedDefinitions | None = None
         self._first: dict[str, str] = {}
         self._unwritten: dict[str, JsonObject] = {}
         self._findings: dict[str, PinFinding] = {}
-
-    @property
-    def guards(self) -> bool:
-        """Whether calls may be refused, so that definitions must be known before the first call."""
-        return self._locked is not None and self._mode == "quarantine"
 
     @property
     def _pinned(self) -> Mapping[str, str] | None:
@@ -51,6 +48,7 @@ class Pinning:
         if locked == self._locked:
             return False
         self._locked = locked
+        self.may_refuse = locked is not None and self._mode == "quarantine"
         return True
 
     # -- first use ---------------------------------------------------------------------------------------------

@@ -59,8 +59,8 @@ class ServerLists:
         self._sender = sender
         self._asks_midway = asks_midway
         self._tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
-        self._pins = Pinning(server, policy.pins)
-        self.quarantined = self._pins.quarantined
+        self.pins = Pinning(server, policy.pins)
+        self.quarantined = self.pins.quarantined
         self._built_modern = False
         self._agreed: Negotiated | None = None
         self._rereads: list[anyio.Event] = []
@@ -100,9 +100,9 @@ class ServerLists:
                 tasks_differ = (known is not None and known.has_tasks) != session.negotiated.has_tasks
                 if differs or tasks_differ or session.is_modern != self._built_modern:
                     self._rebuild_tools(modern=session.is_modern)
-                if self._pins.guards:
-                    session.note_tools(self._pins.digests(self.entries["tools"]), as_of=as_of)
-                self._pins.note(self.entries["tools"])
+                if self.pins.may_refuse:
+                    session.note_tools(self.pins.digests(self.entries["tools"]), as_of=as_of)
+                self.pins.note(self.entries["tools"])
             if differs or announced:
                 self.on_change(change)
         agreed = session.negotiated
@@ -114,7 +114,7 @@ class ServerLists:
         has_tasks = self._agreed is not None and self._agreed.has_tasks
         may_ask = self._asks_midway(modern and not has_tasks)
         keeps_era, self._built_modern = modern == self._built_modern, modern
-        held = self._pins.judge(self.entries["tools"])
+        held = self.pins.judge(self.entries["tools"])
         tools: dict[str, tuple[JsonObject, RemoteTool]] = {}
         for wire in self.entries["tools"]:
             name = str(wire["name"])
@@ -142,11 +142,11 @@ class ServerLists:
         """Set the digests of the lock file by tool; `None` if the server is not in it. Called at the start and after each change of the
         file.
         """
-        self._judge_again(is_needed=self._pins.take(pinned))
+        self._judge_again(is_needed=self.pins.take(pinned))
 
     async def read_pins_again(self) -> None:
         """Read the definitions again that a person accepted in another process."""
-        self._judge_again(is_needed=await self._pins.read_again())
+        self._judge_again(is_needed=await self.pins.read_again())
 
     def _judge_again(self, *, is_needed: bool) -> None:
         if is_needed:
@@ -159,19 +159,14 @@ class ServerLists:
 
     def pin_remarks(self) -> list[str]:
         """Return what the lock file holds that the server does not list."""
-        return self._pins.remarks()
-
-    @property
-    def guards(self) -> bool:
-        """As `DeliveryHooks`: whether the server is pinned."""
-        return self._pins.guards
+        return self.pins.remarks()
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
         """As `DeliveryHooks`: check that a pinned tool is accepted as `session` lists it.
 
         The tools of a session are read once, and again when it announces a change.
         """
-        if method != "tools/call" or not self._pins.guards:
+        if method != "tools/call" or not self.pins.may_refuse:
             return
         listed = session.listed_tools
         if listed is None:
@@ -182,7 +177,7 @@ class ServerLists:
                 raise _gone(self._server)
             text = f"Server {self._server!r} changed its tools and they could not be read again; try again in a moment."
             raise NotSent(text, server=self._server)
-        self._pins.admit(str(params.get("name")), listed)
+        self.pins.admit(str(params.get("name")), listed)
 
     async def _read_before_call(self, session: Session) -> None:
         """Read the tools of a session if they were not read on it, or changed since.
@@ -195,7 +190,7 @@ class ServerLists:
                 if session is not self._shared:
                     as_of = session.tool_changes
                     listing = await list_kind(session, "tools", self.loops)
-                    session.note_tools(self._pins.digests(listing.entries), as_of=as_of)
+                    session.note_tools(self.pins.digests(listing.entries), as_of=as_of)
                 elif self._rereads:
                     await self._rereads[-1].wait()
                 else:
@@ -211,7 +206,7 @@ class ServerLists:
         """
         self._memory = memory
         self.cached = memory.recall()
-        self._pins.begin(first_use, was_listed=self.cached is not None)
+        self.pins.begin(first_use, was_listed=self.cached is not None)
         if self.cached is not None:
             self.entries = {kind: list(received_entries(entries)) for kind, entries in self.cached.lists.items()}
             self._rebuild_tools(modern=self.cached.is_modern)
@@ -245,7 +240,7 @@ class ServerLists:
     async def _store(self) -> None:
         with anyio.CancelScope(shield=True):
             self._unstored = anyio.Event()
-            self._judge_again(is_needed=await self._pins.write())
+            self._judge_again(is_needed=await self.pins.write())
             if self._memory is not None and self._to_store is not None:
                 await anyio.to_thread.run_sync(self._memory.keep, self._to_store)
 

@@ -75,7 +75,9 @@ class UpstreamSource:
         self._connection = Connection(
             remote, self, capabilities=capabilities, on_ready=self.lists.load, keep_awake=lambda: self._watcher.is_watching
         )
-        self._delivery = Delivery(remote, self._connection, self, own_id=own_id, annotations_of=self.lists.annotations_of)
+        self._delivery = Delivery(
+            remote, self._connection, self, own_id=own_id, pins=self.lists.pins, annotations_of=self.lists.annotations_of
+        )
         self._credentials = credentials
         self._is_over = False
         self.tasks = TaskFollower(server, self, task_options(policy.tasks), readable=lambda text: readable_text(text, policy))
@@ -180,11 +182,6 @@ class UpstreamSource:
         """
         self._watcher.inherit(former._watcher)
         self.lists.succeed(former.lists)
-
-    @property
-    def guards(self) -> bool:
-        """As `DeliveryHooks`: whether the server is pinned."""
-        return self.lists.guards
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
         """As `DeliveryHooks`: check that a pinned tool is accepted as `session` lists it."""

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 
 from gateway.errors import Malformed, Rejected
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.telemetry.mcp_operations import traced
 
 
@@ -41,7 +40,6 @@ async def request_in_span(
 
 def note_request_id(number: int) -> None:
     """Add the id of a request to the active span."""
-    if OBSERVABILITY_SETTINGS.enable_instrumentation:
-        from opentelemetry.trace import get_current_span
+    from opentelemetry.trace import get_current_span
 
-        get_current_span().set_attribute("jsonrpc.request.id", str(number))
+    get_current_span().set_attribute("jsonrpc.request.id", str(number))

@@ -6,7 +6,7 @@ Used by `http1_client` and `egress.bounded_transport`.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 
 from gateway.errors import Malformed, TooLarge
 from gateway.wire.message_sizes import too_large
@@ -58,15 +58,15 @@ def decompressor_for(content_encoding: str) -> Decompressor | None:
     return Decompressor()
 
 
-def decompress(parts: Sequence[bytes], headers: Mapping[bytes, bytes], *, server: str, max_bytes: int) -> Sequence[bytes]:
-    """Return the whole body of a server's response, decompressed if its headers name a content coding.
+def decompress(parts: list[bytes], content_encoding: bytes, *, server: str, max_bytes: int) -> list[bytes]:
+    """Return the whole body of a server's response, decompressed by its `Content-Encoding` header.
 
     Raises:
         Malformed: The coding is unsupported, or the data are corrupt.
         TooLarge: The decompressed body exceeds `max_bytes`.
     """
     try:
-        decompressor = decompressor_for(headers.get(b"content-encoding", b"").decode("latin-1"))
+        decompressor = decompressor_for(content_encoding.decode("latin-1"))
         if decompressor is None:
             return parts
         pieces: list[bytes] = []

@@ -43,7 +43,7 @@ def test_recorded_definition_counts_from_the_start(tmp_path: Path) -> None:
     pinning = Pinning("docs", "quarantine")
     pinning.begin(record(tmp_path), was_listed=True)
     assert pinning.judge([OTHER, NEW]) == {"search"}
-    assert not pinning.guards
+    assert not pinning.may_refuse
 
 
 async def test_tool_that_another_process_recorded_differently_is_held(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from gateway.egress.tls import tls_context
 from gateway.errors import Malformed, NotSent, OutcomeUnknown, Rejected, TooLarge, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
+from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.carriers.base import Headers, OutgoingRequest, Receiver, rejected
 from gateway.upstream.carriers.http_failures import refusal
@@ -134,7 +135,8 @@ class HttpCarrier:
         if head is None:
             raise NeedsSdk
         self.last_id = number = self.last_id + 1
-        note_request_id(number)
+        if is_traced():
+            note_request_id(number)
         meta = request.meta
         if request.progress is not None:
             meta = {**(meta or {}), "progressToken": number}
@@ -256,7 +258,8 @@ class HttpCarrier:
     def _body(self, answer: Response) -> list[bytes]:
         """Take the body out of the response, and decompress it."""
         parts, answer.parts = answer.parts, []
-        return [*decompress(parts, answer.headers, server=self.server, max_bytes=self.pool.max_body_bytes)]
+        coding = answer.headers.get(b"content-encoding")
+        return parts if coding is None else decompress(parts, coding, server=self.server, max_bytes=self.pool.max_body_bytes)
 
     def _malformed(self, cause: str) -> Malformed:
         return Malformed(cause, server=self.server)

@@ -11,6 +11,7 @@ import anyio.abc
 from gateway.errors import OutcomeUnknown, RequestFailure, SessionGone
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
+from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS, Headers, OutgoingRequest, Progress, Receiver
 from gateway.upstream.carriers.messages import report
@@ -64,7 +65,8 @@ class MessageCarrier(ABC):
         if not self.is_open:
             raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
         self._last_id = number = self._last_id + 1
-        note_request_id(number)
+        if is_traced():
+            note_request_id(number)
         meta = dict(request.meta or {})
         if request.progress is not None:
             meta["progressToken"] = number

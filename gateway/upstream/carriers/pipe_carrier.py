@@ -10,6 +10,7 @@ import anyio.abc
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
+from gateway.telemetry.instrumentation import is_traced
 from gateway.upstream.carriers.base import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, rejected
 from gateway.upstream.carriers.messages import RequestWriter, cancellation, encode_message, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
@@ -41,7 +42,8 @@ class PipeCarrier:
     async def request(self, request: OutgoingRequest) -> JsonObject:
         """As `Carrier.request`."""
         self._last_id = number = self._last_id + 1
-        note_request_id(number)
+        if is_traced():
+            note_request_id(number)
         method, meta = request.method, request.meta
         if request.progress is not None:
             meta = {**(meta or {}), "progressToken": number}
