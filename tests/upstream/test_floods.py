@@ -13,7 +13,8 @@ from gateway.config.models import HttpServer
 from gateway.json_types import JsonObject
 from gateway.upstream.carriers.base import OutgoingRequest
 from gateway.upstream.carriers.http_carrier import open_http_carrier
-from gateway.upstream.pipe import LINES_AT_ONCE, ChildLog, Pipe
+from gateway.upstream.pipe import ChildLog, Pipe
+from gateway.wire.framed_pipe import LINES_AT_ONCE
 from tests.fakes.streams import streams
 
 MANY = 3_000
