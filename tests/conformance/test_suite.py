@@ -63,13 +63,26 @@ def gateway(upstream: str, tmp_path_factory: pytest.TempPathFactory) -> Generato
         yield url
 
 
-@pytest.mark.parametrize(("version", "floor"), [("2025-11-25", 83), ("2026-07-28", 152)])
-def test_every_check_that_can_cross_a_hop_passes(gateway: str, version: str, floor: int, tmp_path: Path) -> None:
-    code, said, tally = suite.run_suite(gateway, tmp_path, "--suite", "all", "--spec-version", version)
-    print(f"\nconformance {version} through the gateway: {tally.passed} passed, {dict(tally.counts)}")
+HURRIED = "sep-2575-http-server-no-independent-requests-on-stream"
+"""A check that gives the first event of a stream 600 ms, which a busy machine can exceed. Where only it fails, the suite runs again."""
+
+
+def check_version(url: str, folder: Path, version: str, floor: int, what: str) -> None:
+    """The whole suite of one protocol version passes."""
+    options = "--suite", "all", "--spec-version", version
+    code, said, tally = suite.run_suite(url, folder / "first", *options)
+    if tally.failures and all(failure.startswith(HURRIED) for failure in tally.failures):
+        print(f"\nconformance {version}: {HURRIED} failed within its 600 ms; the suite runs once more")
+        code, said, tally = suite.run_suite(url, folder / "second", *options)
+    print(f"\nconformance {version} {what}: {tally.passed} passed, {dict(tally.counts)}")
     assert tally.failures == []
     assert code == 0, said[-2000:]
     assert tally.passed >= floor
+
+
+@pytest.mark.parametrize(("version", "floor"), [("2025-11-25", 83), ("2026-07-28", 152)])
+def test_every_check_that_can_cross_a_hop_passes(gateway: str, version: str, floor: int, tmp_path: Path) -> None:
+    check_version(gateway, tmp_path, version, floor, "through the gateway")
 
 
 @pytest.mark.parametrize(("version", "era", "floor"), [("2025-11-25", "modern", 83), ("2026-07-28", "legacy", 152)])
@@ -77,19 +90,12 @@ def test_a_client_of_one_era_finds_everything_on_an_upstream_of_the_other(
     upstream: str, version: str, era: str, floor: int, tmp_path: Path
 ) -> None:
     with gateway_before(upstream, tmp_path, era=era) as url:
-        code, said, tally = suite.run_suite(url, tmp_path / "results", "--suite", "all", "--spec-version", version)
-    print(f"\nconformance {version} through the gateway, {era} upstream: {tally.passed} passed, {dict(tally.counts)}")
-    assert tally.failures == []
-    assert code == 0, said[-2000:]
-    assert tally.passed >= floor
+        check_version(url, tmp_path / "results", version, floor, f"through the gateway, {era} upstream")
 
 
 @pytest.mark.parametrize(("version", "floor"), [("2025-11-25", 84), ("2026-07-28", 152)])
 def test_the_upstream_itself_passes_every_check(upstream: str, version: str, floor: int, tmp_path: Path) -> None:
-    code, said, tally = suite.run_suite(upstream, tmp_path, "--suite", "all", "--spec-version", version)
-    assert tally.failures == []
-    assert code == 0, said[-2000:]
-    assert tally.passed >= floor
+    check_version(upstream, tmp_path, version, floor, "of the upstream itself")
 
 
 def check_skills(url: str, folder: Path, what: str) -> None:
