@@ -1,16 +1,18 @@
 """`Exchange`: one HTTP request and its response, as an ASGI application or the fast path sees them. Made by `http1_server`.
 
-The protocols here are what `http1_server` needs from the packages above it: a request's head, its admission, and a request that the fast
-path has started.
+The classes here are what `http1_server` exchanges with the packages above it: the admission of a request, and a request that the fast path
+has started.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from gateway.wire.request_head import RequestHead
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
@@ -34,39 +36,6 @@ def error_response(status: int, text: bytes, *fields: bytes) -> bytes:
     """Return a complete plain-text response after which the connection closes."""
     lines = [b"connection: close", b"content-type: text/plain; charset=utf-8", b"content-length: %d" % len(text), *fields, b"\r\n"]
     return STATUS_LINES[status] + b"\r\n".join(lines) + text
-
-
-class RequestHead(Protocol):
-    """The head of a request. Requests of one connection share it if only the values of some fields differ (`HeaderCache`)."""
-
-    method: str
-    length: int
-    """Bytes of the body; -1 if the head does not say."""
-    is_single: bool
-    """Whether no field occurs twice."""
-
-    @property
-    def fields(self) -> Mapping[bytes, bytes]:
-        """Values by lower-case name, the last one of each name."""
-        ...
-
-    @property
-    def version(self) -> str:
-        """HTTP version."""
-        ...
-
-    @property
-    def is_stream(self) -> bool:
-        """Whether the response is a stream that only the client ends."""
-        ...
-
-    def scope(self) -> Scope:
-        """Return a new ASGI scope for one request."""
-        ...
-
-    def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a head that differs from this one in the values of these fields."""
-        ...
 
 
 HeadT = TypeVar("HeadT", bound=RequestHead)

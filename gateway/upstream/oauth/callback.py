@@ -7,24 +7,22 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
-from urllib.parse import parse_qs, urlsplit
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs
 
 import anyio
-import anyio.abc
-from anyio.streams.stapled import MultiListener
+from starlette.responses import HTMLResponse
 
-from gateway.errors import ConfigError, GatewayError
+from gateway.errors import ConfigError
+from gateway.wire.loopback_server import HOST, serving
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 PATH = "/callback"
 """Path of the redirect URI."""
-
-MAX_REQUEST_BYTES = 16_384
-"""Maximum size of a request's head; a code and a state are far smaller."""
-
-REQUEST_SECONDS = 10.0
-"""Timeout for one request's head."""
 
 _PAGE = "<!doctype html><meta charset=utf-8><title>Moongate</title><body style='font:16px sans-serif;margin:3em'><p>{}</p>"
 
@@ -40,10 +38,10 @@ class Redirected:
 
 
 class Callback:
-    """The redirect target of one sign-in; made by `listening`."""
+    """The redirect target of one sign-in, an ASGI application; made by `listening`."""
 
-    def __init__(self, redirect_uri: str) -> None:
-        self.redirect_uri = redirect_uri
+    def __init__(self) -> None:
+        self.redirect_uri = ""
         self._state = ""
         self._result: Redirected | None = None
         self._arrived = anyio.Event()
@@ -55,45 +53,28 @@ class Callback:
         assert self._result is not None
         return self._result
 
-    async def handle(self, stream: anyio.abc.SocketStream) -> None:
-        """Answer one connection."""
-        async with stream:
-            try:
-                with anyio.fail_after(REQUEST_SECONDS):
-                    status, text = self._judge(await _request_line(stream))
-                    body = _PAGE.format(text).encode()
-                    head = f"HTTP/1.1 {status}\r\ncontent-type: text/html; charset=utf-8\r\ncontent-length: {len(body)}\r\n"
-                    head += "cache-control: no-store\r\nreferrer-policy: no-referrer\r\nconnection: close\r\n\r\n"
-                    await stream.send(head.encode() + body)
-            except (TimeoutError, anyio.BrokenResourceError, anyio.EndOfStream):
-                return
-            finally:
-                if self._result is not None:
-                    self._arrived.set()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        status, text = self._judge(scope)
+        headers = {"cache-control": "no-store", "referrer-policy": "no-referrer", "connection": "close"}
+        await HTMLResponse(_PAGE.format(text), status, headers)(scope, receive, send)
+        if self._result is not None:
+            self._arrived.set()
 
-    def _judge(self, line: str) -> tuple[str, str]:
-        method, _, rest = line.partition(" ")
-        target = urlsplit(rest.rpartition(" ")[0])
-        if target.path != PATH:
-            return "404 Not Found", "There is nothing here."
-        if method != "GET":
-            return "405 Method Not Allowed", "There is nothing here."
-        fields = {key: values[0] for key, values in parse_qs(target.query).items() if len(values) == 1}
+    def _judge(self, scope: Scope) -> tuple[int, str]:
+        if scope["path"] != PATH:
+            return 404, "There is nothing here."
+        if scope["method"] != "GET":
+            return 405, "There is nothing here."
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        fields = {key: values[0] for key, values in query.items() if len(values) == 1}
         if not self._state or not hmac.compare_digest(fields.get("state", "").encode(), self._state.encode()):
-            return "400 Bad Request", "This is not the sign-in that was started. Start it again from the terminal."
+            return 400, "This is not the sign-in that was started. Start it again from the terminal."
         if self._result is None:
             self._result = Redirected(fields.get("code"), fields.get("error"), fields.get("iss"))
         if self._result.code is None:
-            return "200 OK", "The sign-in was not completed. You can close this window."
-        return "200 OK", "Back to the terminal: it finishes the sign-in. You can close this window."
-
-
-async def _request_line(stream: anyio.abc.SocketStream) -> str:
-    """Return the first line of a request after its whole head has arrived."""
-    data = b""
-    while b"\r\n\r\n" not in data and len(data) < MAX_REQUEST_BYTES:
-        data += await stream.receive(4096)
-    return data.partition(b"\r\n")[0].decode("latin-1")
+            return 200, "The sign-in was not completed. You can close this window."
+        return 200, "Back to the terminal: it finishes the sign-in. You can close this window."
 
 
 @asynccontextmanager
@@ -103,27 +84,15 @@ async def listening(port: int, *, prefer: int | None = None) -> AsyncGenerator[C
     Raises:
         ConfigError: The port is taken.
     """
-    try:
-        listener = await _listener(port, prefer)
-    except OSError as error:
-        fix = "free it, or set `auth.redirectPort` to another"
-        raise ConfigError(f"Port {port} for the sign-in cannot be used: {error.strerror or 'unknown reason'}; {fix}.") from None
-    bound = int(listener.extra(anyio.abc.SocketAttribute.local_port))
-    callback = Callback(f"http://127.0.0.1:{bound}{PATH}")
-    try:
-        async with listener, anyio.create_task_group() as tasks:
-            tasks.start_soon(listener.serve, callback.handle)
-            yield callback
-            tasks.cancel_scope.cancel()
-    except BaseExceptionGroup as group:
-        own = group.exceptions
-        if len(own) == 1 and isinstance(own[0], GatewayError):
-            raise own[0] from None  # the error of the sign-in, not the task group around it
-        raise
-
-
-async def _listener(port: int, prefer: int | None) -> MultiListener[anyio.abc.SocketStream]:
-    if port == 0 and prefer is not None:
-        with suppress(OSError):
-            return await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=prefer)
-    return await anyio.create_tcp_listener(local_host="127.0.0.1", local_port=port)
+    callback, bound = Callback(), None
+    async with AsyncExitStack() as stack:
+        if port == 0 and prefer is not None:
+            with suppress(OSError):
+                bound = await stack.enter_async_context(serving(callback, prefer))
+        try:
+            bound = bound or await stack.enter_async_context(serving(callback, port))
+        except OSError as error:
+            fix = "free it, or set `auth.redirectPort` to another"
+            raise ConfigError(f"Port {port} for the sign-in cannot be used: {error.strerror or 'unknown reason'}; {fix}.") from None
+        callback.redirect_uri = f"http://{HOST}:{bound}{PATH}"
+        yield callback

@@ -1,0 +1,97 @@
+"""`serving`: an HTTP/1.1 server on 127.0.0.1 for a few requests of a browser, without uvicorn's server around it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+from uvicorn import Config
+from uvicorn.server import ServerState
+
+from gateway.wire.connection_table import Peer
+from gateway.wire.heap import Heap
+from gateway.wire.http1_exchange import Admission, Exchange
+from gateway.wire.http1_server import ServerConnection
+from gateway.wire.http1_writer import UnreadConnection
+from gateway.wire.request_head import RequestHead
+from gateway.wire.write_batching import WriteBatch
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp
+
+HOST = "127.0.0.1"
+
+MAX_CONNECTIONS = 32
+"""Connections that are served at once; further ones get a 503."""
+
+REQUEST_SECONDS = 10.0
+"""Timeout for each request's head and body, for an idle connection, and for a client that does not read its response."""
+
+
+class _Connections:
+    """Limits the number of connections, as `ConnectionTable` and `UnreadResponses`; no request counts against a quota."""
+
+    def __init__(self) -> None:
+        self._open: set[Peer] = set()
+
+    def network_of(self, client: tuple[str, int] | None, /) -> str | None:
+        return None
+
+    def opened(self, peer: Peer, now: float, /) -> bool | None:
+        if len(self._open) >= MAX_CONNECTIONS:
+            return None
+        self._open.add(peer)
+        return True
+
+    def closed(self, peer: Peer, /) -> None:
+        self._open.discard(peer)
+
+    def incomplete(self, peer: Peer, admission: Admission | None, size: int, /) -> None:
+        pass
+
+    def completed(self, peer: Peer, /) -> None:
+        pass
+
+    def hold(self, connection: UnreadConnection, exchange: Exchange[RequestHead], size: int, /) -> bool:
+        return False
+
+    def drop(self, connection: UnreadConnection, /) -> None:
+        pass
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp, port: int) -> AsyncGenerator[int]:
+    """Serve `app` on 127.0.0.1 until left, and yield the port. If `port` is 0, the system chooses one.
+
+    Raises:
+        OSError: The port cannot be bound; `strerror` is the system's text.
+    """
+    limits = _Connections()
+
+    class Connection(ServerConnection[RequestHead]):
+        __slots__ = ()
+
+        make_head = RequestHead
+        varies = bool  # heads are cached on the fast path only
+        write_batch = WriteBatch()
+        heap = Heap()
+        connections = unread_responses = limits
+        head_seconds = body_seconds = unread_seconds = REQUEST_SECONDS
+
+    config = Config(app, http=Connection, ws="none", lifespan="off", interface="asgi3", proxy_headers=False, log_config=None)
+    state = ServerState()
+    loop = asyncio.get_running_loop()
+    try:
+        server = await loop.create_server(lambda: Connection(config, state, {}), HOST, port, family=socket.AF_INET)
+    except OSError as error:  # its text names asyncio's function
+        raise OSError(error.errno, os.strerror(error.errno or 0)) from None
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for connection in [*state.connections]:
+            connection.shutdown()
