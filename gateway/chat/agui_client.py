@@ -22,6 +22,7 @@ from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponseUpdate
+from gateway.wire.sse import SseParser
 
 if TYPE_CHECKING:
     from gateway.tools.base import Tool
@@ -279,24 +280,12 @@ async def _events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[JsonObject, No
     Raises:
         ModelError: An event is too long, or not a JSON object.
     """
-    parts: list[bytes] = []
-    data: list[bytes] = []
-    size = 0
+    parser = SseParser(MAX_EVENT_BYTES, event=None)
     async for chunk in chunks:
-        parts.append(chunk)
-        size += len(chunk)
-        lines: list[bytes] = []
-        if b"\n" in chunk:
-            *lines, pending = b"".join(parts).replace(b"\r\n", b"\n").split(b"\n")
-            parts, size = [pending], len(pending)
-        if size + sum(map(len, data)) > MAX_EVENT_BYTES:
+        for data in parser.feed(chunk):
+            yield _decoded(data)
+        if parser.is_too_large:
             raise ModelError(f"The AG-UI agent sent an event of more than {MAX_EVENT_BYTES} bytes.")
-        for line in lines:
-            if line.startswith(b"data:"):
-                data.append(line[5:].lstrip(b" "))
-            elif not line and data:
-                yield _decoded(b"\n".join(data))
-                data = []
 
 
 def _decoded(data: bytes) -> JsonObject:

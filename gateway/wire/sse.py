@@ -1,6 +1,6 @@
 """Server-sent events (WHATWG HTML, 9.2): `SseParser` parses the bytes of a stream, `EventStream` queues the messages of a response.
 
-`http1_client` feeds an `EventStream` for each response that is an event stream; the carrier of the 2024 transport uses `SseParser` alone.
+`http1_client` feeds an `EventStream` for each response that is an event stream; clients with another HTTP library use `SseParser` alone.
 """
 
 from __future__ import annotations
@@ -33,10 +33,13 @@ _LONGEST_NAME = len(b"event: ")
 
 
 class SseParser:
-    """Parses one event stream and returns the data of the events of one type. Events without data are ignored (SEP-1699)."""
+    """Parses one event stream and returns the data of its events. Events without data are ignored (SEP-1699)."""
 
-    def __init__(self, max_bytes: int, *, event: bytes = MESSAGE, truncates: bool = False) -> None:
-        """`max_bytes` limits one event. With `truncates` parsing continues after a larger event, of which the ends are kept."""
+    def __init__(self, max_bytes: int, *, event: bytes | None = MESSAGE, truncates: bool = False) -> None:
+        """`max_bytes` limits one event, and `event` is the wanted type (`None`: all types).
+
+        With `truncates` parsing continues after a larger event, of which the ends are kept.
+        """
         self.is_too_large = False
         """The current event exceeds `max_bytes`. Without `truncates` nothing more may be fed."""
         self.truncated: list[bytes] = []
@@ -50,7 +53,7 @@ class SseParser:
         self._data: list[bytes] = []
         self._data_bytes = self._line_bytes = 0
         self._wanted_type = event
-        self._is_wanted = event == MESSAGE
+        self._is_wanted = self._is_untyped_wanted = event in (MESSAGE, None)
         self._truncates = truncates
         self._is_truncated = False
         self._ended_in_return = False
@@ -83,7 +86,7 @@ class SseParser:
             else:
                 if self._is_wanted and (data := b"\n".join(self._data)):
                     (self.truncated if self._is_truncated else complete).append(data)
-                self._data, self._data_bytes, self._is_truncated, self._is_wanted = [], 0, False, self._wanted_type == MESSAGE
+                self._data, self._data_bytes, self._is_truncated, self._is_wanted = [], 0, False, self._is_untyped_wanted
         if start < len(part):
             self._hold(part[start:])
             self._line_bytes += len(part) - start
@@ -109,7 +112,7 @@ class SseParser:
             return
         line = b"".join((line, *more))
         if name == b"event":
-            self._is_wanted = (line[6:].removeprefix(b" ") or MESSAGE) == self._wanted_type
+            self._is_wanted = self._wanted_type in (None, line[6:].removeprefix(b" ") or MESSAGE)
         elif name == b"id":
             event_id = line[3:].removeprefix(b" ")
             self.last_id = event_id if len(event_id) <= MAX_ID_BYTES else b""
