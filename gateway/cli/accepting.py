@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gateway.cli.output import is_interactive, print_json, say, tell
+from gateway.config.paths import find_config
+from gateway.config.suggest import did_you_mean
 from gateway.errors import GatewayError, NotFound
 
 if TYPE_CHECKING:
@@ -27,8 +30,6 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
         StorageError: The record cannot be read or written.
     """
     from gateway.config.load import read_runs, read_text
-    from gateway.config.paths import find_config
-    from gateway.config.suggest import did_you_mean
     from gateway.gate.acceptance import Acceptance
 
     file = find_config(config_path, os.environ)
@@ -81,8 +82,6 @@ def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
 
 
 def _confirm(waiting: Sequence[RunEntry], *, assume_yes: bool) -> None:
-    from gateway.cli.output import is_interactive, say
-
     for entry in waiting:
         say(f"{entry.place}:")
         say(f"  {entry.shown}")
@@ -95,8 +94,6 @@ def _confirm(waiting: Sequence[RunEntry], *, assume_yes: bool) -> None:
 
 
 def _report(waiting: Sequence[RunEntry], file: Path, *, as_json: bool) -> None:
-    from gateway.cli.output import print_json, tell
-
     if as_json:
         print_json({"accepted": [entry.key for entry in waiting], "file": str(file)})
         return

@@ -4,27 +4,22 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import ListingGroup, config_option, json_option, load, run_async
+from gateway.cli.arguments import build_answer
+from gateway.cli.common import ListingGroup, data_options, load
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import moment, print_json, print_table, show
+from gateway.cli.stored_rows import pick, with_records
+from gateway.config.suggest import did_you_mean
+from gateway.storage.record_types import AuditEntry, ChainReport
 
 if TYPE_CHECKING:
     from gateway.json_types import JsonObject
     from gateway.storage.record_types import ApprovalRule, PendingQuestion, QuestionState
     from gateway.storage.records import Records
-
-T = TypeVar("T")
-
-
-class _Row(Protocol):
-    @property
-    def id(self) -> str: ...
-
-
-RowT = TypeVar("RowT", bound=_Row)
 
 TAKEN_SECONDS = 2.0
 """How long an answered approval waits for its call before the command says that no call took it."""
@@ -33,19 +28,16 @@ _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
-@click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ListingGroup)
 def approvals() -> None:
     """Calls and requests that wait for a person whose client cannot ask, and standing approvals."""
 
 
 @approvals.command("list")
 @click.option("--all", "every", is_flag=True, help="Also those answered or expired within the last day.")
-@config_option
-@json_option
+@data_options
 def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
     """Show what waits for an answer."""
-    from gateway.cli.output import print_json, print_table
-
     async def read(records: Records) -> list[PendingQuestion]:
         return await (await records.questions()).list(only_open=not every)
 
@@ -59,25 +51,19 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
 
 @approvals.command("show")
 @click.argument("ask_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one question in full: what would be called, with which arguments."""
-    from gateway.cli.output import print_json, tell
-
     found = with_records(config_path, lambda records: _get(records, ask_id))
-    if as_json:
-        print_json(found.to_json())
-        return
-    tell(f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left")
+    text = f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left"
+    show(found.to_json(), text, as_json=as_json)
 
 
 @approvals.command("approve")
 @click.argument("ask_id", metavar="ID")
 @click.option("--always", is_flag=True, help="Also every later call of this tool by this caller.")
 @click.option("--always-with-arguments", "exactly", is_flag=True, help="Also every later call with the same arguments by this caller.")
-@config_option
-@json_option
+@data_options
 def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, as_json: bool) -> None:
     """Approve it."""
     if always and exactly:
@@ -90,8 +76,7 @@ def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, a
 
 @approvals.command("deny")
 @click.argument("ask_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
     """Deny it."""
     _decide(ask_id, "denied", config_path, as_json=as_json)
@@ -101,24 +86,16 @@ def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
 @click.argument("ask_id", metavar="ID")
 @click.argument("pairs", metavar="FIELD=VALUE…", nargs=-1)
 @click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
-@config_option
-@json_option
+@data_options
 def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
     """Answer a question of a workflow. `moongate approvals show` names the fields; `deny` declines."""
-    from gateway.cli.output import print_json, tell
-
     ask, taken = with_records(config_path, lambda records: _answer(records, ask_id, pairs, args_json))
-    if as_json:
-        print_json({"id": ask.id, "decision": "answered", "taken": taken})
-        return
     what = "goes on" if taken else "does not wait any more; the gateway that asked may have stopped"
-    tell(f"answered {ask.id}: {ask.name} {what}")
+    show({"id": ask.id, "decision": "answered", "taken": taken}, f"answered {ask.id}: {ask.name} {what}", as_json=as_json)
 
 
 async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingQuestion, bool]:
     """Answer a question that has a form. Return whether the waiting call took the answer."""
-    from gateway.cli.arguments import build_answer
-    from gateway.cli.failures import CommandFailed
     from gateway.policy.input_answers import judge_answer
 
     asks = await records.questions()
@@ -136,12 +113,9 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 
 
 @approvals.command("rules")
-@config_option
-@json_option
+@data_options
 def list_rules(config_path: str | None, as_json: bool) -> None:
     """List standing approvals. A rule of an API key from an earlier version has no maker and does not count."""
-    from gateway.cli.output import print_json, print_table
-
     found = with_records(config_path, _rules)
     if as_json:
         print_json({"rules": [rule.to_json() for rule in found]})
@@ -152,59 +126,31 @@ def list_rules(config_path: str | None, as_json: bool) -> None:
 
 @approvals.command("revoke")
 @click.argument("rule_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def revoke(rule_id: str, config_path: str | None, as_json: bool) -> None:
     """Revoke a standing approval."""
-    from gateway.cli.output import print_json, tell
-
     async def work(records: Records) -> ApprovalRule:
         rule = pick(await _rules(records), rule_id, "rule", "approvals rules")
         await (await records.rules()).revoke(rule.id)
         records.note(AuditEntry(time.time(), "approval.revoked", rule.source, rule.name, rule.principal, {"id": rule.id}))
         return rule
 
-    from gateway.storage.record_types import AuditEntry
-
     rule = with_records(config_path, work)
-    if as_json:
-        print_json({"revoked": rule.id})
-        return
-    tell(f"revoked {rule.id}: {rule.name} of {rule.source} asks again")
+    show({"revoked": rule.id}, f"revoked {rule.id}: {rule.name} of {rule.source} asks again", as_json=as_json)
 
 
 async def _rules(records: Records) -> list[ApprovalRule]:
     return await (await records.rules()).list()
 
 
-def pick(rows: Sequence[RowT], row_id: str, what: str, listing: str) -> RowT:
-    """Return the row with this id, or the only one whose id begins with it. `moongate <listing>` shows the rows.
-
-    Raises:
-        NotFound: No row, or several; the message has the closest id.
-    """
-    from gateway.config.suggest import did_you_mean
-    from gateway.errors import NotFound
-
-    found = [row for row in rows if row.id == row_id] or [row for row in rows if row_id and row.id.startswith(row_id)]
-    if len(found) == 1:
-        return found[0]
-    hint = "Several begin so; write more of it." if found else did_you_mean(row_id, [row.id[: max(len(row_id), 8)] for row in rows])
-    raise NotFound(what, row_id, f"Unknown {what} {row_id!r}. {hint or f'`moongate {listing}` shows them.'}")
-
-
-@click.command(context_settings={"help_option_names": ["-h", "--help"]})
+@click.command()
 @click.option("--since", metavar="SPAN", default="1d", show_default=True, help="How far back: a number with s, m, h or d, e.g. `2h`.")
 @click.option("--server", metavar="NAME", help="Only this source.")
 @click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="The newest this many.")
 @click.option("--verify", is_flag=True, help="Check instead that no line was changed or removed.")
-@config_option
-@json_option
+@data_options
 def audit(since: str, server: str | None, limit: int, verify: bool, config_path: str | None, as_json: bool) -> None:
     """Show decisions: requests for input, approvals, refused calls. Arguments and results are not recorded."""
-    from gateway.cli.output import print_json, print_table
-    from gateway.storage.record_types import AuditEntry, ChainReport
-
     span = _SPAN.fullmatch(since)
     if span is None:
         raise click.UsageError(f"{since!r} is not a duration. Write a number with s, m, h or d, e.g. `2h`.")
@@ -214,7 +160,10 @@ def audit(since: str, server: str | None, limit: int, verify: bool, config_path:
         async def check(records: Records) -> ChainReport:
             return await (await records.audit()).verify()
 
-        _show_report(with_records(config_path, check), as_json=as_json)
+        report = with_records(config_path, check)
+        if report.problem:
+            raise CommandFailed(f"The audit log is not as it was written: {report.problem}.", code="tool-error")
+        show({"entries": report.entries, "problem": None}, f"{report.entries} lines, none changed or removed", as_json=as_json)
         return
 
     async def read(records: Records) -> list[AuditEntry]:
@@ -234,7 +183,6 @@ def audit(since: str, server: str | None, limit: int, verify: bool, config_path:
 
 def _no_decision(server: str | None, since: str, config_path: str | None) -> str:
     from gateway.cli.hub import LOCAL_SOURCES
-    from gateway.config.suggest import did_you_mean
 
     if server is None:
         return f"No decision in the last {since}."
@@ -244,41 +192,19 @@ def _no_decision(server: str | None, since: str, config_path: str | None) -> str
     return f"No decision of {server!r} in the last {since}. {hint}".rstrip()
 
 
-def _show_report(report: object, *, as_json: bool) -> None:
-    from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import print_json, tell
-    from gateway.storage.record_types import ChainReport
-
-    assert isinstance(report, ChainReport)
-    if report.problem:
-        raise CommandFailed(f"The audit log is not as it was written: {report.problem}.", code="tool-error")
-    if as_json:
-        print_json({"entries": report.entries, "problem": None})
-        return
-    tell(f"{report.entries} lines, none changed or removed")
-
-
 def _decide(ask_id: str, decision: QuestionState, config_path: str | None, *, as_json: bool) -> None:
-    from gateway.cli.output import print_json, tell
-
-    async def work(records: Records) -> tuple[PendingQuestion, bool]:
-        return await _move(records, ask_id, decision)
-
-    ask, taken = with_records(config_path, work)
-    if as_json:
-        print_json({"id": ask.id, "decision": decision, "taken": taken})
-        return
+    ask, taken = with_records(config_path, lambda records: _move(records, ask_id, decision))
     what = f"{ask.name} of {ask.source}"
     if decision != "denied" and not taken:
-        tell(f"approved {ask.id}, but nobody waits for {what} any more; the gateway that asked may have stopped")
-        return
-    tell(f"{decision.replace('_', ' ')} {ask.id}: {what}" + (" goes on" if taken else ""))
+        text = f"approved {ask.id}, but no call of {what} waits any more; the gateway that asked may have stopped"
+    else:
+        text = f"{decision.replace('_', ' ')} {ask.id}: {what}" + (" goes on" if taken else "")
+    show({"id": ask.id, "decision": decision, "taken": taken}, text, as_json=as_json)
 
 
 async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple[PendingQuestion, bool]:
     """Decide a question. Return whether the waiting call took the answer."""
     from gateway.auth.principal import LOCAL
-    from gateway.cli.failures import CommandFailed
     from gateway.policy.approval_policy import may_stand
 
     asks = await records.questions()
@@ -300,7 +226,6 @@ def _may_decide(found: PendingQuestion) -> None:
         CommandFailed: The local user would decide about their own call.
     """
     from gateway.auth.principal import LOCAL
-    from gateway.cli.failures import CommandFailed
     from gateway.policy.approval_policy import Approver, judge_approver
 
     if (refused := judge_approver(found.by, found.principal, Approver(LOCAL.id, is_operator=True))) is not None:
@@ -327,30 +252,5 @@ async def _get(records: Records, ask_id: str) -> PendingQuestion:
     return pick(await (await records.questions()).list(only_open=False), ask_id, "question", "approvals list")
 
 
-def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
-    """Run `work` on the records of a configuration, and close them."""
-    from gateway.storage.records import Records
-    from gateway.storage.state_folder import StateFolder, state_dir
-    from gateway.upstream.hop_id import configuration_id
-
-    loaded = load(config_path, fetches=False)
-    storage = loaded.config.storage
-
-    async def inner() -> T:
-        state = StateFolder(state_dir(storage.dir))
-        records = Records(state, audit_days=storage.audit_days, url=storage.url, gateway=configuration_id(state, loaded))
-        try:
-            return await work(records)
-        finally:
-            await records.aclose()
-
-    return run_async(inner)
-
-
 def _left(ask: PendingQuestion) -> str:
     return f"{max(0, round(ask.expires_at - time.time()))} s"
-
-
-def moment(seconds: float) -> str:
-    """Return a time as people and programs read it."""
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from types import NoneType
 from typing import cast
 
 import click
@@ -105,26 +106,8 @@ def _types(schema: JsonMapping | None) -> set[str]:
         return {kind for branch in cast("list[JsonMapping]", branches) for kind in _types(branch)}
     fixed = [schema["const"]] if "const" in schema else schema.get("enum")
     if isinstance(fixed, list):
-        return {_type_name(item) for item in cast("list[JsonValue]", fixed)}
+        return {_TYPE_NAMES[type(item)] for item in cast("list[JsonValue]", fixed)}
     return {"string"}
-
-
-def _type_name(value: object) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "boolean"
-        case int():
-            return "integer"
-        case float():
-            return "number"
-        case str():
-            return "string"
-        case list():
-            return "array"
-        case _:
-            return "object"
 
 
 def _value(key: str, text: str, types: set[str]) -> JsonValue:
@@ -142,22 +125,16 @@ def _value(key: str, text: str, types: set[str]) -> JsonValue:
 
 _NO = object()
 
+_TYPE_NAMES: dict[type, str] = {
+    NoneType: "null", bool: "boolean", int: "integer", float: "number", str: "string", list: "array", dict: "object"
+}
+"""The JSON Schema type of each Python type that `json.loads` returns."""
+
 
 def _as_type(text: str, kind: str) -> JsonValue:
     try:
         value: JsonValue = json.loads(text)
     except (ValueError, RecursionError):
         return _NO
-    match kind:
-        case "null":
-            return None if value is None else _NO
-        case "boolean":
-            return value if isinstance(value, bool) else _NO
-        case "integer":
-            return value if isinstance(value, int) and not isinstance(value, bool) else _NO
-        case "number":
-            return value if isinstance(value, (int, float)) and not isinstance(value, bool) else _NO
-        case "object":
-            return cast("JsonObject", value) if isinstance(value, dict) else _NO
-        case _:
-            return cast("list[JsonValue]", value) if isinstance(value, list) else _NO
+    found = _TYPE_NAMES[type(value)]
+    return value if found == kind or (found, kind) == ("integer", "number") else _NO

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import Group, config_option, diverted_stdout, json_option, load, run_async
+from gateway.cli.common import Group, data_options, diverted_stdout, load, run_async
+from gateway.cli.output import moment, print_json, print_table, say, show
+from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.upstream.oauth.tokens import TokenFile
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def auth() -> None:
     """Sign in to remote servers that require it."""
 
@@ -27,11 +29,9 @@ def auth() -> None:
 @auth.command("login")
 @click.argument("server")
 @click.option("--no-browser", is_flag=True, help="Only print the address; open it yourself on this machine.")
-@config_option
-@json_option
+@data_options
 def login(server: str, no_browser: bool, config_path: str | None, as_json: bool) -> None:
     """Sign in to SERVER in the browser and keep the tokens, encrypted."""
-    from gateway.cli.output import print_json, say
     from gateway.policy.approval_policy import MAX_SHOWN_VALUE
     from gateway.policy.framing import shown
 
@@ -48,19 +48,17 @@ def login(server: str, no_browser: bool, config_path: str | None, as_json: bool)
 
     grant = run_async(lambda: sign_in.run(show))
     if as_json:
-        print_json({"server": server, "issuer": grant.issuer, "scope": grant.scope, "expires": _moment(grant.expires_at)})
+        expires = grant.expires_at and moment(grant.expires_at)
+        print_json({"server": server, "issuer": grant.issuer, "scope": grant.scope, "expires": expires})
         return
     kept = "" if grant.refresh_token else " The authorization server gave no refresh token, so this ends with the token."
     say(f"Signed in to {server!r}. Running gateways use it from now on.{kept}")
 
 
 @auth.command("status")
-@config_option
-@json_option
+@data_options
 def status(config_path: str | None, as_json: bool) -> None:
     """Show which servers need a sign-in or a token, and which have one; tokens are never shown."""
-    from gateway.cli.output import print_json, print_table
-
     loaded = load(config_path, fetches=False)
     rows = [_row(loaded, server) for server, policy in loaded.config.policies.items() if policy.auth and _is_served(loaded, server)]
     if as_json:
@@ -72,19 +70,14 @@ def status(config_path: str | None, as_json: bool) -> None:
 
 @auth.command("logout")
 @click.argument("server")
-@config_option
-@json_option
+@data_options
 def logout(server: str, config_path: str | None, as_json: bool) -> None:
     """Delete the tokens of SERVER and revoke them at the authorization server."""
-    from gateway.cli.output import print_json, tell
-
     loaded = load(config_path)
     sign_in = _sign_in(loaded, server)
     held, revoked = run_async(sign_in.sign_out)
-    if as_json:
-        print_json({"server": server, "forgotten": held, "revoked": revoked})
-        return
-    tell(f"signed out of {server}" + (", tokens revoked" if revoked else "") if held else f"was not signed in to {server}")
+    text = f"signed out of {server}" + (", tokens revoked" if revoked else "") if held else f"was not signed in to {server}"
+    show({"server": server, "forgotten": held, "revoked": revoked}, text, as_json=as_json)
 
 
 def _open_browser(url: str) -> None:
@@ -108,7 +101,6 @@ def _is_served(loaded: LoadedConfig, server: str) -> bool:
 
 def _url_of(loaded: LoadedConfig, server: str) -> str:
     from gateway.config.models import StdioServer
-    from gateway.config.suggest import did_you_mean
 
     entry = loaded.config.mcp_servers.get(server)
     if entry is None:
@@ -158,11 +150,7 @@ def _row(loaded: LoadedConfig, server: str) -> JsonObject:
         "server": server,
         "type": policy.type,
         "state": state,
-        "expires": _moment(grant.expires_at) if grant is not None and signed_in else None,
+        "expires": grant.expires_at and moment(grant.expires_at) if grant is not None and signed_in else None,
         "issuer": grant.issuer if grant is not None else policy.issuer,
         "scope": grant.scope if grant is not None and signed_in else None,
     }
-
-
-def _moment(seconds: float | None) -> str | None:
-    return None if seconds is None else time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

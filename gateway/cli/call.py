@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.cli.arguments import build_arguments, undeclared
+from gateway.cli.common import data_options, gateway_options, load, run_async
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import block_text, is_interactive, print_content, print_json, say, tell
+from gateway.errors import NotFound, Rejected, UpstreamTimeout
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -30,11 +34,8 @@ class _Words:
 @click.argument("tool")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--args-json", metavar="JSON", help="All arguments as one JSON object; `-` reads it from stdin.")
-@url_option
-@api_key_option
-@standalone_option
-@config_option
-@json_option
+@gateway_options
+@data_options
 @click.pass_context
 def call(ctx: click.Context, /, **_: object) -> None:
     """Call a tool and print its result.
@@ -54,12 +55,9 @@ def call(ctx: click.Context, /, **_: object) -> None:
 
 
 async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObject:
-    from gateway.cli.arguments import build_arguments, undeclared
     from gateway.cli.asking import TerminalCaller
     from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
     from gateway.cli.list_command import say_not_loaded
-    from gateway.cli.output import is_interactive, say
-    from gateway.errors import NotFound, Rejected, UpstreamTimeout
     from gateway.tools.base import Complete
     from gateway.tools.clocks import CallClock
     from gateway.tools.context import CallContext
@@ -94,8 +92,6 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
 
 
 def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:
-    from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import block_text, print_content, print_json, tell
     from gateway.gate.refusals import RULE_META_KEY
 
     is_error = bool(result.get("isError"))

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gateway.telemetry.logging import LogLevelName, SecretMask
 
 T = TypeVar("T")
+CommandT = TypeVar("CommandT", bound=Callable[..., object])
 
 API_KEY_VARIABLE = "MOONGATE_API_KEY"
 """Environment variable with the API key that client commands send to a running gateway."""
@@ -58,6 +59,16 @@ api_key_option = click.option(
     "--api-key", metavar="KEY", envvar=API_KEY_VARIABLE, callback=_sendable, help=f"API key for it; also ${API_KEY_VARIABLE}."
 )
 standalone_option = click.option("--standalone", is_flag=True, help="Start the configured sources for this command even if a gateway runs.")
+
+
+def data_options(command: CommandT) -> CommandT:
+    """Add the options `--config` and `--json` to a command."""
+    return config_option(json_option(command))
+
+
+def gateway_options(command: CommandT) -> CommandT:
+    """Add the options that name the gateway of a command: `--url`, `--api-key` and `--standalone`."""
+    return url_option(api_key_option(standalone_option(command)))
 
 
 class Choice(click.Choice[str]):

@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.cli.checks import Check, local_checks
+from gateway.cli.common import data_options, load, run_async
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import print_json, tell
 from gateway.config.suggest import did_you_mean
-from gateway.errors import Collision, ConfigError, StorageError
+from gateway.errors import Collision, ConfigError, ModelError, StorageError
 
 if TYPE_CHECKING:
-    from gateway.cli.checks import Check
     from gateway.cli.failures import Code
     from gateway.cli.hub import OwnHub
     from gateway.config.load import LoadedConfig
@@ -30,12 +32,9 @@ _NAMES_SHOWN = 3
 
 
 @click.command()
-@config_option
-@json_option
+@data_options
 def doctor(config_path: str | None, as_json: bool) -> None:
     """Check the configuration, the programs it names and every server, and say what to fix."""
-    from gateway.cli.checks import Check, local_checks
-    from gateway.cli.failures import CommandFailed
     from gateway.cli.run import first_answers
 
     try:
@@ -54,7 +53,6 @@ def doctor(config_path: str | None, as_json: bool) -> None:
 
 async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> list[Check]:
     """Run the checks that need every server started."""
-    from gateway.cli.checks import Check
     from gateway.cli.hub import open_own
 
     try:
@@ -82,8 +80,6 @@ async def _live_checks(loaded: LoadedConfig, first: StartupAnswers | None) -> li
 
 
 def _source_check(status: SourceStatus) -> Check:
-    from gateway.cli.checks import Check
-
     took = f", {status.milliseconds:.0f} ms" if status.milliseconds is not None else ""
     era = f"{status.protocol_version}, " if status.protocol_version else ""
     subject = f"{'server' if status.kind == 'server' else 'source'} {status.name}"
@@ -102,8 +98,6 @@ def _source_check(status: SourceStatus) -> Check:
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
     """Definitions of a server that are quarantined, or that a person should read."""
-    from gateway.cli.checks import Check
-
     found = [
         Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")
         for name, why in status.quarantined.items()
@@ -136,8 +130,6 @@ def _fix(status: SourceStatus) -> str:
 
 async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
     from gateway.catalog.names import NAME_BUDGET
-    from gateway.cli.checks import Check
-
     prefix = loaded.config.server.client_prefix
     tools = await own.tools()
     checks = [Check("fail", f"name {name}", text, "") for name, text in own.gateway.catalog.problems.items()]
@@ -150,15 +142,11 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
 
 async def _idle_rules(own: OwnHub) -> list[Check]:
     """Rules that do nothing or cannot be applied, of sources that answered."""
-    from gateway.cli.checks import Check
-
     return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 
 async def _definition_checks(own: OwnHub) -> list[Check]:
     """Local files that did not load: skills, agents, workflows, functions."""
-    from gateway.cli.checks import Check
-
     found: list[Check] = []
     for report in own.gateway.inspection.skill_problems():
         for finding in report.diagnostics:
@@ -172,7 +160,6 @@ async def _definition_checks(own: OwnHub) -> list[Check]:
 
 async def _script_checks(loaded: LoadedConfig) -> list[Check]:
     """Check whether allowed scripts of skills can run on this machine."""
-    from gateway.cli.checks import Check
     from gateway.skills.scripts import ScriptRunner
 
     settings = loaded.config.skills.scripts
@@ -195,7 +182,6 @@ async def _script_checks(loaded: LoadedConfig) -> list[Check]:
 
 async def _database_checks(loaded: LoadedConfig) -> list[Check]:
     """Check whether the database server can be used, if one is configured."""
-    from gateway.cli.checks import Check
     from gateway.storage.records import Records
     from gateway.storage.state_folder import StateFolder, state_dir
 
@@ -214,9 +200,6 @@ async def _database_checks(loaded: LoadedConfig) -> list[Check]:
 
 async def _model_checks(own: OwnHub) -> list[Check]:
     """Check whether the endpoints of models that agents and sampling policies use answer, and serve these models."""
-    from gateway.cli.checks import Check
-    from gateway.errors import ModelError
-
     checks: list[Check] = []
     for spec, users in own.gateway.inspection.models_used().items():
         subject = f"model {spec}"
@@ -244,8 +227,6 @@ async def _model_checks(own: OwnHub) -> list[Check]:
 
 
 def _show(checks: Sequence[Check], *, as_json: bool) -> None:
-    from gateway.cli.output import print_json, tell
-
     if as_json:
         print_json({"checks": [check.to_json() for check in checks]})
         return

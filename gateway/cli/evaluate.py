@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.cli.common import data_options, gateway_options, load, run_async
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import print_json, tell
+from gateway.config.paths import did_you_mean_path
+from gateway.errors import ConfigError
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -26,20 +30,13 @@ CASE_TIMEOUT_SECONDS = 600.0
 @click.argument("agent")
 @click.argument("cases", metavar="FILE")
 @click.option("--judge", "judge_model", metavar="MODEL", help="Model that judges criteria, as in an agent file: openai:NAME.")
-@url_option
-@api_key_option
-@standalone_option
-@config_option
-@json_option
+@gateway_options
+@data_options
 @click.pass_context
 def evaluate(ctx: click.Context, /, **_: object) -> None:
     """Send the cases of a JSON Lines file to an agent, one after the other, and judge its answers. Exits with 5 if one fails."""
     from gateway.agents.evaluation.cases import read_cases
-    from gateway.cli.failures import CommandFailed
     from gateway.cli.hub import Target
-    from gateway.cli.output import print_json
-    from gateway.config.paths import did_you_mean_path
-    from gateway.errors import ConfigError
 
     given = ctx.params
     try:
@@ -120,8 +117,6 @@ def _judge_of(models: object, model: str) -> Judge:
 
 
 def _show(results: Sequence[JsonObject]) -> None:
-    from gateway.cli.output import tell
-
     for result in results:
         tell(f"{'ok  ' if result['passed'] else 'fail'}  {result['id']}")
         if result.get("error"):

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
+from gateway.cli.output import say, working
+from gateway.config.suggest import closest, did_you_mean
 from gateway.errors import NotFound, NotSent, PolicyDenied, ToolFailed, UpstreamError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pin_check import PINS_RULE
@@ -170,7 +172,6 @@ async def open_running(
 async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
     """The URL of the running gateway of this configuration, or `None` if it does not run."""
     from gateway.cli.endpoint import endpoint_of
-    from gateway.cli.output import say
     from gateway.cli.running import find_running
 
     url = endpoint_of(loaded)
@@ -188,8 +189,6 @@ async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
 
 def _say_which(url: str, status: Status, own: LoadedConfig | None) -> None:
     """Name the running gateway that answers; `own` is the configuration that it has proved to serve."""
-    from gateway.cli.output import say
-
     configuration = own.path if own is not None else (status.page or {}).get("configuration")
     say(f"gateway: {url}" + (f" (configuration: {configuration})" if configuration else ""))
 
@@ -242,7 +241,6 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
     import anyio.to_thread
 
     from gateway.cli.common import load, running
-    from gateway.cli.output import working
 
     if not loaded.is_complete:
         path = loaded.path
@@ -461,8 +459,6 @@ def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
 
 def suggestion(name: str, tools: Sequence[HubTool], others: Iterable[str] = ()) -> str:
     """Return `Did you mean 'x'?` for the closest tool or name in `others`, native names included; empty if none is close."""
-    from gateway.config.suggest import closest, did_you_mean
-
     known = did_you_mean(name, [*others, *(tool.name for tool in tools)])
     natives = {tool.native: tool.name for tool in tools}
     native = closest(name, natives)

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gateway.cli.common import api_key_option, config_option, json_option, load, run_async, standalone_option, url_option
+from gateway.cli.common import data_options, gateway_options, load, run_async
+from gateway.cli.output import camel_keys, masked, print_json, tell
+from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -26,15 +28,11 @@ _READABLE: tuple[tuple[Kind, str, str], ...] = (
 
 @click.command()
 @click.argument("name")
-@url_option
-@api_key_option
-@standalone_option
-@config_option
-@json_option
+@gateway_options
+@data_options
 def inspect(name: str, url: str | None, api_key: str | None, standalone: bool, config_path: str | None, as_json: bool) -> None:
     """Show one thing: a tool's schema as published, a server's health and rules, a prompt or a resource."""
     from gateway.cli.hub import Target
-    from gateway.cli.output import masked, print_json
 
     loaded = load(config_path, fetches=False)
     found = run_async(lambda: _find(name, loaded, Target(url, api_key, standalone)))
@@ -44,8 +42,6 @@ def inspect(name: str, url: str | None, api_key: str | None, standalone: bool, c
 
 async def _find(name: str, loaded: LoadedConfig, target: Target) -> JsonObject:
     from gateway.cli.hub import open_hub
-    from gateway.cli.output import camel_keys
-    from gateway.errors import NotFound
 
     async with open_hub(loaded, target) as hub:
         sources = [camel_keys(source) for source in await hub.sources()] if hub.shows_sources else []
@@ -81,7 +77,6 @@ def _source(source: JsonObject, tools: list[HubTool], loaded: LoadedConfig | Non
 
 def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: LoadedConfig | None, others: Iterable[str]) -> JsonObject:
     from gateway.cli.hub import missing_source, pick_tool, suggestion
-    from gateway.errors import NotFound
 
     try:
         found = pick_tool(tools, name, sources)
@@ -107,8 +102,6 @@ def _policy(source: str, loaded: LoadedConfig | None) -> JsonObject | None:
 
 
 def _print(found: JsonMapping) -> None:
-    from gateway.cli.output import tell
-
     for key, value in found.items():
         if value is None or value in ([], {}):
             continue

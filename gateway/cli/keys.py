@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import Group, config_option, json_option, load
+from gateway.cli.common import Group, data_options, load
+from gateway.cli.output import moment, print_json, print_table, say, show
+from gateway.config.suggest import did_you_mean
+from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ LAST_KEY = (
 )
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def keys() -> None:
     """API keys of the HTTP endpoint. Once there is one, every request needs a key."""
 
@@ -35,12 +37,9 @@ def keys() -> None:
 @click.argument("name")
 @click.option("--expires-days", type=float, metavar="DAYS", help="Days until it stops working. Default: never.")
 @click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="What it may use; repeat it for more. Default: everything.")
-@config_option
-@json_option
+@data_options
 def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
     """Create a key for NAME and print it once."""
-    from gateway.cli.output import print_json, say
-
     store = _store(config_path)
     try:
         made = store.add(name, expires_days=expires_days, scopes=scopes or None)
@@ -60,7 +59,6 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
 def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
     """Return a remark for each scope that matches no source of the configuration; a server may be added later."""
     from gateway.cli.hub import LOCAL_SOURCES
-    from gateway.config.suggest import did_you_mean
     from gateway.policy.scopes import ADMIN_SCOPE, knows_source
 
     known = [*loaded.config.mcp_servers, *(entry.name for entry in loaded.disabled), *LOCAL_SOURCES, "skill", "gateway"]
@@ -70,12 +68,9 @@ def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
 
 
 @keys.command("list")
-@config_option
-@json_option
+@data_options
 def list_keys(config_path: str | None, as_json: bool) -> None:
     """List the keys' names and scopes; the keys themselves are never shown."""
-    from gateway.cli.output import print_json, print_table
-
     infos = [_as_json(info) for info in _store(config_path).list()]
     if as_json:
         print_json({"keys": infos})
@@ -87,14 +82,9 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
 
 @keys.command("revoke")
 @click.argument("key_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
     """Revoke a key, at once and in every running gateway of this user."""
-    from gateway.cli.output import print_json, say, tell
-    from gateway.config.suggest import did_you_mean
-    from gateway.errors import NotFound
-
     store = _store(config_path)
     try:
         info = store.revoke(key_id)
@@ -105,10 +95,7 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
         raise NotFound("key", key_id, f"Unknown key {key_id!r}. {hint}".rstrip()) from None
     if not store.list():
         say(LAST_KEY)
-    if as_json:
-        print_json({"revoked": info.id, "name": info.name})
-        return
-    tell(f"revoked {info.id} ({info.name})")
+    show({"revoked": info.id, "name": info.name}, f"revoked {info.id} ({info.name})", as_json=as_json)
 
 
 def _store(config_path: str | None) -> KeyStore:
@@ -123,8 +110,8 @@ def _as_json(info: KeyInfo) -> JsonObject:
     return {
         "id": info.id,
         "name": info.name,
-        "created": _moment(info.created_at),
-        "expires": info.expires_at and _moment(info.expires_at),
+        "created": moment(info.created_at),
+        "expires": info.expires_at and moment(info.expires_at),
         "scopes": None if info.scopes is None else list(info.scopes),
     }
 
@@ -132,7 +119,3 @@ def _as_json(info: KeyInfo) -> JsonObject:
 def _row(info: JsonObject) -> list[str]:
     scopes = "everything" if info["scopes"] is None else ", ".join(info["scopes"])
     return [info["id"], info["name"], info["created"], info["expires"] or "never", scopes]
-
-
-def _moment(seconds: float) -> str:
-    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))

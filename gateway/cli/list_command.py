@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import click
 
-from gateway.cli.common import (
-    CHARS_PER_TOKEN,
-    Choice,
-    api_key_option,
-    config_option,
-    json_option,
-    load,
-    run_async,
-    standalone_option,
-    url_option,
-)
+from gateway.cli.common import CHARS_PER_TOKEN, Choice, data_options, gateway_options, load, run_async
+from gateway.cli.output import camel_keys, first_line, print_json, print_table, remark_text, say, since_text
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -67,12 +58,9 @@ _COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
 
 @click.command("list")
 @click.argument("kind", type=Choice(KINDS), default="sources")
-@url_option
-@api_key_option
-@standalone_option
+@gateway_options
 @click.option("--tokens", is_flag=True, help="What tools cost of a model's context (estimated), most first; of tools and servers.")
-@config_option
-@json_option
+@data_options
 def list_command(
     kind: ListKind, url: str | None, api_key: str | None, standalone: bool, tokens: bool, config_path: str | None, as_json: bool
 ) -> None:
@@ -82,7 +70,6 @@ def list_command(
     else.
     """
     from gateway.cli.hub import Target
-    from gateway.cli.output import print_json
 
     if tokens and kind not in ("tools", "servers", "sources"):
         raise click.UsageError("--tokens goes with tools, servers or sources.")
@@ -101,7 +88,6 @@ def list_command(
 
 def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_json: bool) -> None:
     from gateway.cli.hub import open_hub
-    from gateway.cli.output import print_json, print_table
 
     async def read() -> tuple[list[HubTool], set[str]]:
         async with open_hub(loaded, target) as hub:
@@ -157,8 +143,6 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[
 
 async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
     """Sources, tools, resources or prompts; problems are printed on stderr."""
-    from gateway.cli.output import camel_keys, say
-
     if kind in ("sources", "servers"):
         for problem in await hub.problems():
             say(f"problem: {problem}")
@@ -193,7 +177,6 @@ async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
 
 def say_not_loaded(problems: Sequence[JsonMapping]) -> None:
     """Print each file that is not served, or whose change cannot be applied, with the reason on stderr."""
-    from gateway.cli.output import say
     from gateway.tools.functions_source import STAYS
 
     for problem in problems:
@@ -214,8 +197,6 @@ def without_servers(loaded: LoadedConfig) -> LoadedConfig:
 
 
 def _print_sources(sources: Sequence[JsonMapping]) -> None:
-    from gateway.cli.output import print_table, remark_text, since_text
-
     rows = [
         [
             str(source["name"]),
@@ -232,8 +213,6 @@ def _print_sources(sources: Sequence[JsonMapping]) -> None:
 
 
 def _print_items(kind: ListKind, items: Sequence[JsonMapping], empty: str) -> None:
-    from gateway.cli.output import first_line, print_table
-
     columns = _COLUMNS[kind]
     rows = [[first_line(next((item[key] for key in column.keys if item.get(key)), "")) for column in columns] for item in items]
     print_table([column.header for column in columns], rows, empty=empty)

@@ -15,8 +15,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import config_option, json_option, load, run_async
+from gateway.cli.common import data_options, load, run_async
 from gateway.cli.failures import CommandFailed
+from gateway.cli.output import clean, print_json, say, tell
+from gateway.config.paths import is_bundled_config
+from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError, NotFound, NotSent
 from gateway.json_types import JsonMapping, JsonObject
 
@@ -52,8 +55,7 @@ class Difference:
 @click.option("--diff", is_flag=True, help="Write nothing; show what differs.")
 @click.option("--accept", "accepted", multiple=True, metavar="NAME", help="Accept a held entry, or what SERVER[/TOOL] lists; repeatable.")
 @click.option("--yes", "assume_yes", is_flag=True, help="Accept a held entry without a question; needed outside a terminal.")
-@config_option
-@json_option
+@data_options
 def lock(
     servers: tuple[str, ...],
     check: bool,
@@ -72,7 +74,6 @@ def lock(
     if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
         raise click.UsageError("--check, --diff and --accept exclude each other; --accept takes its servers itself.")
     from gateway.cli.accepting import accept_commands
-    from gateway.cli.output import say
     from gateway.upstream.pins import read_pins
 
     if accepted and accept_commands(config_path, accepted, assume_yes=assume_yes, as_json=as_json):
@@ -115,7 +116,6 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
     Raises:
         ConfigError: There is no configuration file, or it ships with Moongate and the lock file would be written beside it.
     """
-    from gateway.config.paths import is_bundled_config
     from gateway.upstream.pins import lock_path
 
     path = lock_path(loaded)
@@ -166,8 +166,6 @@ def _pins_to_change(path: Path, *, full: bool) -> Pins:
 
 def _check_servers(loaded: LoadedConfig, names: Sequence[str]) -> None:
     """Refuse names that no server has. Raises `NotFound`."""
-    from gateway.config.suggest import did_you_mean
-
     configured = loaded.config.mcp_servers
     for name in names:
         if name not in configured:
@@ -224,8 +222,6 @@ def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = 
 
 
 def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) -> None:
-    from gateway.cli.output import print_json
-
     if as_json:
         print_json({"differences": [difference.to_json() for difference in found]})
     for difference in () if as_json else found:
@@ -240,8 +236,6 @@ def _compare(found: Sequence[Difference], *, must_match: bool, as_json: bool) ->
 
 
 def _print_difference(difference: Difference) -> None:
-    from gateway.cli.output import clean, tell
-
     tell(f"{difference.server}/{difference.tool}: {difference.change}")
     sides = (_lines(difference.before), _lines(difference.after))
     for line in list(difflib.unified_diff(*sides, "accepted", "listed now", lineterm=""))[2:]:
@@ -276,8 +270,6 @@ def _tools_of(server: str, accepted: Sequence[str]) -> list[str]:
 
 
 def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as_json: bool) -> None:
-    from gateway.cli.output import print_json, tell
-
     if as_json:
         print_json({"accepted": list(accepted), "changes": [difference.to_json() for difference in found]})
         return
@@ -290,7 +282,6 @@ def _write(
     path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
 ) -> None:
     """Write the listed tools to the lock file; `full` drops servers that are not configured any more."""
-    from gateway.cli.output import print_json, tell
     from gateway.upstream.pins import Pins as NewPins
     from gateway.upstream.pins import write_pins
 
@@ -311,8 +302,6 @@ def _write(
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
     """Return the pins of a server with some tools as they are listed now. A tool that is not listed any more loses its pin."""
-    from gateway.config.suggest import did_you_mean
-
     for tool in tools:
         if tool not in listed and tool not in before:
             hint = did_you_mean(tool, [*listed, *before])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TextIO, cast
@@ -39,6 +40,16 @@ def json_line(value: JsonValue) -> str:
 def print_json(value: JsonValue) -> None:
     """Print the data of a command with `--json`: one line on stdout."""
     click.echo(json_line(value))
+
+
+def show(data: JsonValue, text: str, *, as_json: bool) -> None:
+    """Print the result of a command on stdout: `data` as one line of JSON, or `text` for people."""
+    print_json(data) if as_json else tell(text)
+
+
+def moment(seconds: float) -> str:
+    """Return a Unix time as ISO 8601 text in UTC, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, whole_last: bool = False) -> None:

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gateway.cli.common import Group, config_option, json_option, load, run_async
+from gateway.cli.arguments import build_arguments
+from gateway.cli.common import Group, data_options, load, run_async
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import masked, print_json, say, tell
+from gateway.config.suggest import closest, did_you_mean
+from gateway.errors import NotFound, NotSent, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -30,7 +35,7 @@ _ABOUT = {
 """Headings of the kinds of findings, worst first."""
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def policy() -> None:
     """Examine the rules under `policies`: what they decide about a call, and which of them are mistakes."""
 
@@ -42,16 +47,12 @@ def policy() -> None:
 @click.argument("tool")
 @click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option("--args", "args_json", metavar="JSON", help="All arguments as one JSON object.")
-@config_option
-@json_option
+@data_options
 def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
     """Say what would become of a call of TOOL: which rule decides, and exactly which arguments would be sent.
 
     Nothing is sent. TOOL is a published name, a server's own name, or SOURCE/NAME. Arguments are given as for `call`.
     """
-    from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import masked, print_json
-
     loaded = load(config_path)
     found = run_async(lambda: _explain(tool, pairs, args_json, loaded))
     shown = cast("JsonObject", masked(found, loaded.secrets))
@@ -61,7 +62,6 @@ def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_pat
 
 
 async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loaded: LoadedConfig) -> JsonObject:
-    from gateway.cli.arguments import build_arguments
     from gateway.cli.hub import open_own
     from gateway.policy.explain import explain_call
 
@@ -108,8 +108,6 @@ def _eager(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
 
 
 def _pick(name: str, tools: Sequence[GuardedTool]) -> GuardedTool | None:
-    from gateway.errors import ToolFailed
-
     for tool in tools:
         if name in (tool.exposed_name, f"{tool.source}/{tool.definition.name}"):
             return tool
@@ -126,7 +124,6 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
         NotFound: No server lists it.
     """
     from gateway.catalog.names import expose_name
-    from gateway.errors import NotFound, NotSent
     from gateway.policy.explain import Explanation, hidden_by
     from gateway.policy.pin_check import PINS_RULE
 
@@ -151,7 +148,6 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
 def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
     """The closest tool or source."""
     from gateway.catalog.names import expose_name
-    from gateway.config.suggest import closest, did_you_mean
 
     source, slash, _ = name.partition("/")
     sources = [status.name for status in own.gateway.sources()]
@@ -177,8 +173,6 @@ def _report(exposed: str, source: str, native: str, explained: Explanation, load
 
 
 def _print_explained(found: JsonMapping) -> None:
-    from gateway.cli.output import tell
-
     def line(label: str, text: str) -> None:
         tell(f"{label:<9} {text}".rstrip(), " " * 10 if label else "")
 
@@ -208,16 +202,12 @@ def _compact(value: JsonValue) -> str:
 
 
 @policy.command()
-@config_option
-@json_option
+@data_options
 def lint(config_path: str | None, as_json: bool) -> None:
     """Find rules that fail open, refuse everything, contradict each other or do nothing.
 
     Notes are not mistakes; any other finding ends the command with exit code 1.
     """
-    from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import print_json
-
     loaded = load(config_path)
     report = run_async(lambda: _lint(loaded))
     print_json(report) if as_json else _print_findings(report)
@@ -249,8 +239,6 @@ async def _lint(loaded: LoadedConfig) -> JsonObject:
 
 
 def _print_findings(report: JsonMapping) -> None:
-    from gateway.cli.output import say, tell
-
     for finding in report["findings"]:
         tell(f"{_ABOUT[finding['kind']]:<18}  {finding['path']}", " " * 20)
         tell(f"{'':<18}  {finding['text']}", "")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from gateway.cli.endpoint import endpoint_of, find_listener
+from gateway.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from gateway.cli.endpoint import Listener
@@ -60,7 +61,6 @@ async def sole_start(loaded: LoadedConfig) -> Listener | None:
     """
     import anyio
 
-    from gateway.errors import ConfigError
     from gateway.storage.atomic_files import lock_file_of, make_private_folder, try_lock
 
     file = _base(loaded)
@@ -93,7 +93,6 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
     if url is None or url == endpoint_of(loaded):
         yield
         return
-    from gateway.errors import StorageError
     from gateway.storage.atomic_files import make_private_folder, write_atomic
 
     file = _base(loaded).with_suffix(f".{urlsplit(url).port}")

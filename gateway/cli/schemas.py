@@ -9,6 +9,7 @@ from typing import Literal, cast, get_args
 import click
 
 from gateway.cli.common import Choice, json_option
+from gateway.cli.output import print_json
 from gateway.json_types import JsonObject
 
 SchemaKind = Literal["gateway", "agent", "workflow", "lock"]
@@ -21,8 +22,6 @@ KINDS = cast("tuple[SchemaKind, ...]", get_args(SchemaKind))
 @json_option
 def schema(kind: SchemaKind, folder: Path | None, as_json: bool) -> None:
     """Print the JSON Schema of gateway.json, agent, workflow or lock files."""
-    from gateway.cli.output import print_json
-
     if folder is not None:
         written = [str(path) for path in write_schemas(folder)]
         print_json({"written": written}) if as_json else click.echo("\n".join(written))

@@ -15,7 +15,11 @@ from urllib.parse import urlsplit
 
 import click
 
-from gateway.cli.common import config_option, json_option
+from gateway.cli.common import data_options
+from gateway.cli.output import print_json, say, tell
+from gateway.config.paths import CONFIG_VARIABLE, find_config, is_bundled_config
+from gateway.config.suggest import did_you_mean
+from gateway.errors import ConfigError, NotFound, StorageError
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -35,8 +39,7 @@ EMPTY_FILE = "{\n}\n"
 @click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Environment variable of the program; repeatable.")
 @click.option("--sse", is_flag=True, help="The URL speaks the old HTTP+SSE transport.")
 @click.option("--replace", is_flag=True, help="Replace an entry of the same name.")
-@config_option
-@json_option
+@data_options
 def add(
     name: str,
     target: tuple[str, ...],
@@ -60,10 +63,8 @@ def add(
 
 
 def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
-    from gateway.cli.output import print_json, say, tell
     from gateway.config.jsonc import insert_entry
     from gateway.config.load import load_text, read_text
-    from gateway.errors import ConfigError
     from gateway.gate.acceptance import Acceptance
     from gateway.storage.atomic_files import write_atomic
 
@@ -97,8 +98,6 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
 
 def _accept_own(loaded: LoadedConfig, name: str) -> None:
     """Accept the entry that is about to be written, because the user typed it; a running gateway then starts it."""
-    from gateway.cli.output import say
-    from gateway.errors import StorageError
     from gateway.gate.acceptance import Acceptance
 
     own = [entry for entry in loaded.runs if entry.key == name]
@@ -114,16 +113,11 @@ def _accept_own(loaded: LoadedConfig, name: str) -> None:
 
 @click.command()
 @click.argument("name")
-@config_option
-@json_option
+@data_options
 def remove(name: str, config_path: str | None, as_json: bool) -> None:
     """Remove a remote MCP server from the configuration."""
-    from gateway.cli.output import print_json, say, tell
     from gateway.config.jsonc import parse, remove_entry
     from gateway.config.load import read_text
-    from gateway.config.paths import find_config, is_bundled_config
-    from gateway.config.suggest import did_you_mean
-    from gateway.errors import NotFound
     from gateway.storage.atomic_files import write_atomic
 
     file = find_config(config_path, os.environ)
@@ -204,9 +198,6 @@ def _own_file(config_path: str | None) -> Path:
     Raises:
         ConfigError: The file that would be edited ships with Moongate.
     """
-    from gateway.config.paths import CONFIG_VARIABLE, find_config, is_bundled_config
-    from gateway.errors import ConfigError
-
     if config_path is not None and not Path(config_path).expanduser().exists():
         return Path(config_path).expanduser()
     found = find_config(config_path, os.environ)

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.approvals_and_audit import moment, pick, with_records
-from gateway.cli.common import ListingGroup, config_option, json_option, load
+from gateway.cli.common import ListingGroup, data_options, load
 from gateway.cli.configured_names import agent_names
+from gateway.cli.output import moment, print_json, print_table, show, tell
+from gateway.cli.stored_rows import pick, with_records
 from gateway.config.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from gateway.storage.records import Records
 
 
-@click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ListingGroup)
 def sessions() -> None:
     """Sessions of callers with agents."""
 
@@ -25,12 +26,9 @@ def sessions() -> None:
 @sessions.command("list")
 @click.option("--agent", metavar="NAME", help="Only with this agent.")
 @click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
-@config_option
-@json_option
+@data_options
 def list_sessions(agent: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
     """List every session that can be continued, the most recently used first."""
-    from gateway.cli.output import print_json, print_table
-
     async def read(records: Records) -> list[StoredSession]:
         return await (await records.sessions()).list()
 
@@ -54,11 +52,9 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
 
 @sessions.command("show")
 @click.argument("session_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def show_session(session_id: str, config_path: str | None, as_json: bool) -> None:
     """Show the messages of one session."""
-    from gateway.cli.output import print_json, tell
     from gateway.types.messages import Message
 
     async def read(records: Records) -> tuple[StoredSession, list[JsonObject]]:
@@ -78,12 +74,9 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
 
 @sessions.command("delete")
 @click.argument("session_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def delete_session(session_id: str, config_path: str | None, as_json: bool) -> None:
     """Delete one session with all its messages."""
-    from gateway.cli.output import print_json, tell
-
     async def work(records: Records) -> list[str]:
         store = await records.sessions()
         found = await _matching(records, session_id)
@@ -92,10 +85,7 @@ def delete_session(session_id: str, config_path: str | None, as_json: bool) -> N
         return [session.id for session in found]
 
     deleted = with_records(config_path, work)
-    if as_json:
-        print_json({"deleted": deleted})
-        return
-    tell(f"deleted {', '.join(deleted)}")
+    show({"deleted": deleted}, f"deleted {', '.join(deleted)}", as_json=as_json)
 
 
 async def _matching(records: Records, session_id: str) -> list[StoredSession]:

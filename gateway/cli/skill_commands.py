@@ -9,8 +9,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import CHARS_PER_TOKEN, Group, config_option, json_option, load, run_async
+from gateway.cli.common import CHARS_PER_TOKEN, Group, data_options, json_option, load, run_async
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import first_line, print_json, print_table, say, tell
 from gateway.config.policies import SkillFilter
+from gateway.config.suggest import did_you_mean
+from gateway.errors import NotFound, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.skills.model import Skill, SkillReport
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def skills() -> None:
     """Skill folders: check them, and list what is served."""
 
@@ -33,8 +37,6 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
     Exit code 5 if one is rejected.
     """
-    from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import print_json, say
     from gateway.skills.folder_check import check_skills
 
     reports = check_skills(paths or (".",), strict=strict)
@@ -51,7 +53,6 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 def _print_report(report: SkillReport) -> None:
     """Print a line per warning and error, in the form that editors and CI read: `file:line: level: message [code]`."""
-    from gateway.cli.output import tell
     from gateway.skills.model import MANIFEST
 
     for found in report.diagnostics:
@@ -70,12 +71,9 @@ def _summary(reports: list[SkillReport]) -> str:
 @skills.command("list")
 @click.option("--tokens", is_flag=True, help="What skills cost of a model's context (estimated), most first.")
 @click.option("--folders", is_flag=True, help="Only the skills of folders: no server is started, no Python imported.")
-@config_option
-@json_option
+@data_options
 def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: bool) -> None:
     """List the skills of folders, of Python objects and of the configured servers, including those that only the tools serve."""
-    from gateway.cli.output import first_line, print_json, print_table, say
-
     loaded = load(config_path, fetches=False)
     index = run_async(lambda: read_index(loaded, folders_only=folders))
     rows = [skill_row(skill, tokens=tokens) for skill in index.skills]
@@ -100,16 +98,12 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
 @skills.command("grant")
 @click.argument("skill_name", metavar="SKILL")
 @click.argument("script_names", metavar="SCRIPT…", nargs=-1)
-@config_option
-@json_option
+@data_options
 def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
     """Print the entry for `skills.scripts.allow` that lets scripts of SKILL run, as the skill is now.
 
     Read the skill first. Without SCRIPT, all its scripts.
     """
-    from gateway.cli.output import print_json, say
-    from gateway.config.suggest import did_you_mean
-    from gateway.errors import NotFound, ToolFailed
     from gateway.skills.index import build_index
     from gateway.skills.lookup import find_skill
     from gateway.skills.scripts import set_digest

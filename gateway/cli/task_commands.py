@@ -12,10 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.approvals_and_audit import moment, pick, with_records
-from gateway.cli.common import Choice, ListingGroup, config_option, json_option, load
+from gateway.cli.arguments import build_answer
+from gateway.cli.common import Choice, ListingGroup, data_options, load
 from gateway.cli.configured_names import tool_names
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import clean, moment, print_content, print_json, print_table, show, tell
+from gateway.cli.stored_rows import pick, with_records
 from gateway.config.suggest import did_you_mean
+from gateway.errors import AnswerRefused
+from gateway.storage.record_types import KEPT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +39,7 @@ MAX_ERROR = 400
 STATUSES = ("working", "input_required", "completed", "failed", "cancelled")
 
 
-@click.group(cls=ListingGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=ListingGroup)
 def tasks() -> None:
     """Calls that run in the background."""
 
@@ -43,12 +48,9 @@ def tasks() -> None:
 @click.option("--status", type=Choice(STATUSES), help="Only those that stand so.")
 @click.option("--tool", metavar="NAME", help="Only calls of this tool, by the name clients call it.")
 @click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
-@config_option
-@json_option
+@data_options
 def list_tasks(status: str | None, tool: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
     """List every task that is kept, the oldest first."""
-    from gateway.cli.output import print_json, print_table
-
     tools: set[str] = set()
     callers: set[str] = set()
 
@@ -78,13 +80,10 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
 
 @tasks.command("show")
 @click.argument("task_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     """Show one task: the call, its question, its steps and its result."""
-    from gateway.cli.output import clean, print_content, print_json, tell
     from gateway.policy.framing import quote, shown
-    from gateway.storage.record_types import KEPT
 
     async def read(records: Records) -> tuple[_Seen, Steps]:
         found = await _matching(records, task_id)
@@ -123,8 +122,7 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
 @click.option("--question", metavar="KEY", help="Which question, if there are several; `moongate tasks show` names them.")
 @click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
 @click.option("--decline", is_flag=True, help="Decline to answer.")
-@config_option
-@json_option
+@data_options
 def answer_task(**given: Any) -> None:
     """Answer the question of a task. `moongate tasks show` shows the question and its fields."""
     words = _Words(given["task_id"], given["pairs"], given["args_json"], given["question"], given["decline"])
@@ -142,9 +140,6 @@ class _Words:
 
 async def _answer(records: Records, words: _Words) -> TaskRow:
     """Store the answer like a client's (`TaskRunner.answer`), for the gateway that runs the task."""
-    from gateway.cli.arguments import build_answer
-    from gateway.cli.failures import CommandFailed
-    from gateway.errors import AnswerRefused
     from gateway.tasks.task import Task
     from gateway.tasks.task_questions import await_verdicts, usable_answers
 
@@ -176,12 +171,9 @@ async def _answer(records: Records, words: _Words) -> TaskRow:
 
 @tasks.command("cancel")
 @click.argument("task_id", metavar="ID")
-@config_option
-@json_option
+@data_options
 def cancel_task(task_id: str, config_path: str | None, as_json: bool) -> None:
     """Cancel a task. A finished task stays as it is."""
-    from gateway.cli.failures import CommandFailed
-
     async def work(records: Records) -> TaskRow:
         found = await _matching(records, task_id)
         if found.gone_at:
@@ -196,11 +188,9 @@ def cancel_task(task_id: str, config_path: str | None, as_json: bool) -> None:
 @tasks.command("retry")
 @click.argument("task_id", metavar="ID")
 @click.option("--from-start", is_flag=True, help="Forget what it did; else it goes on after the steps that worked.")
-@config_option
-@json_option
+@data_options
 def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json: bool) -> None:
     """Run a failed or cancelled task again under the same id."""
-    from gateway.cli.failures import CommandFailed
     from gateway.tools.base import Complete
 
     async def work(records: Records) -> TaskRow:
@@ -216,12 +206,7 @@ def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json:
 
 
 def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
-    from gateway.cli.output import print_json, tell
-
-    if as_json:
-        print_json(row.to_json())
-        return
-    tell(f"{row.id[:12]} of {row.tool} {what}")
+    show(row.to_json(), f"{row.id[:12]} of {row.tool} {what}", as_json=as_json)
 
 
 async def _heard(records: Records, row: TaskRow) -> TaskRow:

@@ -9,14 +9,19 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from gateway.cli.common import Choice, Group, config_option, diverted_stdout, json_option, load, run_async
+from gateway.cli.common import Choice, Group, data_options, diverted_stdout, json_option, load, run_async
+from gateway.cli.failures import CommandFailed
+from gateway.cli.output import print_json, say, tell
+from gateway.config.paths import did_you_mean_path
+from gateway.config.suggest import did_you_mean
+from gateway.errors import NotFound
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
     from gateway.workflows.file_report import WorkflowReport
 
 
-@click.group(cls=Group, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=Group)
 def workflows() -> None:
     """Workflow files: check them, and draw them. `moongate list workflows` lists what is served."""
 
@@ -30,8 +35,6 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
     Exit code 5 if one is rejected.
     """
-    from gateway.cli.failures import CommandFailed
-    from gateway.cli.output import print_json, say
     from gateway.workflows.file_report import check_workflows
 
     reports = check_workflows(paths or (".",), strict=strict)
@@ -49,8 +52,6 @@ def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
 
 def _print_report(report: WorkflowReport) -> None:
     """Print a line per finding, in the form that editors and CI read: `file:line: level: message [code]`."""
-    from gateway.cli.output import tell
-
     for found in report.diagnostics:
         place = f"{report.path}:{found.line}" if found.line else report.path
         tell(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
@@ -60,14 +61,12 @@ def _print_report(report: WorkflowReport) -> None:
 @click.argument("workflow", metavar="WORKFLOW")
 @click.option("--format", "picture", type=Choice(("mermaid", "dot", "svg")), default="mermaid", help="Default: mermaid.")
 @click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead of to stdout.")
-@config_option
-@json_option
+@data_options
 def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path | None, config_path: str | None, as_json: bool) -> None:
     """Draw WORKFLOW, a configured workflow's name or a file, as Mermaid text, Graphviz text or SVG.
 
     Agents and tools need not exist. Modules that it names are imported, unless a running gateway holds the file back.
     """
-    from gateway.cli.output import print_json
     from gateway.gate.acceptance import Acceptance
     from gateway.gate.function_rules import FunctionRules
     from gateway.storage.atomic_files import write_atomic
@@ -100,9 +99,6 @@ def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
         NotFound: There is no such file or workflow.
     """
     from gateway.cli.configured_names import workflow_files
-    from gateway.config.paths import did_you_mean_path
-    from gateway.config.suggest import did_you_mean
-    from gateway.errors import NotFound
     from gateway.workflows.loader import SUFFIXES
 
     if workflow.endswith(SUFFIXES) or os.path.sep in workflow:

@@ -1,0 +1,58 @@
+"""Reads rows of the gateway's database for a command: approvals, audit entries, sessions and tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gateway.cli.common import load, run_async
+from gateway.config.suggest import did_you_mean
+from gateway.errors import NotFound
+
+if TYPE_CHECKING:
+    from gateway.storage.records import Records
+
+T = TypeVar("T")
+
+
+class _Row(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+RowT = TypeVar("RowT", bound=_Row)
+
+
+def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
+    """Return the result of `work`, which receives the open records of a configuration; they are closed afterwards."""
+    from gateway.storage.records import Records
+    from gateway.storage.state_folder import StateFolder, state_dir
+    from gateway.upstream.hop_id import configuration_id
+
+    loaded = load(config_path, fetches=False)
+    storage = loaded.config.storage
+
+    async def inner() -> T:
+        state = StateFolder(state_dir(storage.dir))
+        records = Records(state, audit_days=storage.audit_days, url=storage.url, gateway=configuration_id(state, loaded))
+        try:
+            return await work(records)
+        finally:
+            await records.aclose()
+
+    return run_async(inner)
+
+
+def pick(rows: Sequence[RowT], row_id: str, what: str, listing: str) -> RowT:
+    """Return the row with this id, or the only row whose id begins with it.
+
+    Messages name a row as `what` and refer to the command `moongate <listing>`.
+
+    Raises:
+        NotFound: No row has the id, or several rows have an id that begins with it.
+    """
+    found = [row for row in rows if row.id == row_id] or [row for row in rows if row_id and row.id.startswith(row_id)]
+    if len(found) == 1:
+        return found[0]
+    hint = "Several begin so; write more of it." if found else did_you_mean(row_id, [row.id[: max(len(row_id), 8)] for row in rows])
+    raise NotFound(what, row_id, f"Unknown {what} {row_id!r}. {hint or f'`moongate {listing}` shows them.'}")
