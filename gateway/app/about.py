@@ -1,4 +1,4 @@
-"""Facts about a running gateway on its status page beside its sources. Commands read them too."""
+"""Facts that a running gateway shows on its status page: configuration file, process id, name prefixes, files that did not load."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ if TYPE_CHECKING:
 
 
 def prover_of(loaded: LoadedConfig, port: int) -> Callable[[str], str]:
-    """Return the function that answers challenges of commands: it proves that the gateway on `port` serves `loaded` (`Identity.prove`)."""
+    """Return a function that answers a challenge with a proof that the gateway on `port` serves the configuration `loaded`.
+
+    Commands send the challenge to the health page before they trust a gateway (see `Identity.prove`).
+    """
     identity = Identity(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
     return lambda challenge: identity.prove(challenge, port)
 
 
 def about(loaded: LoadedConfig, not_loaded: Sequence[JsonObject]) -> JsonObject:
-    """Return the configuration file, the process id, the prefixes of sources, and the files that did not load."""
+    """Return a JSON object with the configuration file, the process id, the tool-name prefix of each source, and `not_loaded`."""
     policies = loaded.config.policies
     return {
         "configuration": str(loaded.path) if loaded.path is not None else None,
@@ -38,12 +41,12 @@ def about(loaded: LoadedConfig, not_loaded: Sequence[JsonObject]) -> JsonObject:
 
 
 def viewer_of(request: Request) -> Principal:
-    """Return the principal that requests a page: the local user if the gateway has no keys."""
+    """Return the authenticated principal that requests a page; the local user if the gateway has no API keys."""
     return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
 def not_loaded(inspection: Inspection) -> list[JsonObject]:
-    """Return the files of agents, workflows, functions and skills that are not served, each with its source and the reason."""
+    """Return the files of agents, workflows, functions and skills that could not be loaded: `source`, `where` and `message` of each."""
     found: list[JsonObject] = [
         {"source": source, "where": problem.where, "message": problem.message} for source, problem in inspection.local_problems()
     ]
@@ -51,7 +54,7 @@ def not_loaded(inspection: Inspection) -> list[JsonObject]:
 
 
 def rejected_skills(reports: Sequence[SkillReport]) -> list[JsonObject]:
-    """Return the skills among `reports` that are not served."""
+    """Return the rejected skills among `reports`, in the form that `not_loaded` returns."""
     found: list[JsonObject] = []
     for report in reports:
         if report.verdict == "rejected":

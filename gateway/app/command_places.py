@@ -1,7 +1,7 @@
-"""`places_of_command`: the files and folders that a command executes, as far as its arguments and its environment name them.
+"""`places_of_command`: the files and folders that a command executes, as far as its arguments and environment variables name them.
 
-Used by `roots`, so that no model may write there. Arguments are compared with the file system and not interpreted, because programs differ
-in how they read them. `docs/trust.md` says what is not found.
+`roots` uses it to keep the folders in which agents may write away from programs. Arguments are compared with the file system instead of
+being interpreted, because every program reads its arguments differently. `docs/trust.md` lists what is not found.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _CODE_SUFFIXES = frozenset(
 
 _PROGRAM_STEMS = frozenset(("__main__", "__init__", "index", "main", "server"))
 _PROGRAM_FILES = frozenset(("package.json", "pyproject.toml", "setup.py", "deno.json", "deno.jsonc", "Cargo.toml", "go.mod", "main.go"))
-"""A folder with one of these names, or with code under one of the stems, counts as a program; any other folder as data."""
+"""A folder counts as a program if it contains a file with one of these names, or a code file with one of these stems; else as data."""
 
 _FOLDER_WORDS = frozenset(("-C", "--chdir", "--directory", "--cwd", "--project", "--prefix", "--dir", "cd", "pushd"))
 """The word after one of these is the command's working folder."""
@@ -34,13 +34,13 @@ _SEARCHED = re.compile(
 _SEPARATORS = re.compile(r"[\s'\"`;|&<>(){}\[\],=:@]+")
 _MODULE = re.compile(r"[A-Za-z_]\w*(?:\.\w+)*")
 _MAX_WORDS = 2_000
-"""Words of a command that are examined; a command with long JSON as an argument has more, and none of them is a path."""
+"""Maximum number of words of a command that are examined. Only a command with long JSON as an argument has more."""
 
 
 def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[tuple[Path, bool]]:
-    """Yield each path that the command executes, and whether folders inside it are executed too. Blocks.
+    """Yield `(path, is_inner)` for each file or folder that `command` executes in the working directory `folder`. Blocks.
 
-    `folder` is the working directory; a path need not exist.
+    `is_inner` is true if everything below the path is executed too. A path need not exist.
     """
     pairs = list(dict.fromkeys(_pairs(command)))[:_MAX_WORDS]
     bases = [folder, *_work_folders(pairs, folder)]
@@ -69,7 +69,7 @@ def places_of_command(command: Sequence[str], env: Mapping[str, str], folder: Pa
 
 
 def _executed(path: Path, folder: Path, *, any_file: bool) -> Iterator[tuple[Path, bool]]:
-    """Return the path if it is code, or with `any_file` an existing file of any kind; nothing for a folder of data."""
+    """Yield `path` if it is code, or, with `any_file`, if it is any existing file. Yield nothing for a folder of data."""
     # `os.path` returns false for a name that no file can have.
     if os.path.isdir(path):
         if _is_program_folder(path):
@@ -89,7 +89,7 @@ def _is_program_folder(folder: Path) -> bool:
 
 
 def _is_around(path: Path, folder: Path) -> bool:
-    """Return whether the working directory is in `path`; models may have a folder beside the program there."""
+    """Return whether the working directory `folder` is inside `path`. Other folders inside such a path do not count as executed."""
     return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
 
 
@@ -104,7 +104,7 @@ def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
 
 
 def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield each word with the word before it: whole arguments, the part after `=`, and the pieces that a shell would split off."""
+    """Yield `(previous word, word)` for each argument, for the part after `=`, and for the words that a shell would make of an argument."""
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):
             for form in (word, word[2:] if word.startswith("-") and not word.startswith("--") else ""):

@@ -1,7 +1,7 @@
-"""`Gateway`: the composition root. It builds what a configuration names, connects the parts, and applies changes while it runs.
+"""`Gateway`: builds the objects that a configuration needs, connects them, and applies a changed configuration while it runs.
 
 Packages that the configuration does not need are not imported. One exit stack enters every resource in the order of dependency and
-closes them in reverse.
+closes them in reverse order.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ _DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workf
 
 
 class Gateway:
-    """One running gateway. `from_config`, enter, then `serve_stdio` or `serve_http`."""
+    """One gateway: an async context manager from `from_config`. While it is entered, call `serve_stdio` or `serve_http`."""
 
     def __init__(self, loaded: LoadedConfig, events: EventStream, acceptance: Acceptance | None, endpoint: str | None) -> None:
         self.loaded = loaded
@@ -120,15 +120,16 @@ class Gateway:
         acceptance: Acceptance | None = None,
         endpoint: str | None = None,
     ) -> Gateway:
-        """Return a gateway for `loaded`. It has no side effects before it is entered.
+        """Return a gateway for the configuration `loaded`. It has no side effects before it is entered.
 
-        Without `acceptance`, every command in `loaded` counts as accepted, except those that a running gateway of this configuration
-        holds back; no record is written. `endpoint` is the port or `STDIO` at which it will be served (`hop_id`).
+        `acceptance` decides which commands of the configuration may run. By default all may, except those that wait for acceptance in a
+        running gateway of this configuration, and nothing is recorded. `endpoint` is the port or `STDIO` at which the gateway will be
+        served; loop detection needs it (`hop_id`).
         """
         return cls(loaded, events or EventStream(), acceptance, endpoint)
 
     async def __aenter__(self) -> Gateway:
-        """Enter every resource. Servers connect in the background.
+        """Start the gateway. Servers connect in the background; `ready` waits for them.
 
         Raises:
             Collision: Two local sources claim one tool name.
@@ -170,12 +171,12 @@ class Gateway:
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
         client: JsonObject = {"name": config.server.name, "version": __version__}
         await self._stack.enter_async_context(hosts)
-        own_turnover = await self._local.prepare(self.loaded)
-        self._local.take(own_turnover)
+        own_changes = await self._local.prepare(self.loaded)
+        self._local.take(own_changes)
         self._servers = Servers(hosts, state, services, children, own_id=own_id, client=client)
-        turnover = await self._servers.plan(self.loaded, await self._lock.read(self.loaded))
-        self._servers.take(turnover)
-        self._learn_secrets()
+        changes = await self._servers.plan(self.loaded, await self._lock.read(self.loaded))
+        self._servers.take(changes)
+        self._register_secrets()
         status = GatewayStatus(self.sources, self.problems) if config.server.status_tool else None
         task_tools = TaskTools()
         self._own = OwnSource(store, status, records, task_tools.tools, standing_days=config.server.standing_approval_days)
@@ -209,9 +210,9 @@ class Gateway:
             tasks.start_soon(run)
         self._tasks = tasks
         await anyio.to_thread.run_sync(self._acceptance.settle)
-        self._tell_held()
+        self._emit_acceptance_events()
         self._readiness = Readiness(config.server.startup_timeout_seconds)
-        await self._servers.start(turnover.joining)
+        await self._servers.start(changes.joining)
         tasks.start_soon(self._servers.follow_acceptance)
         tasks.start_soon(self._local.follow, lambda: self.loaded, self._apply_files)
         tasks.start_soon(self.inspection.note_own_rules)
@@ -219,7 +220,7 @@ class Gateway:
         await self._stack.enter_async_context(self._server)
 
     def _asking(self, records: Records) -> AskServices:
-        """Build the services that judge servers' requests for input. The database opens on first use."""
+        """Build the services that answer requests for input from servers. The database opens on first use."""
         config = self.loaded.config
         self._stack.callback(audit(self.events, records))
         days = config.server.standing_approval_days
@@ -233,15 +234,15 @@ class Gateway:
         return AskServices(self.events, records, approvals, self._models.for_sampling(config))
 
     def approval_by(self) -> ApprovalBy:
-        """Return who may approve calls of sources whose policy does not say."""
+        """Return who may approve calls of sources without `approval.by` in their policy: the caller, or an operator."""
         return self.loaded.config.server.approval_by or ("operator" if self.keys.are_required() else "caller")
 
     def _may_review(self, principal: Principal) -> bool:
-        """Return whether a principal may approve any call: operators, and everyone if some rule allows callers or other principals."""
+        """Return whether a principal may approve calls: operators always, others if some policy does not require an operator."""
         return is_operator(principal) or bool(approvers_of(self.loaded.config, self.approval_by()) - {"operator"})
 
     def _entries(self) -> list[CatalogEntry]:
-        """Return the catalog's entries in order: the gateway's own tools, local sources, servers as in the file."""
+        """Return the catalog's entries in order: the gateway's own tools, local sources, then servers in the order of the file."""
         unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
         own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
         entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
@@ -257,24 +258,22 @@ class Gateway:
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
         return CatalogEntry(source, policy, prefix, full, is_local=is_local, usage=usage)
 
-    def _is_on_demand(self) -> bool:
-        config = self.loaded.config
-        return any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local.table))
-
     def _offer_own(self) -> None:
-        tools = self._disclosure.tools if self._is_on_demand() else ()
-        self._own.offer(tools, with_sessions=self._local.has_sessions, with_reviews=may_need_approval(self.loaded.config))
+        config = self.loaded.config
+        is_on_demand = any(config.policy(name).disclosure == "on-demand" for name in (*config.mcp_servers, *self._local.table))
+        tools = self._disclosure.tools if is_on_demand else ()
+        self._own.offer(tools, with_sessions=self._local.has_sessions, with_reviews=may_need_approval(config))
 
-    def _learn_secrets(self) -> None:
+    def _register_secrets(self) -> None:
         for secret in (*self.loaded.secrets, *self._local.secrets()):
             self._mask.register_secret(secret)
 
     # -- another configuration ---------------------------------------------------------------------------------
 
     def follow(self, read: Callable[[], LoadedConfig], watch: FileWatch | None) -> None:
-        """Reload what `read` returns at SIGHUP and when the file of `watch` changes, until the gateway exits.
+        """Until the gateway exits, apply the configuration that `read` returns at SIGHUP and when the file of `watch` changes.
 
-        `read` runs in a worker thread; it may block and raise `ConfigError`.
+        `read` runs in a worker thread; it may block and raise `ConfigError`, which changes nothing.
         """
         self._reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(self._reloader.run)
@@ -282,7 +281,7 @@ class Gateway:
             self._tasks.start_soon(self._follow_acceptance, self._reloader, self._acceptance.watched)
 
     async def _follow_acceptance(self, reloader: Reloader, path: Path) -> None:
-        """Read the configuration again when a person accepts a command that is held back."""
+        """Read the configuration again when a person accepts an entry that waits. `path` is the file of acceptances."""
         watch = await anyio.to_thread.run_sync(FileWatch, path)
         while True:
             await watch.changed()
@@ -290,9 +289,9 @@ class Gateway:
                 reloader.read_again()
 
     async def reload(self, written: LoadedConfig) -> bool:
-        """Apply another configuration; return whether changes of its file are to be followed.
+        """Put the configuration `written` in force; return its `server.reload`: whether to react to further changes of its file.
 
-        Servers with the same entry and policy keep their connection. Calls that run on the others may finish.
+        Servers with the same entry and policy keep their connection. In-flight calls of other servers may finish.
 
         Raises:
             ConfigError: The configuration cannot be used; nothing was changed.
@@ -306,38 +305,38 @@ class Gateway:
         loaded = await anyio.to_thread.run_sync(self._acceptance.admit, with_fixed(self.loaded, written), self.loaded)
         pins = await self._lock.read(loaded)
         self._servers.services = dataclasses.replace(self._servers.services, models=self._models.for_sampling(loaded.config))
-        turnover = await self._servers.plan(loaded, pins)
+        changes = await self._servers.plan(loaded, pins)
         local = await self._local.prepare(loaded, self._shared.remote)
-        self._tell_held()
+        self._emit_acceptance_events()
         self.loaded = loaded
         self._local.take(local)
-        self._learn_secrets()
-        self._servers.take(turnover)
+        self._register_secrets()
+        self._servers.take(changes)
         self._pin(pins)
-        await self._servers.start(turnover.joining)
+        await self._servers.start(changes.joining)
         self._offer_own()
         await self.catalog.arrange(self._entries())
-        self._servers.release(turnover.leaving)
+        self._servers.release(changes.leaving)
         self._local.release(local.leaving)
         self._shared.wake()
         self._server.describe()
         self._tasks.start_soon(self.inspection.note_own_rules)
-        for server in turnover.joining:
+        for server in changes.joining:
             self._tasks.start_soon(self._note_ready, server.source)
         for note in loaded.notes:
             logger.info("configuration note: %s", note)
-        joining, leaving = [*local.joining, *turnover.joining], [*local.leaving, *turnover.leaving]
+        joining, leaving = [*local.joining, *changes.joining], [*local.leaving, *changes.leaving]
         came, went = (",".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))
         logger.info("configuration reloaded started=%s stopped=%s", came, went)
         return loaded.config.server.reload
 
     async def _apply_files(self) -> None:
-        """Load agents, workflows and functions again whose files changed."""
+        """Load the agents, workflows and functions again whose files have changed."""
         async with self._arranging:
             local = await self._local.prepare(self.loaded, self._shared.remote)
-            self._tell_held()
+            self._emit_acceptance_events()
             self._local.take(local)
-            self._learn_secrets()
+            self._register_secrets()
             self._offer_own()
             await self.catalog.arrange(self._entries())
             self._local.release(local.leaving)
@@ -345,8 +344,8 @@ class Gateway:
         self._tasks.start_soon(self.inspection.note_own_rules)
         logger.info("changed files loaded sources=%s", ",".join(joined.source.id for joined in local.joining))
 
-    def _tell_held(self) -> None:
-        for kind, entry in self._acceptance.take_news():
+    def _emit_acceptance_events(self) -> None:
+        for kind, entry in self._acceptance.take_events():
             self.events.emit(kind, name=entry.key, fields={"place": entry.place})
 
     def _pin(self, pins: Pins) -> None:
@@ -359,9 +358,9 @@ class Gateway:
             self._reloader.try_again()
 
     def problems(self) -> list[str]:
-        """Return what keeps the configuration, the lock file or a setting from being used as written."""
+        """Return why the configuration, the lock file or a setting is not used as written, one text each. Secrets are masked."""
         problems = (self._reloader.problem if self._reloader is not None else None, self._lock.problem, self._local.problem)
-        # The status of a server names its own command that is held back.
+        # The status of a server shows that its own command waits for acceptance.
         waiting = [entry for key, entry in self._acceptance.held.items() if key not in self.loaded.config.mcp_servers]
         waiting = [entry for entry in waiting if not any(entry.key == server.name for server in self.loaded.disabled)]
         held = [f"{e.place} is new or changed and waits: `moongate lock --accept {e.key}` shows it and accepts it." for e in waiting]
@@ -370,31 +369,34 @@ class Gateway:
     # -- state -------------------------------------------------------------------------------------------------
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
-        """Return the guarded tools that match `<source>/<glob>` patterns, under exposed names (`ToolBox` of agents and workflows)."""
+        """Return the tools that match `<source>/<glob>` patterns, under their exposed names. Policies apply to their calls.
+
+        Implements `ToolBox` for agents and workflows.
+        """
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
     def guard_of(self, source: str) -> ToolGuard:
-        """Return the gate for tools that the file of one agent or workflow defines (`ToolGuards`)."""
+        """Return the object that applies policies to tools that one agent's or workflow's file defines (implements `ToolGuards`)."""
         return self._gates.guard_of(source)
 
     async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        """Read a resource as a client would (`ResourceBox` of agents). Raises `NotFound`."""
+        """Read a resource as a client would, under all policies (implements `ResourceBox` for agents). Raises `NotFound`."""
         return await self.catalog.read(uri, ctx)
 
     async def ready(self, timeout_seconds: float) -> None:
-        """Wait until every source is ready or has failed once, at most `timeout_seconds`."""
+        """Wait until every server has connected or failed to connect, at most `timeout_seconds`; then update the catalog."""
         with anyio.move_on_after(timeout_seconds):
             await self._readiness.settled()
         await self.catalog.catch_up()
 
     async def _serve_remote(self, remote: RemoteSkills) -> None:
-        """Serve the skills of servers. Without local skills, the source `skill` exists only while a server has skills."""
+        """Serve the skills of remote servers. Without local skills, the source `skill` exists only while a server has skills."""
         async with self._arranging:
-            turnover = await self._local.share(self.loaded, remote)
-            if turnover is not None:
+            changes = await self._local.share(self.loaded, remote)
+            if changes is not None:
                 await self.catalog.arrange(self._entries())
-                self._local.release(turnover.leaving)
+                self._local.release(changes.leaving)
         self._server.describe()
 
     async def _note_ready(self, upstream: UpstreamSource) -> None:
@@ -406,7 +408,7 @@ class Gateway:
 
     @property
     def inspection(self) -> Inspection:
-        """A view of the running gateway for operators."""
+        """Facts about the running gateway for operators, read at each call."""
         return Inspection(self.loaded, self._local, self._servers, self.catalog, self.sources, self._models.resolver)
 
     async def _wait_for_lists(self) -> None:
@@ -415,7 +417,7 @@ class Gateway:
 
     @property
     def skill_index(self) -> SkillIndex | None:
-        """The index of all skills; `None` while there are none."""
+        """The index of all served skills; `None` if no skills are served."""
         return self._local.skills.index if self._local.skills is not None else None
 
     def sources(self) -> list[SourceStatus]:
@@ -445,14 +447,14 @@ class Gateway:
     async def serve_stdio(self, first: StartupAnswers | None = None) -> None:
         """Serve one client over standard input and output until it closes its input, or SIGINT or SIGTERM arrives.
 
-        `first` has read and answered the first requests, if there was a snapshot of an earlier start.
+        `first` has already answered the first requests from the results that an earlier start stored; `None` if it could not.
         """
         from gateway.app.serving import serve_stdio
 
         await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
     async def keep_answers(self, first: StartupAnswers | None) -> None:
-        """Wait until every source is ready or has failed, then store the first answers for the next start over stdio."""
+        """When every server has connected or failed, store results for the next start over stdio. `None` does nothing."""
         if first is not None:
             await self.ready(math.inf)
             await keep_answers(self.loaded, self._server, self._local.module_files, first)
@@ -460,11 +462,11 @@ class Gateway:
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None], listener: socket | None = None) -> None:
         """Serve over HTTP until SIGINT or SIGTERM arrives or the call is cancelled.
 
-        `on_ready` receives the endpoint's URL once it listens. A `listener` is already bound to the address; it is closed at the end.
-        After the first signal, calls may finish for `server.http.drainSeconds`; a second signal ends them.
+        `on_ready` receives the endpoint's URL when requests are accepted. `listener` is a socket that listens at the address already; it
+        is closed at the end. After the first signal, in-flight calls may finish for `server.http.drainSeconds`; a second signal ends them.
 
         Raises:
-            ConfigError: The address is in use or not allowed.
+            ConfigError: The address is in use, or needs API keys that do not exist.
         """
         from gateway.app.serving import Endpoint, serve_http
         from gateway.policy.quotas import caller_quotas

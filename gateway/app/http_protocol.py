@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from gateway.config.models import ServerSettings
 
 StartFast = Callable[[Head, bytes], StartedRequest | None]
-"""As `ServerConnection.start_fast`."""
+"""Starts a request without the MCP SDK; `None` if the request needs the SDK (see `ServerConnection.start_fast`)."""
 
 Admit = Callable[[Head], "ASGIApp | Admission"]
-"""As `ServerConnection.admit`."""
+"""Decides, from a request's head, whether its body is read (see `ServerConnection.admit`)."""
 
 
 def http_protocol(
@@ -32,7 +32,8 @@ def http_protocol(
 ) -> type[ServerConnection[Head]]:
     """Return the protocol class for uvicorn's `Config.http`, with the timeouts and limits of `settings`.
 
-    Unread responses count against the quotas of `usages`; without it they are not limited.
+    `fast` and `judge` become the class's `start_fast` and `admit`. `usages` holds the quotas for responses that clients do not read;
+    without it these responses are not limited.
     """
     http = settings.http
     table = Connections(connection_quotas(settings.limits, connection_limit(http), http.max_request_bytes))

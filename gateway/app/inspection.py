@@ -1,6 +1,6 @@
-"""`Inspection`: a view of a running gateway for operators: files that did not load, rules to repair, unmet needs, server definitions.
+"""`Inspection`: what an operator should know about a running gateway: files that did not load, faulty policies, missing tools.
 
-Used by `doctor`, `lock`, `policy` and `list`, by the status page, and for warnings in the log.
+The commands `doctor`, `lock`, `policy` and `list` use it, and so do the status page and warnings in the log.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class Inspection:
-    """Reads the state of one gateway; owns nothing."""
+    """Reads the state of one gateway at the moment of each call; owns no resources."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Inspection:
         statuses: Callable[[], Sequence[SourceStatus]],
         models: Callable[[], ModelResolver],
     ) -> None:
-        """`statuses` returns every source's status now, `models` the gateway's resolver, made when first needed. No side effects."""
+        """`statuses` returns the current status of every source; `models` returns the gateway's model resolver."""
         self._loaded = loaded
         self._local = local
         self._servers = servers
@@ -54,7 +54,7 @@ class Inspection:
         return self._local.noted("problems")
 
     def local_remarks(self) -> list[tuple[str, SourceProblem]]:
-        """Return warnings about files that did load, each with its source."""
+        """Return warnings about functions, agents and workflows that are served, each with its source."""
         return self._local.noted("remarks")
 
     def skill_problems(self) -> list[SkillReport]:
@@ -62,16 +62,16 @@ class Inspection:
         return self._local.skills.problems if self._local.skills is not None else []
 
     def definitions(self) -> dict[str, Sequence[JsonObject]]:
-        """Return the tools of every server that is ready as it lists them: before policy, quarantined tools included."""
+        """Return the tool definitions that each connected server lists, by server, before any policy applies."""
         return {u.id: u.lists.definitions() for u in self._servers.sources if u.status().state == "ready"}
 
     async def judge_definitions(self) -> None:
-        """Search the definitions of every server for instructions to a model now; a running gateway does so in the background."""
+        """Search the tool definitions of every server for instructions to a model. A served gateway does this in the background."""
         for upstream in self._servers.sources:
             await upstream.lists.suspicions.judge()
 
     async def remarks(self) -> list[str]:
-        """Return what to repair in the rules of every source that is ready, and tools that imitate tools of other sources."""
+        """Return faults of the policies of all connected sources, and tools that imitate tools of other sources, one line each."""
         found = remarks_of(await own_findings(self._loaded, self._local.table))
         found += [remark for upstream in self._servers.sources for remark in self._remarks_on(upstream)]
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
@@ -80,32 +80,32 @@ class Inspection:
         return [*found, *shadowing_remarks(named)]
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
-        """Return lint findings on the rules of every source that is ready, and on policies of unknown sources."""
+        """Return `policy lint` findings by key of `policies`: on connected sources, and on policies of unknown sources."""
         return await own_findings(self._loaded, self._local.table) | server_findings(self._loaded, self.definitions())
 
     async def unmet_needs(self) -> list[UnmetNeed]:
-        """Return the tools, agents and skills that agents and workflows name and no source serves."""
+        """Return the tools, agents and skills that files of agents and workflows name, but that no source serves."""
         return await unmet_needs(self._local.table, self._catalog, self._statuses(), idle=self._loaded.idle)
 
     def models_used(self) -> dict[str, list[str]]:
-        """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""
+        """Return each model spec (such as `openai:NAME`) in use, with the names of the agents and policies that use it."""
         return models_used(self._local.table, self._loaded.config)
 
     async def unreachable_agents(self) -> dict[str, str]:
-        """Return the files of remote agents that cannot be used, each with the reason."""
+        """Return the files of remote agents that do not respond, each with the reason. Sends requests."""
         return await unreachable_agents(self._local.table)
 
     async def check_model(self, spec: str) -> ModelCheck | None:
-        """Ask the endpoint of a model spec for its models, as `ModelResolver.check`. Raises `ModelError`."""
+        """Request the list of models from the endpoint of a model spec; see `ModelResolver.check`. Raises `ModelError`."""
         return await self._models().check(spec)
 
     async def note_own_rules(self) -> None:
-        """Log warnings about the rules of local sources."""
+        """Log a warning for each fault of the policies of local sources."""
         for remark in remarks_of(await own_findings(self._loaded, self._local.table)):
             logger.warning("%s", remark)
 
     def note_rules_of(self, upstream: UpstreamSource) -> None:
-        """Log warnings about the rules of one server."""
+        """Log a warning for each fault of the policy of one server."""
         for remark in self._remarks_on(upstream):
             logger.warning("%s", remark)
 

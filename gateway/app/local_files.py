@@ -1,7 +1,7 @@
-"""`LocalFiles`: detects changes of the files of agents, workflows and functions.
+"""`LocalFiles`: detects changes of the files that define agents, workflows and functions.
 
-Polls the folders and files in `expose.agents`, and the Python modules that were imported for agents, workflows and functions. Reads no
-content. Used by `local_sources`.
+Polls the modification times of the files in `expose.agents`, and of the Python modules that were imported for agents, workflows and
+functions. Used by `local_sources`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SUFFIXES = (".md", ".yaml", ".yml")
 """File suffixes of agents and workflows."""
 
 SETTLE_SECONDS = 0.1
-"""How long a file must stay unchanged, because editors write in several steps."""
+"""Seconds for which the files must stay unchanged before they are read, because editors write in several steps."""
 
 Look = tuple[tuple[str, Signature], ...]
 
@@ -40,10 +40,10 @@ class Files:
     imported: Look = ()
     """Signatures of Python modules."""
     generation: int = 0
-    """How often modules were dropped to be imported again (`OwnModules`)."""
+    """How often imported modules were dropped so that they are imported again (`OwnModules`)."""
 
     def of(self, kind: str) -> object:
-        """Return the part of the state that a source of this kind depends on."""
+        """Return the part of the state that the source `kind` depends on; compare two of them with `==`."""
         match kind:
             case "agent" | "workflow":
                 return (self.written, self.generation)
@@ -67,7 +67,7 @@ class LocalFiles:
 
     @contextmanager
     def importing(self, base_dir: Path) -> Generator[None]:
-        """Record the modules that are imported inside the block, and the state of their files."""
+        """Watch the modules that are imported inside the block. Relative module names start at `base_dir`."""
         self._modules = self._modules or OwnModules(base_dir)
         known = set(self._modules.files)
         with self._modules.current():
@@ -78,7 +78,10 @@ class LocalFiles:
             self._taken = Files(self._taken.written, tuple(sorted(signatures.items())), self._taken.generation)
 
     async def take(self, loaded: LoadedConfig) -> Files:
-        """Return the state now and treat it as read. Modules whose files changed are dropped, to be imported again."""
+        """Return the current state and remember it for `changed`.
+
+        If a module's file changed, drop the modules so that they are imported again.
+        """
         now = await anyio.to_thread.run_sync(self._look, loaded)
         generation = self._taken.generation
         if self._modules is not None and now.imported != self._taken.imported:
@@ -88,7 +91,7 @@ class LocalFiles:
         return self._taken
 
     async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
-        """Call `take_up` at changes, unless `server.reload` is false; until cancelled."""
+        """Call `take_up` after each change until cancelled. While `server.reload` of the configuration is false, ignore changes."""
         while True:
             await anyio.sleep(max(POLL_SECONDS, loaded().config.skills.refresh_seconds))
             try:

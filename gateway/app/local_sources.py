@@ -1,6 +1,7 @@
-"""`LocalSources`: the gateway's local sources (`expose`): skills, functions, agents, workflows. Rebuilds those that a change affects.
+"""`LocalSources`: the sources of tools that run in the gateway itself: skills, functions, agents and workflows (`expose`).
 
-A package is imported only if something is configured for it. `remote_servers` holds the servers.
+A changed configuration or file rebuilds only the sources that it affects. The package of a source is imported only if the configuration
+uses it. Remote servers are in `remote_servers`.
 """
 
 from __future__ import annotations
@@ -46,18 +47,19 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LocalSource:
-    """One local source and the settings that it was built from."""
+    """One local source and what it was built from."""
 
     made_from: tuple[object, ...]
+    """The settings it was built from; it is rebuilt when they change."""
     source: ToolSource
     held: HostedSource
     files: object
-    """The state of the files that it was read from."""
+    """The state of the files it was read from (`Files.of`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LocalChanges:
-    """What a configuration changes about the local sources."""
+    """The local sources of a new configuration, compared with the current ones. `table` is in catalog order."""
 
     table: dict[str, LocalSource]
     joining: list[LocalSource]
@@ -65,17 +67,20 @@ class LocalChanges:
 
 
 class ServedSkills:
-    """Skills for agents (`SkillTexts`): those that are served at the time of the call."""
+    """Implements `SkillTexts` for agents with the skills that the gateway serves at the time of each call.
+
+    Raises `SkillError` without any.
+    """
 
     def __init__(self, source: Callable[[], SkillSource | None]) -> None:
         self._source = source
 
     def instructions(self, names: Sequence[str]) -> str:
-        """Return the instructions, as `SkillSource.instructions`."""
+        """Return the instructions of the named skills as one text (see `SkillSource.instructions`)."""
         return self._served().instructions(names)
 
     def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return the tools that skills ask for, as `SkillSource.wishes`."""
+        """Return the tools that the named skills request (see `SkillSource.wishes`)."""
         return self._served().wishes(names)
 
     def _served(self) -> SkillSource:
@@ -86,7 +91,7 @@ class ServedSkills:
 
 
 class LocalSources:
-    """Holds the local sources. `prepare` builds and enters new ones, `take` serves them, `release` leaves old ones."""
+    """The local sources. `prepare` builds and starts new sources, `take` makes them current, `release` stops the sources they replace."""
 
     def __init__(
         self,
@@ -98,9 +103,9 @@ class LocalSources:
         events: EventStream,
         acceptance: Acceptance,
     ) -> None:
-        """`models` returns the gateway's resolver, created when an agent first needs it; `records` stores sessions.
+        """`hosts` runs the sources; `toolbox` gives agents and workflows their tools; `models` returns the gateway's model resolver.
 
-        `acceptance` decides which files may import Python modules. No side effects.
+        `records` stores the sessions of agents. `acceptance` decides which files may import Python modules.
         """
         self._hosts = hosts
         self._acceptance = acceptance
@@ -111,12 +116,12 @@ class LocalSources:
         self._models = models
         self._table: dict[str, LocalSource] = {}
         self.problem: str | None = None
-        """Why a setting of skills is not used as written."""
+        """Why some paths in `skills.scripts.readPaths` are ignored; `None` if all are used."""
         self._functions: FunctionSource | None = None
         self._files = LocalFiles()
 
     def names_of(self, objects: Sequence[object]) -> list[str]:
-        """Return the names of the served functions that run one of these objects."""
+        """Return the names of the served functions that call one of these Python objects."""
         return self._functions.names_of(objects) if self._functions is not None else []
 
     @property
@@ -126,45 +131,51 @@ class LocalSources:
 
     @property
     def skills(self) -> SkillSource | None:
-        """The skills, if any are exposed."""
+        """The source of skills; `None` if no skills are exposed."""
         local = self._table.get("skill")
         return cast("SkillSource", local.source) if local is not None else None
 
     @property
     def has_sessions(self) -> bool:
-        """Whether callers may have sessions with an exposed agent."""
+        """Whether some exposed agent keeps conversations between calls (sessions)."""
         local = self._table.get("agent")
         return local is not None and cast("AgentSource", local.source).has_sessions
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return the tool for a conversation, as `AgentSource.conversation`, from the current agents."""
+        """Return a tool that continues a conversation with the agent `name`; `None` if there is no such agent.
+
+        See `AgentSource.conversation`.
+        """
         local = self._table.get("agent")
         return cast("AgentSource", local.source).conversation(name, messages, tools) if local is not None else None
 
     def secrets(self) -> set[str]:
-        """Return values of local sources to mask in all output."""
+        """Return the secret values that agents use; they must be masked in all output."""
         local = self._table.get("agent")
         return cast("AgentSource", local.source).secrets if local is not None else set()
 
     def noted(self, what: Literal["problems", "remarks"]) -> list[tuple[str, SourceProblem]]:
-        """Return remarks of functions, agents and workflows on their files, each with its source. Skills have their own reports."""
+        """Return the problems (files not served) or remarks (warnings) of functions, agents and workflows, each with its source's id."""
         return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
 
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> LocalChanges | None:
-        """Also serve the skills of remote servers. Return the changes to serve or release if the source itself came or went."""
+        """Add the skills of remote servers to the source `skill`.
+
+        Return changes to release if that adds or removes the source, else `None`.
+        """
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):
                 skills.library.add(remote)
             if remote.skills or loaded.config.expose.skills or loaded.config.skills.objects:
                 return None
-        turnover = await self.prepare(loaded, remote)
-        self.take(turnover)
-        return turnover
+        changes = await self.prepare(loaded, remote)
+        self.take(changes)
+        return changes
 
     async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> LocalChanges:
-        """Build and enter the sources that `loaded` exposes and that are new or changed; nothing is served or left yet.
+        """Build and start the sources of `loaded` that are new or changed, and return all changes. `take` puts them in force.
 
-        The source `skill` exists also if only servers have skills (`remote`).
+        If remote servers have skills (`remote`), there is a source `skill` even without local skills.
         """
         with self._files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)
@@ -175,7 +186,10 @@ class LocalSources:
         return self._files.modules.keys()
 
     async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
-        """Call `take_up` when files of agents, workflows or functions change, until cancelled. `loaded` is called each time."""
+        """Until cancelled, call `take_up` when files of agents, workflows or functions change.
+
+        `loaded` returns the current configuration.
+        """
         await self._files.follow(loaded, take_up)
 
     async def _prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None) -> LocalChanges:
@@ -189,13 +203,13 @@ class LocalSources:
         wanted = dict(_wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)))
         files = await self._files.take(loaded)
         roots.protect_files(self._files.modules)
-        # Agents come last: their folders are judged when all modules of workflows and functions are imported.
+        # Agents come last, because their folders may not contain modules that workflows and functions import.
         for kind in sorted(wanted, key=lambda kind: kind == "agent"):
             made_from, local = wanted[kind], self._table.get(kind)
             is_alike = local is not None and local.made_from == made_from
             if local is None or not is_alike or local.files != files.of(kind) or await self._is_judged_anew(local.source, roots):
                 source = self._build(kind, loaded, roots)
-                # Under other rules the earlier version might not have loaded either.
+                # Keep the last version of a file that is broken now, unless settings changed: with them that version might be invalid too.
                 if local is not None and is_alike and kind in ("agent", "workflow"):
                     cast("AgentSource", source).go_on_from(cast("AgentSource", local.source))
                 policy = loaded.config.policy(kind)
@@ -205,7 +219,7 @@ class LocalSources:
                     cast("SkillSource", source).library.add(remote)
                 joining.add(kind)
             table[kind] = local
-            if kind == "function":  # workflows, which load next, are judged by its names
+            if kind == "function":  # workflows load next and look up names of functions
                 self._functions = cast("FunctionSource", local.source)
             roots.protect(getattr(local.source, "modules", ()))
         table = {kind: table[kind] for kind in wanted}
@@ -213,7 +227,7 @@ class LocalSources:
         return LocalChanges(table, [table[kind] for kind in wanted if kind in joining], leaving)
 
     async def _is_judged_anew(self, source: ToolSource, roots: RootRules) -> bool:
-        """Return whether a file of `source` waited for acceptance, or the verdict on an agent's folder changed."""
+        """Return whether a file of `source` waits for acceptance, or the decision about an agent's folder has changed."""
         if getattr(source, "is_waiting", False):
             return True
         judged = cast("Mapping[tuple[Path, Access], str | None]", getattr(source, "judged", {}))
@@ -222,12 +236,12 @@ class LocalSources:
                 return True
         return False
 
-    def take(self, turnover: LocalChanges) -> None:
-        """Serve these sources from now on."""
-        self._table = turnover.table
+    def take(self, changes: LocalChanges) -> None:
+        """Make `changes.table` the current sources."""
+        self._table = changes.table
 
     def release(self, locals_: Sequence[LocalSource]) -> None:
-        """Leave sources when their running calls have finished."""
+        """Stop sources when their in-flight calls have ended."""
         for local in locals_:
             self._hosts.release(local.held)
 
@@ -257,7 +271,7 @@ class LocalSources:
                 return workflows
 
     def _with_readable(self, loaded: LoadedConfig, roots: RootRules) -> LoadedConfig:
-        """Return the configuration without the paths that scripts may not read."""
+        """Return the configuration without the entries of `skills.scripts.readPaths` that scripts must not read."""
         skills = loaded.config.skills
         refused = {path: refusal for path in skills.scripts.read_paths if (refusal := roots.refusal(Path(path), "read"))}
         self.problem = "; ".join(f"skills.scripts.readPaths: {refusal}" for refusal in refused.values()) or None
@@ -321,7 +335,7 @@ class LocalSources:
 
 
 def _wanted(config: GatewayConfig, *, has_remote: bool) -> list[tuple[str, tuple[object, ...]]]:
-    """The local sources to build, each with the settings it depends on. Skills come first, because agents advertise them."""
+    """Return the kinds of local sources to build, each with the settings it depends on. Skills come first, because agents list them."""
     expose, skills = config.expose, config.skills
     wanted: list[tuple[str, tuple[object, ...]]] = []
     if expose.skills or skills.objects or has_remote:

@@ -1,4 +1,4 @@
-"""`Models`: the model resolver of one gateway, created when an agent or a sampling policy first needs it. Used by `Gateway`."""
+"""`Models`: the object of one gateway that maps model specs to chat clients, created when an agent or a sampling policy first needs it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ logger = logging.getLogger(__name__)
 
 
 class Models:
-    """Owns the resolver; agents and sampling share its clients."""
+    """Owns the gateway's model resolver. Agents and sampling requests share its chat clients."""
 
     def __init__(self, default: str | None) -> None:
         """`default` is the model spec of `defaults.model`, if set."""
@@ -31,7 +31,10 @@ class Models:
         return self._resolver
 
     def for_sampling(self, config: GatewayConfig) -> ModelResolver | None:
-        """Return the resolver if a policy lets a model of the gateway answer sampling requests, else `None`."""
+        """Return the resolver if some policy lets a model of the gateway answer sampling requests, else `None`.
+
+        Logs a warning for each policy whose model is not configured.
+        """
         policies = {name: config.policy(name).sampling for name in config.mcp_servers}
         policies = {name: sampling for name, sampling in policies.items() if sampling.mode in ("ask", "answer")}
         if not policies:

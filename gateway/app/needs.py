@@ -1,6 +1,6 @@
-"""Finds tools, agents and skills that agents and workflows name and this gateway does not have. Used by `doctor`.
+"""Finds tools, agents and skills that agents and workflows name, but that this gateway does not serve. Used by `doctor`.
 
-Tools of a server that is down are not judged; the server's own line says what is wrong.
+Tools of a server that is down are not reported, because the server's own status explains them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _GLOB = frozenset("*?[")
 
 _OWN = ("agent", "workflow", "function", "skill")
-"""Local sources, which are not servers."""
+"""Names of local sources, as they begin a tool pattern (`agent/…`). They are never names of servers."""
 
 REACH_SECONDS = 10.0
 """Timeout for the agent card of a remote agent."""
@@ -33,15 +33,16 @@ REACH_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class UnmetNeed:
-    """A name in a file that the gateway does not have."""
+    """A tool, agent, workflow, skill or server that a file names and the gateway does not serve."""
 
     kind: str
     """`agent` or `workflow`."""
     where: str
     """The file."""
     text: str
+    """The message for the user."""
     is_fatal: bool
-    """Whether one missing tool, agent, workflow, skill or server is named. A pattern without matches is not fatal."""
+    """False for a wildcard pattern that matches nothing, which may be intended."""
 
 
 async def unmet_needs(
@@ -49,7 +50,7 @@ async def unmet_needs(
 ) -> list[UnmetNeed]:
     """Return the names in files of agents and workflows that no source serves, in the order of the files.
 
-    Servers in `idle` may be missing.
+    `statuses` are those of all sources. Names of servers in `idle` are not reported.
     """
     known = {status.name: status for status in statuses}
     tools = [f"{tool.source}/{tool.definition.name}" for tool in await catalog.tools()]
@@ -64,7 +65,7 @@ async def unmet_needs(
 
 
 async def unreachable_agents(local: Mapping[str, LocalSource]) -> dict[str, str]:
-    """Return the files of remote agents that do not answer as agents within `REACH_SECONDS`, each with the reason. No agent runs."""
+    """Return the files of remote agents that do not return an agent card within `REACH_SECONDS`, each with the reason. No agent runs."""
     import anyio
 
     found: dict[str, str] = {}
@@ -84,7 +85,7 @@ async def unreachable_agents(local: Mapping[str, LocalSource]) -> dict[str, str]
 
 
 def models_used(local: Mapping[str, LocalSource], config: GatewayConfig) -> dict[str, list[str]]:
-    """Return the model specs of agents and of sampling policies, each with the agents and policies that use it."""
+    """Return each model spec (such as `openai:NAME`) in use, with the names of the agents and policies that use it."""
     used: dict[str, list[str]] = {}
     if "agent" in local:
         for definition in cast("AgentSource", local["agent"].source).definitions:
@@ -101,13 +102,13 @@ def models_used(local: Mapping[str, LocalSource], config: GatewayConfig) -> dict
 
 
 def _definitions(local: Mapping[str, LocalSource]) -> list[AgentDefinition]:
-    """The agents that loaded, and those that did not because of another file or tool that they name."""
+    """Return the agents that loaded, and those that did not load only because a file or tool that they name is missing."""
     source = cast("AgentSource", local["agent"].source)
     return list({definition.path: definition for definition in (*source.definitions, *source.unloaded)}.values())
 
 
 def _patterns(local: Mapping[str, LocalSource]) -> list[tuple[str, str, list[str]]]:
-    """Kind, file and tool patterns of every agent and workflow."""
+    """Return `(kind, file, tool patterns)` for every agent and workflow."""
     found: list[tuple[str, str, list[str]]] = []
     if "agent" in local:
         found += [("agent", str(definition.path), definition.file.tools) for definition in _definitions(local)]
@@ -122,7 +123,7 @@ def _names_unknown_server(pattern: str, known: Mapping[str, SourceStatus]) -> bo
 
 
 def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[str]) -> str:
-    """Explain why a pattern matches no tool; empty if the server's own status explains it."""
+    """Return why a pattern matches no tool; an empty string if the server's own status explains it."""
     source, _, name = pattern.partition("/")
     if source in _OWN:
         names = [tool.partition("/")[2] for tool in tools if tool.startswith(f"{source}/")]

@@ -1,7 +1,7 @@
-"""`Readiness`: decides when the first listing of a starting gateway may be answered, and when every server has settled.
+"""`Readiness`: decides when a starting gateway may answer the first listing request (such as `tools/list`).
 
-`Gateway` owns one. A listing waits for servers that still connect, up to `server.startupTimeoutSeconds`, so that the first answer to a
-client is complete. A server that is known from an earlier start, or that does not answer at all, is not waited for.
+The first listing waits for servers that are still connecting, up to `server.startupTimeoutSeconds`, so that it is complete. It does not
+wait for a server whose lists are cached from an earlier start, or that does not respond at all.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from gateway.upstream.source import UpstreamSource
 
 
 class Readiness:
-    """State of the servers' first connections. `watch` must run; the other methods may be called before it."""
+    """Follows the first connection of each server of one gateway while `watch` runs. The other methods may be called before it."""
 
     def __init__(self, startup_timeout_seconds: float) -> None:
-        """The timeout counts from here."""
+        """The timeout for listings starts now."""
         self._deadline = anyio.current_time() + startup_timeout_seconds
         self._settled, self._listable = anyio.Event(), anyio.Event()
         self._awaited: set[str] = set()
 
     @property
     def is_settled(self) -> bool:
-        """Whether every server that the gateway started with is ready or has failed once."""
+        """Whether every server that `watch` received has connected or failed to connect once."""
         return self._settled.is_set()
 
     async def settled(self) -> None:
@@ -33,7 +33,10 @@ class Readiness:
         await self._settled.wait()
 
     async def watch(self, servers: Sequence[UpstreamSource], ready: Callable[[UpstreamSource], Coroutine[Any, Any, None]]) -> None:
-        """Call `ready` for each server, which waits for it and takes it up; return when all of them have returned."""
+        """Call `ready` for all servers concurrently, and return when all calls have returned.
+
+        `ready` waits until its server has connected.
+        """
         self._awaited = {server.id for server in servers if not server.lists.is_known}
         async with anyio.create_task_group() as tasks:
             for server in servers:
@@ -47,13 +50,16 @@ class Readiness:
             self.skip(server.id)
 
     def skip(self, server: str) -> None:
-        """Do not let a listing wait for this server, or not any longer."""
+        """Stop waiting for this server before a listing."""
         self._awaited.discard(server)
         if not self._awaited:
             self._listable.set()
 
     async def listable(self, is_complete: Callable[[], bool]) -> None:
-        """Wait until a listing may be answered: no server is waited for, `is_complete` returns true, or the timeout is over."""
+        """Wait until a listing may be answered: all servers have connected or been skipped, or the timeout has passed.
+
+        Returns at once if `is_complete()` is true.
+        """
         if self._listable.is_set() or is_complete():
             return
         with anyio.move_on_after(max(0.0, self._deadline - anyio.current_time())):

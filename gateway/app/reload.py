@@ -1,7 +1,6 @@
-"""`Reloader`: reads the configuration file again when it changes, and at SIGHUP.
+"""`Reloader`: reads the configuration file again when it changes, and when the process receives SIGHUP.
 
-Logs which settings need a restart. A file that cannot be used changes nothing; its problem is reported until it is fixed. `Gateway` applies
-a configuration.
+If the file cannot be used, the running configuration stays in force and the status page shows the reason. `Gateway` applies what is read.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ from gateway.errors import GatewayError
 logger = logging.getLogger(__name__)
 
 FIXED_SECTIONS = ("storage", "sessions", "tasks", "defaults")
-"""Sections that are read at the start only."""
+"""Sections of the configuration that need a restart to change."""
 
 FOLLOWED_SETTINGS = frozenset({"approval_by", "instructions", "reload", "lock_file", "log_level"})
-"""Keys of `server` that a reload applies; the others are fixed at the start."""
+"""Keys of `server` that a reload applies; the others need a restart."""
 
 
 def fixed_changes(running: GatewayConfig, written: GatewayConfig) -> list[str]:
@@ -49,7 +48,7 @@ def _differences(path: str, running: Model, written: Model, followed: frozenset[
 
 
 def with_fixed(running: LoadedConfig, written: LoadedConfig) -> LoadedConfig:
-    """Return `written` with the settings of `running` that need a restart."""
+    """Return `written`, in which the settings that need a restart have the values of `running`."""
     before, after = running.config, written.config
     server = before.server.model_copy(update={name: getattr(after.server, name) for name in FOLLOWED_SETTINGS})
     kept = {section: getattr(before, section) for section in FIXED_SECTIONS}
@@ -58,14 +57,15 @@ def with_fixed(running: LoadedConfig, written: LoadedConfig) -> LoadedConfig:
 
 
 class Reloader:
-    """Reads the file again whenever there is reason to, one reading at a time."""
+    """Reads the configuration again on request, one read at a time."""
 
     def __init__(
         self, read: Callable[[], LoadedConfig], apply: Callable[[LoadedConfig], Awaitable[bool]], watch: FileWatch | None, *, follows: bool
     ) -> None:
-        """`read` may block; `apply` tells whether the file shall be followed. Both may raise `GatewayError` and then change nothing.
+        """`read` loads the configuration in a worker thread, and `apply` puts it in force; both may raise `GatewayError`.
 
-        `watch` was begun before the running configuration was read; without one, or unless it `follows`, only SIGHUP is heard.
+        `apply` returns whether to react to changes of the file from then on; `follows` is the initial value. Otherwise only SIGHUP and
+        `read_again` reload. Create `watch` before the running configuration is read, so that no change is missed.
         """
         self._read = read
         self._apply = apply
@@ -73,14 +73,14 @@ class Reloader:
         self._follows = follows
         self._wanted = anyio.Event()
         self.problem: str | None = None
-        """Why the file as it is now is not in use."""
+        """Why the current content of the file is not in use; `None` if it is."""
 
     def read_again(self) -> None:
-        """Read the file again, whether or not it changed."""
+        """Reload soon, even if the file did not change."""
         self._wanted.set()
 
     def try_again(self) -> None:
-        """Read the file again if it could not be used: something that it needs was mended."""
+        """Reload soon if the last reload failed, because a file that the configuration depends on has changed."""
         if self.problem is not None:
             self._wanted.set()
 
@@ -109,7 +109,7 @@ class Reloader:
 
     async def _reload(self) -> None:
         try:
-            # A program behind `${cmd:…}` may hang; it must not hold up the end of the gateway.
+            # A program that a `${cmd:…}` reference runs may hang; the gateway must be able to stop meanwhile.
             loaded = await anyio.to_thread.run_sync(self._read, abandon_on_cancel=True)
             self._follows = await self._apply(loaded)
         except GatewayError as error:

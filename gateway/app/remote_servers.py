@@ -1,6 +1,6 @@
-"""`Servers`: the remote servers of a running gateway. Each can be added, changed or removed while the others run.
+"""`Servers`: the remote MCP servers of a running gateway. A changed configuration restarts only the servers whose entries changed.
 
-Decides which servers a changed configuration affects. The catalog decides what is served; each source supervises its server.
+The catalog decides what is served; each `UpstreamSource` connects to its server and reconnects.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Server:
 
 @dataclass(frozen=True, slots=True)
 class ServerChanges:
-    """What a configuration changes about the servers."""
+    """The servers of a new configuration, compared with the current ones."""
 
     table: Mapping[str, Server]
     """All servers after the change, in file order."""
@@ -49,14 +49,14 @@ class ServerChanges:
 
 
 class Servers:
-    """The remote servers; `hosts` enters and leaves them."""
+    """The remote servers. Apply a configuration with `plan`, `take`, `start` and `release`, in this order."""
 
     def __init__(
         self, hosts: SourceHost, state: StateFolder, services: AskServices, children: ChildProcesses, *, own_id: str, client: JsonObject
     ) -> None:
-        """`own_id` is the gateway's hop id, `client` its `clientInfo`. No side effects."""
+        """`hosts` runs the sources; `own_id` is the gateway's id for loop detection (`hop_id`); `client` is its MCP `clientInfo`."""
         self.services = services
-        """For servers that are built from now on."""
+        """Passed to the sources that `plan` builds; may be replaced between two calls."""
         self._state = state
         self._children = children
         self._own_id = own_id
@@ -72,11 +72,11 @@ class Servers:
 
     @property
     def sources(self) -> list[UpstreamSource]:
-        """Their sources, in file order."""
+        """The sources of the current servers, in file order."""
         return [server.source for server in self._table.values()]
 
     async def plan(self, loaded: LoadedConfig, pins: Pins) -> ServerChanges:
-        """Build the servers of `loaded` that are new or changed; nothing is started or stopped."""
+        """Build sources for the servers of `loaded` that are new or changed, and return all changes. Nothing is started or stopped."""
         table: dict[str, Server] = {}
         joining: list[Server] = []
         # The watch is made before the records are read, so that no acceptance is missed.
@@ -117,36 +117,36 @@ class Servers:
         return source
 
     async def follow_acceptance(self) -> None:
-        """Apply changed tools that a person accepts, until cancelled. Call `plan` first."""
+        """Until cancelled, serve changed tool definitions as soon as a person accepts them. Call `plan` first."""
         while self._accepted is not None:
             await self._accepted.changed()
             for source in self.sources:
                 await source.lists.read_pins_again()
 
-    def take(self, turnover: ServerChanges) -> None:
-        """Serve these servers from now on."""
-        self._table = turnover.table
+    def take(self, changes: ServerChanges) -> None:
+        """Make `changes.table` the current servers."""
+        self._table = changes.table
 
     async def start(self, servers: Sequence[Server]) -> None:
-        """Enter servers; each connects in the background."""
+        """Start the sources of new servers; each connects in the background."""
         for server in servers:
             await self._hosts.start(server.held)
 
     def release(self, servers: Sequence[Server]) -> None:
-        """Leave servers when their running calls have finished, at the latest after their `timeoutSeconds`."""
+        """Stop the sources of removed servers when their in-flight calls have ended, at the latest after their `timeoutSeconds`."""
         for server in servers:
             self._hosts.release(server.held)
 
 
 def located(entry: ServerEntry, loaded: LoadedConfig) -> ServerEntry:
-    """Return a stdio entry with an absolute working directory."""
+    """Return `entry`; the working directory of a stdio entry becomes absolute."""
     if isinstance(entry, StdioServer):
         return entry.model_copy(update={"cwd": str(loaded.base_dir / entry.cwd) if entry.cwd else str(loaded.base_dir)})
     return entry
 
 
 def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
-    """Return the OAuth credentials of a server if its policy has any; the package is imported only then."""
+    """Return the OAuth credentials of a server, or `None` if its policy has no `auth`."""
     if policy.auth is None or isinstance(entry, StdioServer):
         return None
     from gateway.upstream.oauth.credentials import OAuthCredentials

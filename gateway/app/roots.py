@@ -1,7 +1,8 @@
-"""`RootRules`: the files and folders that a model's folder may not contain, from the configuration and the modules of this process.
+"""`RootRules`: decides which folders an agent may read and write (`files` and `memory` in its file).
 
-`policy.root_policy` decides. This module collects the places: the configuration, its lock file, the state folder, agents, skills, modules,
-the programs of servers, and the folders in which Python and the system look for code. Used by `local_sources` and `moongate doctor`.
+A folder is refused if the agent could change what the gateway executes. This module collects the protected places: the configuration, its
+lock file, the state folder, agents, skills, modules, the programs of servers, and the folders in which Python and the system look for
+code. `policy.root_policy` compares a folder with them. Used by `local_sources`.
 """
 
 from __future__ import annotations
@@ -25,10 +26,9 @@ from gateway.upstream.pins import lock_path
 
 
 class RootRules:
-    """The rules of one configuration. Agents call `refusal` when they load and before each run, because folders change."""
+    """The protected places of one configuration. Agents call `refusal` when they load and before each run, because folders change."""
 
     def __init__(self, loaded: LoadedConfig) -> None:
-        """No side effects."""
         self._loaded = loaded
         self._fixed: list[Protected] | None = None
         self._modules: set[str] = set()
@@ -36,20 +36,20 @@ class RootRules:
         self._files: Mapping[str, object] = {}
 
     def protect(self, references: Iterable[str]) -> None:
-        """Also protect the Python objects that files name: `package.module:name`."""
+        """Also protect the modules of these references (`package.module:name`), which files of agents and workflows contain."""
         self._modules.update(references)
 
     def protect_files(self, files: Mapping[str, object]) -> None:
-        """Also protect the folders of these Python files, as they are when a folder is judged. They need not be imported."""
+        """Also protect the folders of the Python files that are keys of `files`, which is read at each decision."""
         self._files = files
 
     def refusal(self, root: Path, access: Access) -> str | None:
-        """Return why a model may not have `root`, and what to do; `None` if it may. Blocks."""
+        """Return why an agent must not have `access` to the folder `root`, and what to do; `None` if it may. Blocks."""
         verdict = judge_root(str(root), place_of(root), access, self._protected())
         return verdict.reason if isinstance(verdict, Reject) else None
 
     def remark(self, root: Path) -> str | None:
-        """Return a warning about a folder that a model may read, if there is one. Blocks."""
+        """Return a warning about a folder that an agent may read, such as the configuration's folder; `None` without one. Blocks."""
         return remark_root(str(root), place_of(root), self._protected())
 
     def _protected(self) -> list[Protected]:
@@ -59,7 +59,7 @@ class RootRules:
         return [*self._fixed, *named, *self._loaded_code()]
 
     def _loaded_code(self) -> Iterator[Protected]:
-        """The folders of modules that this process has imported. Files inside packages may not be written either."""
+        """Yield the folders of the modules that this process has imported. Everything below a package's folder is protected too."""
         folders = {os.path.dirname(file): False for file in self._files}
         for module in list(sys.modules.values()):
             facts = cast("Mapping[str, object]", getattr(module, "__dict__", {}))
@@ -91,7 +91,7 @@ def _configured(loaded: LoadedConfig) -> Iterator[Protected]:
 
 
 def _own_files(loaded: LoadedConfig) -> Iterator[Protected]:
-    """The configuration and the files it consists of."""
+    """Yield the configuration file and the files and folders that it names."""
     config, base = loaded.config, loaded.base_dir
     if loaded.path is not None:
         yield _of("the configuration file", loaded.path, is_remarked=True)
@@ -134,7 +134,7 @@ def _configured_modules(loaded: LoadedConfig) -> list[str]:
 
 
 def _module_places(reference: str, base: Path) -> Iterator[Protected]:
-    """Where Python looks first for `package.module` or `package.module:name`, whether or not it exists."""
+    """Yield where Python looks first for the module of a reference (`package.module:name`), whether or not it exists."""
     top = reference.partition(":")[0].partition(".")[0]
     if top:
         for path in (base / f"{top}.py", base / top):
@@ -142,7 +142,7 @@ def _module_places(reference: str, base: Path) -> Iterator[Protected]:
 
 
 def _command_places(what: str, command: Sequence[str], env: Mapping[str, str], folder: Path) -> Iterator[Protected]:
-    """The files that a command executes, and each link on their paths, which could be replaced."""
+    """Yield the files that a command executes, and each symbolic link on their paths, because a link could be replaced."""
     for path, is_inner in dict.fromkeys(places_of_command(command, env, folder)):
         yield _of(what, path, reach="both" if is_inner else "around")
         for link in (step for step in (path, *path.parents) if os.path.islink(step)):

@@ -1,4 +1,4 @@
-"""Collects the findings of `policy.lint` on the rules of every source. Used for `policy lint`, `doctor` and the log."""
+"""Applies `policy.lint` to the policies of every source. Used by `moongate policy lint`, `doctor` and the log."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
 
 Findings = Mapping[str, Sequence[Finding]]
-"""Findings by key of `policies`."""
+"""Findings by key of `policies` in the configuration."""
 
 
 async def own_findings(loaded: LoadedConfig, local: Mapping[str, LocalSource]) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings on local sources, on tools in files of agents and workflows, and on policies of unknown sources."""
+    """Return the findings on policies of local sources, of tools that files of agents and workflows define, and of unknown sources."""
     policies = loaded.config.policies
     servers = {*loaded.config.mcp_servers, *(server.name for server in loaded.disabled)}
     known = cast("AgentSource", local["agent"].source).file_schemas() if "agent" in local else {}
@@ -34,12 +34,12 @@ async def own_findings(loaded: LoadedConfig, local: Mapping[str, LocalSource]) -
 
 
 def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[JsonObject]]) -> dict[str, tuple[Finding, ...]]:
-    """Return the findings on servers. `definitions` are the tools that each ready server lists, hidden ones included."""
+    """Return the findings on policies of servers. `definitions` are all tools that each connected server lists."""
     return {name: lint_policy(loaded.config.policy(name), _schemas(tools)) for name, tools in definitions.items()}
 
 
 def remarks_of(findings: Findings) -> list[str]:
-    """Return what to repair, one line each, with its JSON path.
+    """Return one line for each finding that needs repair, with its JSON path. Notes need none.
 
     Policies of unknown servers are left out, because the configuration's notes name them.
     """

@@ -1,6 +1,6 @@
-"""Serves a gateway to its clients over standard input and output or over HTTP, until a signal ends it. `Gateway` calls it.
+"""Serves a gateway over standard input and output or over HTTP until a signal ends it. Used by `Gateway`.
 
-Owns signals, the listening socket and uvicorn; the application is passed in.
+Handles signals, the listening socket and uvicorn; the ASGI application is passed in.
 
 Decided: one gateway is one process. Because: several worker processes behind one address cost more CPU per call and served fewer calls
 per second, since every worker but one had to forward what needs shared state. Measured 2026-11-24 on 2 cores, medians of 3 runs of
@@ -49,7 +49,10 @@ SIGNAL_BURST_SECONDS = 0.5
 
 
 async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
-    """Serve one client until it closes the pipe, or SIGINT or SIGTERM comes. The other arguments are as in `server.stdio`."""
+    """Serve one client until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
+
+    `first` and `listed` are passed on to `server.stdio_transport.serve_stdio`.
+    """
     from gateway.server.stdio_transport import serve_stdio
 
     async with anyio.create_task_group() as tasks:
@@ -69,16 +72,18 @@ class Endpoint:
     listener: socket.socket
     settings: ServerSettings
     port: int
-    """The one bound, which may not be the one asked for."""
+    """The bound port; the operating system chose it if port 0 was requested."""
     url: str
-    """Of the MCP endpoint."""
+    """URL of the MCP endpoint."""
 
     @classmethod
     def bind(cls, host: str, port: int, settings: ServerSettings, listener: socket.socket | None = None) -> Endpoint:
-        """Listen, unless `listener` does; clients may connect from here on and wait until they are served. `serve_http` closes it.
+        """Listen at an address, or use `listener`, which listens already. Clients may connect now; `serve_http` answers them.
+
+        `serve_http` closes the socket.
 
         Raises:
-            ConfigError: The address is taken or may not be used.
+            ConfigError: Another program listens at the address, or it may not be used.
         """
         listener = listener or bind(host, port)
         bound = int(listener.getsockname()[1])
@@ -86,9 +91,9 @@ class Endpoint:
 
 
 async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str], None]) -> None:
-    """Serve until SIGINT or SIGTERM comes or it is cancelled; `on_ready` gets the endpoint's URL once it serves.
+    """Serve until SIGINT or SIGTERM arrives or the call is cancelled. `on_ready` receives the endpoint's URL when it serves.
 
-    After the first signal calls that run may finish, for `drain_seconds` at most; the second ends them.
+    After the first signal, in-flight calls may finish for at most `drain_seconds`; a second signal ends them.
     """
     import uvicorn
 
@@ -102,7 +107,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
             ws="none",
             log_config=None,
             access_log=False,
-            proxy_headers=False,  # `server.http` has them
+            proxy_headers=False,  # the application reads them itself
             server_header=False,
             lifespan="on",
             timeout_graceful_shutdown=http.drain_seconds,
@@ -118,7 +123,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
 
         def stop(count: int) -> None:
             if server.server_state.tasks and count == 1:
-                logger.warning("Stopping; what runs may take %s s more, a second signal ends it now", http.drain_seconds)
+                logger.warning("stopping grace_seconds=%s: in-flight calls may finish; a second signal ends them", http.drain_seconds)
             server.should_exit = True
             server.force_exit = count > 1
 
@@ -127,7 +132,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
         try:
             await server.serve(sockets=[endpoint.listener])
         except anyio.get_cancelled_exc_class():
-            server.force_exit = True  # what runs is cancelled too
+            server.force_exit = True  # do not wait for in-flight calls, which are cancelled too
             with anyio.CancelScope(shield=True):
                 await server.shutdown(sockets=[endpoint.listener])
                 await server.lifespan.shutdown()
@@ -136,9 +141,9 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
 
 
 async def _on_signals(stop: Callable[[int], None]) -> None:
-    """Call `stop` with 1, 2, … for each SIGINT or SIGTERM, until cancelled; one stop often comes as a burst."""
+    """Until cancelled, call `stop` with 1, 2, … at each SIGINT or SIGTERM. Signals within `SIGNAL_BURST_SECONDS` count as one."""
     if threading.current_thread() is not threading.main_thread():
-        return  # signals are the main thread's; whoever runs us beside it cancels
+        return  # only the main thread receives signals; another thread stops the gateway by cancellation
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
         count, last = 0, float("-inf")
         async for _ in signals:
@@ -148,7 +153,7 @@ async def _on_signals(stop: Callable[[int], None]) -> None:
 
 
 def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
-    """A uvicorn server that leaves signals to us: its own handling ends the process by re-raising them."""
+    """Return a uvicorn server that handles no signals, because uvicorn's handler ends the process by raising them again."""
     import uvicorn
 
     class Quiet(uvicorn.Server):
@@ -160,7 +165,7 @@ def _quiet_server(config: uvicorn.Config) -> uvicorn.Server:
 
 
 class AddressTaken(ConfigError):
-    """Another program listens on the address."""
+    """Another program listens at the address."""
 
 
 _LIVENESS = (
@@ -170,19 +175,19 @@ _LIVENESS = (
     (socket.IPPROTO_TCP, "TCP_KEEPCNT", 4),
     (socket.IPPROTO_TCP, "TCP_USER_TIMEOUT", 120_000),
 )
-"""Options by which a connection ends after two minutes without a reaction of the client's machine, which may have slept meanwhile. They are
-in seconds, the last one in milliseconds. Accepted connections inherit them on Linux. Names that the system lacks are left out."""
+"""TCP options that close a connection when the client's machine has not responded for two minutes. Values are in seconds, the last one in
+milliseconds. Accepted connections inherit them on Linux. Options that the system does not have are left out."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
+    """Return a socket that listens at `host` and `port`.
 
     Raises:
-        AddressTaken: Another program listens there.
+        AddressTaken: Another program listens at the address.
         ConfigError: The address may not be used.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # The protocol is named because asyncio turns off delays (TCP_NODELAY) only for sockets that say TCP.
+    # asyncio sets TCP_NODELAY only on sockets that were created with IPPROTO_TCP.
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     for level, name, value in _LIVENESS:

@@ -1,7 +1,7 @@
-"""`SharedSkills`: adds the skills of remote servers to the gateway's index, once any server has skills.
+"""`SharedSkills`: decides when to read the skills of remote servers: on connection, on resource changes, and when their cache expires.
 
-Decides when to read a server's skills: when it is ready, when its resources change, and after its cache time. The skills packages are
-imported only then. `catalog.remote_skills` reads; `local_sources` serves.
+The packages for skills are imported when the first server has skills. `catalog.remote_skills` reads the skills, and `local_sources` serves
+them with the gateway's own.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 FIRST_LOOK_SECONDS = 10.0
-"""How long reading a new server's skills may delay the first listing."""
+"""Maximum seconds for which reading a new server's skills delays the first listing."""
 
 MAX_REST_SECONDS = 3600.0
-"""Maximum cache time of a listing."""
+"""Seconds between two reads if no server has skills."""
 
 
 class SharedSkills:
-    """Needs no entering; `run` must be running."""
+    """The skills of all remote servers. They are read again while `run` runs."""
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
-        """`serve` puts the skills into the index; it is called whenever the set of servers with skills changes. No side effects."""
+        """`serve` puts the skills into the gateway's index. It is called after each read, as long as a server has or had skills."""
         self._catalog = catalog
         self._serve = serve
         self._remote: RemoteSkills | None = None
@@ -43,7 +43,7 @@ class SharedSkills:
 
     @property
     def remote(self) -> RemoteSkills | None:
-        """The skills of servers, once any server had some."""
+        """The skills of remote servers; `None` until a server has skills."""
         return self._remote
 
     @property
@@ -52,7 +52,7 @@ class SharedSkills:
         return self._meeting > 0
 
     async def meet(self, upstream: UpstreamSource) -> None:
-        """Read a server's skills as soon as it is ready or has failed once."""
+        """Read a server's skills when it has connected or failed to connect; give up waiting after `FIRST_LOOK_SECONDS`."""
         await upstream.settled()
         self._meeting += 1
         try:
@@ -62,7 +62,7 @@ class SharedSkills:
             self._meeting -= 1
 
     async def run(self) -> None:
-        """Read skills again when something changed; until cancelled."""
+        """Until cancelled, read the skills again when resources change or the cache expires."""
         while True:
             with anyio.move_on_after(self._remote.rest_seconds if self._remote is not None else MAX_REST_SECONDS):
                 await self._wanted.wait()
@@ -70,7 +70,7 @@ class SharedSkills:
             await self._look(None)
 
     def wake(self) -> None:
-        """Read skills again soon, because servers came or went."""
+        """Read the skills of all servers again soon."""
         self._wanted.set()
 
     def _note(self, kind: ChangeKind) -> None:

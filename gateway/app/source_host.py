@@ -1,6 +1,6 @@
-"""`SourceHost`: enters and leaves sources while others run, each in a task of its own.
+"""`SourceHost`: starts and stops sources of tools while others run, each in its own asyncio task.
 
-A released source first finishes its running calls, up to its timeout. `remote_servers` and `local_sources` decide which sources exist.
+A released source first finishes its in-flight calls, up to its timeout. `remote_servers` and `local_sources` decide which sources exist.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 class HostableSource(AbstractAsyncContextManager[object], Protocol):
-    """A source that can be entered and left."""
+    """A source that starts when it is entered as an async context manager, and stops when it is left."""
 
     @property
     def id(self) -> str:
@@ -29,20 +29,20 @@ class HostableSource(AbstractAsyncContextManager[object], Protocol):
 
 @dataclass(eq=False, slots=True)
 class HostedSource:
-    """One source, its running calls and its end."""
+    """One source with its in-flight calls and its stop signal."""
 
     source: HostableSource
     timeout_seconds: float
-    """Grace period of its running calls after its release."""
+    """Grace period for in-flight calls after the release."""
     usage: Usage = field(default_factory=Usage)
-    """Its running calls."""
+    """The in-flight calls of the source."""
     stop: anyio.Event = field(default_factory=anyio.Event)
-    patience: anyio.CancelScope = field(default_factory=anyio.CancelScope)
-    """Cancelled when the grace period of its running calls ends."""
+    running: anyio.CancelScope = field(default_factory=anyio.CancelScope)
+    """Cancelled when the grace period for in-flight calls ends."""
 
 
 class SourceHost:
-    """Enter it before `start`; leaving it leaves every source at once."""
+    """Async context manager: enter it before `start`. Leaving it stops every source at once."""
 
     def __init__(self) -> None:
         self._entered: set[HostedSource] = set()
@@ -55,15 +55,15 @@ class SourceHost:
 
     async def __aexit__(self, *exc: object) -> None:
         for held in self._entered:
-            held.patience.cancel()
+            held.running.cancel()
         await self._stack.aclose()
 
     async def start(self, held: HostedSource) -> None:
-        """Enter a source and wait until it is entered. An exception of the source is raised here."""
+        """Start a source and return when it has started. Raises what the source raises on entering."""
         await self._tasks.start(self._hold, held)
 
     def release(self, held: HostedSource) -> None:
-        """Leave a source when its running calls have finished, at the latest after its timeout."""
+        """Stop a source when its in-flight calls have ended, at the latest after its timeout. Returns at once."""
         held.stop.set()
 
     async def _hold(self, held: HostedSource, *, task_status: TaskStatus[None]) -> None:
@@ -71,9 +71,9 @@ class SourceHost:
         try:
             async with held.source:
                 task_status.started()
-                with held.patience:
+                with held.running:
                     await held.stop.wait()
-                    held.patience.deadline = anyio.current_time() + held.timeout_seconds
+                    held.running.deadline = anyio.current_time() + held.timeout_seconds
                     await held.usage.over()
         finally:
             self._entered.discard(held)

@@ -1,4 +1,7 @@
-"""Stores the answers to `initialize` and the listings for the next start over stdio (`storage.startup_cache`)."""
+"""Stores the results of `initialize` and of the listings, which the next start over stdio sends before it has loaded anything.
+
+`storage.startup_cache` describes the file.
+"""
 
 from __future__ import annotations
 
@@ -27,9 +30,9 @@ logger = logging.getLogger(__name__)
 
 
 async def keep_answers(loaded: LoadedConfig, server: GatewayServer, modules: Collection[str], first: StartupAnswers) -> None:
-    """Store the answers as they are now, unless a file that they depend on changed since the start.
+    """Store the current results of `server`, unless a file that they depend on changed since the start. Failures are logged.
 
-    `modules` are the files of Python modules that were imported for sources.
+    `modules` are the files of the Python modules that agents, workflows and functions import. `first` holds the file and the start time.
     """
 
     def keep(known: CachedAnswers) -> bool:
@@ -45,7 +48,7 @@ async def keep_answers(loaded: LoadedConfig, server: GatewayServer, modules: Col
 
 
 def _deciding(loaded: LoadedConfig) -> Iterator[Path]:
-    """The files, other than Python modules, that decide what is listed, and the folders in which more may appear."""
+    """Yield the files, other than Python modules, on which the listings depend, and the folders in which new ones may appear."""
     if (lock := lock_path(loaded)) is not None:
         yield lock
     yield state_dir(loaded.config.storage.dir) / "keys.json"

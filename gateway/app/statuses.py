@@ -1,4 +1,4 @@
-"""Status of each source, for `moongate list`, `gateway_status` and the health pages. Used by `gateway`."""
+"""Builds the `SourceStatus` of each source, for `moongate list`, the tool `gateway_status` and the status page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Transport = Literal["stdio", "http", "sse"]
 
 
 def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
-    """Return the status of a local source."""
+    """Return the status of the local source `name`, which serves `tools` tools."""
     problems = getattr(source, "problems", None)
     return SourceStatus(
         name=name,
@@ -27,7 +27,10 @@ def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
 
 
 def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for: str | None) -> SourceStatus:
-    """Return the status of a remote server that serves `tools`. `waits_for` is the key to accept before its changed entry is used."""
+    """Return the status of a remote server with the gateway's own facts added.
+
+    `tools` tools of it are served and `withheld` are not. `waits_for` is the key of its changed entry that waits for acceptance.
+    """
     note = f"{withheld} definition{'' if withheld == 1 else 's'} withheld; see `moongate doctor`" if withheld else None
     if waits_for is not None:
         accept = f"`moongate lock --accept {waits_for}` shows the change and accepts it"
@@ -36,12 +39,12 @@ def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for:
 
 
 def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:
-    """Return the status of a server that the configuration disables."""
+    """Return the status of a server with `disabled: true` in the configuration."""
     return _status(name, _transport_of(entry), "disabled", "disabled in the configuration")
 
 
 def unused_status(server: DisabledServer) -> SourceStatus:
-    """Return the status of a server that cannot start as written, or that waits for acceptance."""
+    """Return the status of a server whose entry is invalid or waits for acceptance."""
     error = f"{server.json_path}: {server.reason}"
     return _status(server.name, server.transport, "held" if server.waits_for else "disabled", error)
 

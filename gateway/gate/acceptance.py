@@ -1,12 +1,13 @@
-"""`Acceptance`: holds back what a changed configuration would execute, until a person accepts it with `moongate lock --accept`.
+"""`Acceptance`: prevents new or changed commands of a configuration from running until a person accepts them (`moongate lock --accept`).
 
-`config.executes` names the entries, `policy.acceptance_rule` decides, `storage.acceptance_record` stores the record. A gateway has one
-`Acceptance` for its whole life: it accepts everything at the start, because the user started it, and becomes strict when everything runs
-(`settle`). `moongate add` and `moongate lock` use it to accept.
+`config.executes` lists the entries of a configuration that execute something, `policy.acceptance_rule` decides, and
+`storage.acceptance_record` stores what was accepted. A gateway keeps one `Acceptance` from start to stop. While the gateway starts, it
+accepts everything, because the user started it; after `settle` it accepts only entries that a person has accepted. `moongate add` and
+`moongate lock` use it to accept entries.
 
-Decided: the record is written to the configured state folder and to the user's default one. Because: a file that names another
-`storage.dir` would otherwise begin with an empty record, which holds nothing back. Revisit when: the file does not name the state folder
-any more.
+Decided: the record is written to the configured state folder and to the user's default state folder. Because: a configuration that
+changes `storage.dir` would otherwise begin with an empty record, with which everything may run. Revisit when: the configuration file does
+not name the state folder any more.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ from gateway.storage.state_folder import default_state_dir, state_dir
 logger = logging.getLogger(__name__)
 
 _OF_FILES = ("agent/", "workflow/")
-"""Prefixes of keys that stand for a file and not for a part of the configuration."""
+"""Prefixes of the keys of entries in files of agents and workflows; other entries are in the configuration."""
 
 
 class Acceptance:
     """Implements `config.executes.Admission`. All methods block; use one thread at a time."""
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
-        """`is_start`: the user starts the gateway, which accepts what the file says. `records_start` writes that down."""
+        """`is_start` accepts all entries until `settle`; `records_start` makes `settle` record these acceptances."""
         self._is_start = is_start
         self._records_start = records_start
         self._records: list[tuple[AcceptanceRecord, Acceptances]] = []
@@ -45,9 +46,9 @@ class Acceptance:
         self._told: dict[str, str] = {}
         self._news: list[tuple[str, RunEntry]] = []
         self.held: dict[str, RunEntry] = {}
-        """What waits for acceptance, by key."""
+        """Entries that wait for acceptance, by key."""
         self.kept: dict[str, str] = {}
-        """Server that goes on under its earlier entry → the key that waits."""
+        """Servers that run with their earlier entry, with the key of the changed entry that waits for acceptance."""
 
     @property
     def watched(self) -> Path | None:
@@ -57,7 +58,7 @@ class Acceptance:
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Read the records of a configuration. Later calls read the same records again, whatever folder they name.
+        """Read the records of a configuration file. Later calls read the same records again and ignore the arguments.
 
         Raises:
             StorageError: A record is damaged.
@@ -79,7 +80,7 @@ class Acceptance:
                 self._records.append((record, record.read()))
 
     def refusal(self, entry: RunEntry) -> str | None:
-        """Return why `entry` may not run, and what to do; `None` if it may."""
+        """Return why `entry` may not run, and how to accept it; `None` if it may run. An entry that may not run is added to `held`."""
         key, digest = entry.key, entry.digest
         recorded = [Recorded(content.accepts(key, digest), key in content.held, content.has_run) for _, content in self._records]
         if may_run(recorded, is_running=self._running.get(key) == digest, is_start=self._is_start):
@@ -98,7 +99,7 @@ class Acceptance:
         return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
 
     def _release(self, keys: Iterable[str]) -> None:
-        """Stop holding back these keys."""
+        """Remove these keys from `held` and from the records of entries that wait."""
         gone = [key for key in keys if self.held.pop(key, None) or any(key in content.held for _, content in self._records)]
         for key in gone:
             self._told.pop(key, None)
@@ -106,7 +107,7 @@ class Acceptance:
             self._change(lambda content: [content.held.pop(key, None) for key in gone])
 
     def admit(self, written: LoadedConfig, running: LoadedConfig | None) -> LoadedConfig:
-        """Return `written`, in which every entry that waits for acceptance is left out or as in `running`.
+        """Return `written`, in which each entry that waits for acceptance is replaced by its version in `running`, or left out.
 
         Raises:
             StorageError: A record is damaged.
@@ -138,7 +139,7 @@ class Acceptance:
     def _servers(
         self, written: LoadedConfig, before: dict[str, ServerEntry], refused: set[str]
     ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
-        """Return the servers of `written` (those that wait with their entry in `before`), and the servers that cannot start."""
+        """Return the servers of `written` that may start, by name, and those that may not. A changed server keeps its entry in `before`."""
         servers: dict[str, ServerEntry] = {}
         disabled: list[DisabledServer] = []
         self.kept = {}
@@ -162,7 +163,7 @@ class Acceptance:
     # -- recording ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Record that the start is complete: from now on only entries that a person accepts are applied."""
+        """End the start: from now on only entries that a person has accepted may run."""
         is_start, self._is_start = self._is_start, False
         running = dict(self._running)
         if not is_start or not self._records_start or not (running or self._recorded_as_held()):
@@ -196,16 +197,16 @@ class Acceptance:
                     raise
 
     def waits(self, entry: RunEntry) -> bool:
-        """Return whether a running gateway holds `entry` back, or would; false if no gateway has used the configuration yet."""
+        """Return whether `entry` needs acceptance before a running gateway uses it; false if no gateway has run with the configuration."""
         known = [content for _, content in self._records if content.has_run or entry.key in content.held]
         return not all(content.accepts(entry.key, entry.digest) for content in known)
 
     def places_held(self) -> dict[str, str]:
-        """Return the recorded entries that are held back: key and place."""
+        """Return where each entry that waits for acceptance is written, by its key, from the records."""
         return {key: place for _, content in self._records for key, place in content.held.items()}
 
-    def take_news(self) -> list[tuple[str, RunEntry]]:
-        """Return each entry that was held back or released since the last call, with the kind of its event."""
+    def take_events(self) -> list[tuple[str, RunEntry]]:
+        """Return `(event kind, entry)` for each entry that began or ceased to wait since the last call."""
         news, self._news = self._news, []
         return news
 
@@ -227,7 +228,7 @@ class Acceptance:
 
 
 def _homes(state_folder: str | None) -> list[Path]:
-    """The configured state folder, and the user's default one if it differs."""
+    """Return the configured state folder, and the user's default state folder if it is another."""
     homes = [state_dir(state_folder)]
     try:
         own = default_state_dir()

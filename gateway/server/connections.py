@@ -1,8 +1,8 @@
-"""`Connections`: limits the number of connections, and decides which of them to close when there are too many.
+"""`Connections`: limits the number of HTTP connections, and decides which of them to close when there are too many.
 
-`wire.http1_server` reports what its connections do; a request that arrives in one piece needs no work here. Only a connection that
-waits for its peer may be closed: one that sent nothing, one whose head is incomplete, or one that is idle between requests. A running
-request is never cut.
+`wire.http1_server` reports when its connections open, close and receive incomplete requests; a request that arrives in one piece needs
+no work here. Only a connection that waits for its client may be closed: one that sent nothing, one whose request is incomplete, or one
+that is idle between requests. A request that is being served is never cut.
 
 Decided: a new connection closes the one that waits longest. Because: a flood of idle sockets then costs the flood, while a full table
 refuses every client. Instead of: refusing new connections until a deadline passes. Revisit when: HTTP/2 puts many requests on one
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DESCRIPTORS_KEPT_BACK = 0.5
-"""Share of the process's open files that connections may not use, because servers, files and the database need them."""
+"""Fraction of the process's limit of open files that connections must leave for child processes, files and the database."""
 
 
 def connection_limit(settings: HttpSettings, open_files: int | None = None) -> int:
-    """Return how many connections are served at once.
+    """Return the maximum number of concurrent connections.
 
-    `open_files` is the limit of this process, by default read from the system; a low one lowers the configured limit.
+    `open_files` is the process's limit of open files, by default read from the system. A low limit lowers `maxConnections`.
     """
     limit = _open_files() if open_files is None else open_files
     return settings.max_connections if limit is None else max(1, min(settings.max_connections, int(limit * (1 - DESCRIPTORS_KEPT_BACK))))
@@ -57,7 +57,7 @@ def raise_open_files(settings: HttpSettings) -> None:
 
 
 def _open_files() -> int | None:
-    """The process's limit of open files; `None`: unlimited."""
+    """Return the process's limit of open files; `None` if there is no limit."""
     if sys.platform == "win32":
         return None
     import resource
@@ -96,14 +96,14 @@ class Connections:
         self._all: LongestIdle[Peer] = LongestIdle()
         self._by_address: dict[str, LongestIdle[Peer]] = {}
         self._surplus: dict[Peer, None] = {}
-        """Those that are one too many, the oldest first."""
+        """Connections above a limit, the oldest first. They are kept for health checks and operators."""
         self._incomplete: HeldBytes[Hashable, Peer] = HeldBytes()
         self._log = SparseLog(logger)
 
     # -- connections ---------------------------------------------------------------------------------------------
 
     def network_of(self, client: tuple[str, int] | None) -> str | None:
-        """As the function, of a client's address and port."""
+        """Return `network_of` the address in a client's `(address, port)`."""
         return network_of(client[0] if client else None)
 
     def opened(self, peer: Peer, now: float) -> bool | None:
@@ -128,7 +128,7 @@ class Connections:
         return True
 
     def _frees_reserve(self) -> bool:
-        """Close the oldest surplus connection that waits for its peer; false if all are busy."""
+        """Close the oldest connection above the limit that waits for its client; return false if none waits."""
         for peer in self._surplus:
             if peer.waits() is not None:
                 peer.give_way()
@@ -137,7 +137,10 @@ class Connections:
         return False
 
     def _gives_no_place(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
-        """Close the connection that waits longest. Return true if all are busy, or if the closed one was in surplus itself."""
+        """Close the connection of `group` that waits longest for its client. Return true if that makes no room for `newcomer`.
+
+        That is the case if no connection waits, or if the closed connection was above the limit itself.
+        """
         idle = group.find(now, but=newcomer)
         if idle is None:
             return True
@@ -158,9 +161,10 @@ class Connections:
     # -- incomplete requests -------------------------------------------------------------------------------------
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int) -> None:
-        """Count `size` bytes of incomplete requests for their caller, or for the client's network while the caller is not known.
+        """Count `size` received bytes of an incomplete request for its caller; for its network while the caller is unknown.
 
-        Beyond a quota, the oldest incomplete request of the owner, or of the owner with most bytes, ends. That may be this request.
+        If the caller or network is above its quota, its oldest incomplete requests are ended. If the sum of all is above the total, those
+        of the caller or network with most bytes are. Either may end this request too.
         """
         held, quotas = self._incomplete, self._quotas
         owner, is_local = peer.address, is_local_network(peer.address)

@@ -1,12 +1,12 @@
-"""`UnreadAnswers`: counts the bytes of answers that clients do not read against their callers; `HeldBytes`: bytes of connections by owner.
+"""`UnreadAnswers`: counts the bytes of responses that clients have not read yet, by caller. `HeldBytes` counts them.
 
-`wire.http1_writer` reports an answer only if its socket does not take the whole answer at once. `server.usage` refuses further calls of a
-caller that is at its quota; calls that are in progress by then may still answer. Beyond `policy.quotas.UNREAD_EXCESS` times a quota, the
-connection whose answer has been unread longest is cut.
+`wire.http1_writer` reports a response only if its socket does not accept the whole response at once. `server.usage` refuses further calls
+of a caller that has reached its quota; calls in flight at that time may still respond. Beyond `policy.quotas.UNREAD_EXCESS` times a
+quota, the connection whose response has been unread longest is closed.
 
-Decided: cut an unread answer, because the tool has run and its result is in memory, so only the connection can give way. Instead of:
-holding the call's slot until its answer is read, which bounds the number of unread answers but not their bytes. Revisit when: answers
-are streamed from the server to the client.
+Decided: close the connection, because the tool has run and its result is in memory, so that nothing else frees the memory. Instead of:
+holding the call's slot until its response is read, which bounds the number of unread responses but not their bytes. Revisit when:
+responses are streamed from the server to the client.
 """
 
 from __future__ import annotations
@@ -33,20 +33,19 @@ PeerT = TypeVar("PeerT", bound=Hashable)
 
 
 class HeldBytes(Generic[OwnerT, PeerT]):
-    """Bytes that connections hold, by the owner for whom they count."""
+    """Counts bytes per connection, with sums per owner and in total. A connection has one owner at a time."""
 
     __slots__ = ("_held", "_owner", "_size", "total")
 
     def __init__(self) -> None:
-        """No side effects."""
         self.total = 0
         self._held: dict[OwnerT, dict[PeerT, int]] = {}
-        """By connection; the connection that has held bytes longest is first."""
+        """Bytes of each owner by connection; the connection that has held bytes longest is first."""
         self._owner: dict[PeerT, OwnerT] = {}
         self._size: dict[OwnerT, int] = {}
 
     def set(self, peer: PeerT, owner: OwnerT, size: int) -> None:
-        """Count `size` bytes for `owner`, instead of what the connection has held so far."""
+        """Set the bytes of a connection to `size`, counted for `owner`. Replaces its previous size and owner."""
         if self._owner.get(peer, owner) != owner:
             self.drop(peer)
         held = self._held.setdefault(owner, {})
@@ -57,7 +56,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         self.total += grown
 
     def drop(self, peer: PeerT) -> OwnerT | None:
-        """Count nothing more for a connection; return the owner if there was one."""
+        """Remove a connection; return its owner, or `None` if it held no bytes."""
         if peer not in self._owner:
             return None
         owner = self._owner.pop(peer)
@@ -70,23 +69,23 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         return owner
 
     def owner(self, peer: PeerT) -> OwnerT | None:
-        """Return the owner of what a connection holds."""
+        """Return the owner of a connection, or `None` if it holds no bytes."""
         return self._owner.get(peer)
 
     def size(self, owner: OwnerT) -> int:
-        """Return the bytes of one owner."""
+        """Return the sum of the bytes of an owner."""
         return self._size.get(owner, 0)
 
     def count(self, owner: OwnerT) -> int:
-        """Return the number of connections that hold bytes for one owner."""
+        """Return the number of connections of an owner."""
         return len(self._held.get(owner, ()))
 
     def oldest(self, owner: OwnerT) -> PeerT:
-        """Return the connection that has held bytes for an owner longest."""
+        """Return the connection of an owner that has held bytes longest. Raises `KeyError` if the owner has none."""
         return next(iter(self._held[owner]))
 
     def largest(self) -> OwnerT:
-        """Return the owner with most bytes."""
+        """Return the owner with most bytes. Raises `ValueError` if there is none."""
         return max(self._size, key=self._size.__getitem__)
 
     def __len__(self) -> int:
@@ -95,18 +94,18 @@ class HeldBytes(Generic[OwnerT, PeerT]):
 
 
 class UnreadAnswers:
-    """Of all connections of one process."""
+    """The unread responses on all connections of one process."""
 
     def __init__(self, usages: Usages) -> None:
-        """`usages` has the quotas, and gets what each caller holds."""
+        """`usages` holds the quotas and receives the number of unread bytes of each caller."""
         self._usages = usages
         self._held: HeldBytes[Usage, UnreadConnection] = HeldBytes()
         self._log = SparseLog(logger)
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[Head], size: int) -> bool:
-        """Count `size` bytes of responses on a connection, for the caller of its first request until the client has read them.
+        """Set the unread bytes of a connection to `size`, counted for the caller of `exchange` if the connection held none.
 
-        Returns whether they count; responses of pages that need no key, and of rejected requests, do not.
+        Returns whether they count: responses to rejected requests, and of pages that need no API key, do not.
         """
         caller = _caller_of(exchange)
         if caller is None:
@@ -123,7 +122,7 @@ class UnreadAnswers:
         return True
 
     def drop(self, connection: UnreadConnection) -> None:
-        """Count nothing more for a connection: the client reads again, or is gone."""
+        """Stop counting a connection, because its client has read everything or has disconnected."""
         usage = self._held.drop(connection)
         if usage is not None:
             usage.set_unread(self._held.size(usage))

@@ -1,9 +1,9 @@
-"""The id of a running gateway for the gateways before and behind it, which detect loops by it. Computed once at the start.
+"""The id of a running gateway, by which chained gateways detect that a call has come back to the same gateway.
 
-Decided: the id is a keyed digest of the configuration's path and of the endpoint's port, with the installation's key. Because: two gateways
-of one user share a state folder and are still two, while the replicas of a site (the same path, port and `installation-key` on each
-machine) count as one. Instead of: a random id per process, which a loop through another replica would not reveal. Revisit when: replicas
-need different paths or ports.
+Decided: the id is a digest of the configuration's path and of the endpoint's port, keyed with the installation's key. Because: two
+gateways of one user share a state folder and still have two ids, while the replicas of a site (the same path, port and
+`installation-key` on each machine) share one id. Instead of: a random id per process, with which a loop through another replica is not
+detected. Revisit when: replicas need different paths or ports.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gateway.upstream.child_processes import LINEAGE_VARIABLE
 from gateway.upstream.gateway_chain import configuration_of
 
 HALF_DIGITS = 16
-"""Hex digits of the configuration's half of an id, and of the endpoint's."""
+"""Hex digits of each half of an id: the first stands for the configuration, the second for the endpoint."""
 
 STDIO = "stdio"
 """The endpoint of a gateway that serves one client over standard input and output."""
 
 
 def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> str:
-    """Return the id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Reads the installation's key.
+    """Return the id of the gateway that serves `loaded` at `endpoint`: a port as text, or `STDIO`. Blocks.
 
-    Without an endpoint the configured port counts, as for a command that acts as the gateway. A gateway that was started by a gateway with
-    the same configuration has that gateway's id, because together they are a loop.
+    `None` stands for the configured port. A gateway that another gateway with the same configuration started as a child process returns
+    that gateway's id, because the two form a loop.
 
     Raises:
-        StorageError: The key cannot be read or written.
+        StorageError: The installation's key cannot be read or written.
     """
     configuration = configuration_id(state, loaded)
     for ancestor in os.environ.get(LINEAGE_VARIABLE, "").split():
@@ -43,7 +43,7 @@ def hop_id(state: StateFolder, loaded: LoadedConfig, endpoint: str | None) -> st
 
 
 def configuration_id(state: StateFolder, loaded: LoadedConfig) -> str:
-    """Return the configuration's half of the id. Raises `StorageError`."""
+    """Return the first half of the id, which stands for the configuration. Raises `StorageError`. Blocks."""
     # Links are not followed: a mounted ConfigMap resolves to another folder on each machine.
     return _digest(state, os.path.normpath(loaded.path or loaded.base_dir))
 

@@ -1,4 +1,4 @@
-"""`LockFile`: reads the pins of a configuration, and applies the lock file again when it changes."""
+"""`LockFile`: reads the pinned tool definitions of a configuration from its lock file, again whenever the file changes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ logger = logging.getLogger(__name__)
 
 
 class LockFile:
-    """The lock file of one gateway; `run` must be running."""
+    """The lock file of one gateway. Changes are followed while `run` runs."""
 
     def __init__(self, apply: Callable[[Pins], None]) -> None:
         """`apply` receives the pins each time the file changes."""
@@ -27,10 +27,10 @@ class LockFile:
         """Why the current file is not in use."""
 
     async def read(self, loaded: LoadedConfig) -> Pins:
-        """Return the pins for a configuration and follow its lock file from now on.
+        """Return the pins for a configuration, and follow the lock file of this configuration from now on.
 
         Raises:
-            ConfigError: The file cannot be read; the former one is still followed.
+            ConfigError: The file cannot be read; the previous file is still followed.
         """
         config = loaded.config
         path = lock_path(loaded) if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
@@ -46,7 +46,10 @@ class LockFile:
         return pins
 
     async def run(self) -> None:
-        """Follow the file until cancelled."""
+        """Call `apply` after each change of the file, until cancelled.
+
+        An unreadable file sets `problem` and leaves the pins as they are.
+        """
         while True:
             self._moved = anyio.Event()
             async with anyio.create_task_group() as tasks:
