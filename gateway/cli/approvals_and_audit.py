@@ -1,4 +1,7 @@
-"""`moongate approvals` and `moongate audit`: reads and answers the gateway's records from any process of the same user."""
+"""`moongate approvals` and `moongate audit`: show and decide questions that wait for a person, and show the audit log.
+
+The commands read and write the gateway's database, so no gateway needs to run.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.storage.records import Records
 
 TAKEN_SECONDS = 2.0
-"""How long an answered approval waits for its call before the command says that no call took it."""
+"""Seconds for which the command waits for the call to continue before it reports that no call did."""
 
 _SPAN = re.compile(r"(\d+)([smhd])")
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -30,14 +33,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @click.group(cls=ListingGroup)
 def approvals() -> None:
-    """Calls and requests that wait for a person whose client cannot ask, and standing approvals."""
+    """Calls that wait for a person's approval outside the client, questions of workflows, and standing approvals."""
 
 
 @approvals.command("list")
 @click.option("--all", "every", is_flag=True, help="Also those answered or expired within the last day.")
 @data_options
 def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
-    """Show what waits for an answer."""
+    """List the calls and questions that wait for an answer."""
     async def read(records: Records) -> list[PendingQuestion]:
         return await (await records.questions()).list(only_open=not every)
 
@@ -53,7 +56,7 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
 @click.argument("ask_id", metavar="ID")
 @data_options
 def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
-    """Show one question in full: what would be called, with which arguments."""
+    """Show one question in full: the tool and the arguments of the call, or the fields of the form."""
     found = with_records(config_path, lambda records: _get(records, ask_id))
     text = f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left"
     show(found.to_json(), text, as_json=as_json)
@@ -65,7 +68,7 @@ def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
 @click.option("--always-with-arguments", "exactly", is_flag=True, help="Also every later call with the same arguments by this caller.")
 @data_options
 def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, as_json: bool) -> None:
-    """Approve it."""
+    """Approve a call."""
     if always and exactly:
         raise click.UsageError("`--always` and `--always-with-arguments` exclude each other.")
     if (always or exactly) and not load(config_path, fetches=False).config.server.standing_approval_days:
@@ -78,7 +81,7 @@ def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, a
 @click.argument("ask_id", metavar="ID")
 @data_options
 def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
-    """Deny it."""
+    """Deny a call, or decline a question."""
     _decide(ask_id, "denied", config_path, as_json=as_json)
 
 
@@ -88,14 +91,14 @@ def deny(ask_id: str, config_path: str | None, as_json: bool) -> None:
 @click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
 @data_options
 def answer(ask_id: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
-    """Answer a question of a workflow. `moongate approvals show` names the fields; `deny` declines."""
+    """Answer a question of a workflow. `moongate approvals show` lists its fields; `moongate approvals deny` declines it."""
     ask, taken = with_records(config_path, lambda records: _answer(records, ask_id, pairs, args_json))
     what = "goes on" if taken else "does not wait any more; the gateway that asked may have stopped"
     show({"id": ask.id, "decision": "answered", "taken": taken}, f"answered {ask.id}: {ask.name} {what}", as_json=as_json)
 
 
 async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_json: str | None) -> tuple[PendingQuestion, bool]:
-    """Answer a question that has a form. Return whether the waiting call took the answer."""
+    """Store the answer to a question that has a form. Return the question, and whether its call received the answer in time."""
     from gateway.policy.input_answers import judge_answer
 
     asks = await records.questions()
@@ -115,7 +118,7 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 @approvals.command("rules")
 @data_options
 def list_rules(config_path: str | None, as_json: bool) -> None:
-    """List standing approvals. A rule of an API key from an earlier version has no maker and does not count."""
+    """List standing approvals. A rule without a known maker, from an earlier version, is not applied."""
     found = with_records(config_path, _rules)
     if as_json:
         print_json({"rules": [rule.to_json() for rule in found]})
@@ -128,7 +131,7 @@ def list_rules(config_path: str | None, as_json: bool) -> None:
 @click.argument("rule_id", metavar="ID")
 @data_options
 def revoke(rule_id: str, config_path: str | None, as_json: bool) -> None:
-    """Revoke a standing approval."""
+    """Delete a standing approval, so that its calls need approval again."""
     async def work(records: Records) -> ApprovalRule:
         rule = pick(await _rules(records), rule_id, "rule", "approvals rules")
         await (await records.rules()).revoke(rule.id)
@@ -150,7 +153,10 @@ async def _rules(records: Records) -> list[ApprovalRule]:
 @click.option("--verify", is_flag=True, help="Check instead that no line was changed or removed.")
 @data_options
 def audit(since: str, server: str | None, limit: int, verify: bool, config_path: str | None, as_json: bool) -> None:
-    """Show decisions: requests for input, approvals, refused calls. Arguments and results are not recorded."""
+    """Show the audit log: calls with side effects, refused calls, approvals, and decisions about requests for input.
+
+    Arguments and results are not recorded.
+    """
     span = _SPAN.fullmatch(since)
     if span is None:
         raise click.UsageError(f"{since!r} is not a duration. Write a number with s, m, h or d, e.g. `2h`.")
@@ -203,7 +209,7 @@ def _decide(ask_id: str, decision: QuestionState, config_path: str | None, *, as
 
 
 async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple[PendingQuestion, bool]:
-    """Decide a question. Return whether the waiting call took the answer."""
+    """Store the decision about a question. Return the question, and whether its call received an approval in time."""
     from gateway.auth.principal import LOCAL
     from gateway.policy.approval_policy import may_stand
 
@@ -220,10 +226,10 @@ async def _move(records: Records, ask_id: str, decision: QuestionState) -> tuple
 
 
 def _may_decide(found: PendingQuestion) -> None:
-    """Refuse a question of the local user that another principal must decide.
+    """Check that the local user may decide the question.
 
     Raises:
-        CommandFailed: The local user would decide about their own call.
+        CommandFailed: Another principal must decide, because the local user made the call.
     """
     from gateway.auth.principal import LOCAL
     from gateway.policy.approval_policy import Approver, judge_approver
@@ -234,13 +240,13 @@ def _may_decide(found: PendingQuestion) -> None:
 
 
 async def _taken(records: Records, ask_id: str) -> bool:
-    """Return whether the waiting call takes the answer."""
+    """Return whether the waiting call receives the answer within `TAKEN_SECONDS`."""
     import anyio
 
     asks = await records.questions()
     with anyio.move_on_after(TAKEN_SECONDS):
         state = await asks.state(ask_id)
-        while state != "delivered":  # another process takes it, so the database is polled
+        while state != "delivered":  # the gateway process marks it in the database
             await anyio.sleep(0.05)
             state = await asks.state(ask_id)
         return True
@@ -248,7 +254,7 @@ async def _taken(records: Records, ask_id: str) -> bool:
 
 
 async def _get(records: Records, ask_id: str) -> PendingQuestion:
-    """The question with this id, or the only one whose id begins with it."""
+    """Return the question with this id, or the only question whose id begins with it."""
     return pick(await (await records.questions()).list(only_open=False), ask_id, "question", "approvals list")
 
 

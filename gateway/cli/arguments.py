@@ -1,4 +1,4 @@
-"""Turns `key=value` words into arguments of a tool, typed by the tool's schema. Pure; used by `call`."""
+"""Turns `key=value` words of a command into JSON arguments of a tool, with the types of the tool's input schema. No I/O."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 
 def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
-    """Return the arguments of a call: `args_json` as the base, `key=value` over it, `key:=JSON` for exact values.
+    """Return the arguments of a call to a tool with the input schema `schema`.
 
-    A key given several times becomes a list if the schema wants one.
+    `args_json` is a JSON object to start with. Each pair sets one key: `key=value` is converted to the type in the schema, `key:=JSON` is
+    taken as JSON. A key that is given several times becomes a list if the schema allows one.
 
     Raises:
         click.UsageError: A word cannot become an argument; the message names it.
@@ -38,10 +39,10 @@ def build_arguments(schema: JsonMapping, pairs: Sequence[str], args_json: str | 
 
 
 def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None) -> JsonObject:
-    """Return the fields of an answer to a form, written like arguments.
+    """Return the content of an answer to a form with the schema `form`; the arguments are as in `build_arguments`.
 
     Raises:
-        click.UsageError: As `build_arguments`, and for a field that the form does not have.
+        click.UsageError: A word cannot become a field, or the form has no such field.
     """
     given, properties = build_arguments(form, pairs, args_json), _properties(form)
     for name in given:
@@ -52,7 +53,7 @@ def build_answer(form: JsonMapping, pairs: Sequence[str], args_json: str | None)
 
 
 def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
-    """Return a remark for each argument that the schema does not declare; policy may drop such arguments."""
+    """Return a warning for each argument that the schema does not declare, because a policy may drop such arguments."""
     properties = _properties(schema)
     if schema.get("additionalProperties") not in (None, False):
         return []
@@ -61,7 +62,7 @@ def undeclared(schema: JsonMapping, arguments: JsonMapping) -> list[str]:
 
 
 def _properties(schema: JsonMapping) -> dict[str, JsonMapping]:
-    """The declared arguments; empty if the server's `properties` is not an object."""
+    """Return the schemas of the declared arguments by name; empty if `properties` is not an object."""
     properties = schema.get("properties")
     return cast("dict[str, JsonMapping]", properties) if isinstance(properties, dict) else {}
 
@@ -93,7 +94,7 @@ def _typed(key: str, texts: list[str], schema: JsonMapping | None) -> JsonValue:
 
 
 def _types(schema: JsonMapping | None) -> set[str]:
-    """The JSON types that a schema admits; `{"string"}` if it does not name one."""
+    """Return the JSON types that a schema allows; `{"string"}` if it names none."""
     if not isinstance(schema, Mapping):
         return {"string"}
     written = schema.get("type")
@@ -111,7 +112,7 @@ def _types(schema: JsonMapping | None) -> set[str]:
 
 
 def _value(key: str, text: str, types: set[str]) -> JsonValue:
-    """Convert `text` to the first wanted type that it can represent. Text comes last, because it always fits."""
+    """Convert `text` to the first of `types` that it is valid JSON of. String comes last, because every text is a string."""
     for kind in ("null", "boolean", "integer", "number", "object", "array"):
         if kind in types:
             value = _as_type(text, kind)

@@ -1,4 +1,4 @@
-"""Options that several commands share, loading of the configuration, logging, and running async work."""
+"""What several commands share: options, loading of the configuration, logging, and the event loop."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ API_KEY_VARIABLE = "MOONGATE_API_KEY"
 """Environment variable with the API key that client commands send to a running gateway."""
 
 CHARS_PER_TOKEN = 4
-"""Approximate characters per token; tokenizers differ by model."""
+"""Characters that count as one token in estimates, because tokenizers differ by model."""
 
 CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 config_option = click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
@@ -31,7 +31,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON
 
 
 def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
-    """Return the value of `--url` if it is the address of an endpoint, else refuse it. Sends no request."""
+    """Return the value of `--url`; raise `click.UsageError` if it is not an HTTP URL. Sends no request."""
     from urllib.parse import urlsplit
 
     if url is None:
@@ -72,10 +72,10 @@ def gateway_options(command: CommandT) -> CommandT:
 
 
 class Choice(click.Choice[str]):
-    """One of several words; a misspelled word is answered with the closest one."""
+    """A parameter with a fixed set of values; the message for an unknown value suggests the closest one."""
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        """Return the choice, or fail with all choices and the closest one."""
+        """Return `value` if it is one of the choices, else raise `click.UsageError`."""
         from gateway.config.suggest import did_you_mean
 
         if value in self.choices:
@@ -86,10 +86,10 @@ class Choice(click.Choice[str]):
 
 
 class Commands(click.Group):
-    """A group that answers an unknown command with the closest one."""
+    """A command group whose message for an unknown command suggests the closest one."""
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command that `args` begin with."""
+        """Return the name, the command and the remaining words that `args` begin with."""
         known = self.list_commands(ctx)
         if args and not args[0].startswith("-") and args[0] not in known:
             from gateway.config.suggest import did_you_mean
@@ -99,13 +99,13 @@ class Commands(click.Group):
 
 
 class Group(Commands):
-    """A command with subcommands; without a subcommand it runs `default`."""
+    """A command group that runs the subcommand `default` if none is named."""
 
     default: tuple[str, ...] = ("--help",)
-    """Words put before the arguments if they name no subcommand."""
+    """Words that are inserted before the arguments if these name no subcommand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Insert the default if no subcommand is named."""
+        """Insert `default` if no subcommand is named."""
         if not args or (args[0].startswith("-") and args[0] not in ("-h", "--help")):
             args = [*self.default, *args]
         return super().parse_args(ctx, args)
@@ -118,21 +118,25 @@ class ListingGroup(Group):
 
 
 def load(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
-    """Load the configuration for a command and lower the log level; without `fetches` no `${cmd:…}` runs. Raises `ConfigError`."""
+    """Load the configuration for a command, and log only errors from now on.
+
+    With `fetches` false, no program of a `${cmd:…}` reference runs. `acceptance` as in `load_quietly`. Raises `ConfigError`.
+    """
     loaded = load_quietly(config_path, fetches=fetches, acceptance=acceptance)
     configure_log(loaded, "error")
     return loaded
 
 
 def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: Acceptance | None = None) -> LoadedConfig:
-    """Load the configuration without changing the log; `acceptance` decides which programs may run for it.
+    """Load the configuration without changing the log level.
 
-    Without `acceptance` a program runs unless a running gateway holds it back. Raises `ConfigError`.
+    `acceptance` decides which programs of `${cmd:…}` references may run. By default all run except those that wait for acceptance in a
+    running gateway. Raises `ConfigError`.
     """
     from gateway.config.load import load_config
     from gateway.gate.acceptance import Acceptance
 
-    # Lets an entry start a Python server with the interpreter that has the SDK.
+    # An entry can start a Python server with the interpreter that runs Moongate.
     environ = {"MOONGATE_PYTHON": sys.executable, **os.environ}
     return load_config(config_path, environ, fetches=fetches, admission=acceptance or Acceptance())
 
@@ -153,7 +157,10 @@ def diverted_stdout() -> Generator[None]:
 
 @contextlib.asynccontextmanager
 async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, endpoint: str | None = None) -> AsyncGenerator[Gateway]:
-    """Enter a gateway that will be served at `endpoint`; its sources start in the background."""
+    """Yield a running gateway with this configuration; its servers connect in the background.
+
+    The arguments are those of `Gateway.from_config`.
+    """
     from gateway.app import Gateway
 
     async with contextlib.AsyncExitStack() as stack:
@@ -163,10 +170,10 @@ async def running(loaded: LoadedConfig, acceptance: Acceptance | None = None, en
 
 
 def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
-    """Run `work` in an event loop; an exception from inside task groups is raised unwrapped.
+    """Run `work` in a new event loop and return its result. Of an exception group, its first exception is raised.
 
-    `serves` selects uvloop if it is installed: a call over HTTP takes 10 % less CPU with it. Over stdio its import costs more than it
-    saves.
+    `serves` selects uvloop if it is installed, because a call over HTTP takes 10 % less CPU with it. Over stdio its import costs more
+    than it saves.
     """
     from importlib.util import find_spec
 
@@ -184,9 +191,9 @@ def run_async(work: Callable[[], Awaitable[T]], *, serves: bool = False) -> T:
 
 
 def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask: SecretMask | None = None) -> SecretMask:
-    """Send the log to stderr with secrets masked; `level` overrides the configured one.
+    """Write the log to stderr with secrets masked; `level` overrides the configured level.
 
-    Returns the mask: `mask` with the configuration's secrets added, or a new one.
+    Returns `mask` (or a new mask) with the configuration's secrets added.
     """
     from gateway.telemetry.logging import SecretMask, configure_logging
 
@@ -198,7 +205,7 @@ def configure_log(loaded: LoadedConfig, level: LogLevelName | None = None, mask:
 
 
 def export_telemetry(mask: SecretMask) -> None:
-    """Set up traces and metrics if `ENABLE_INSTRUMENTATION` is set; secrets of `mask` are masked.
+    """Export traces and metrics if `ENABLE_INSTRUMENTATION` is set; secrets of `mask` are masked.
 
     Raises:
         ConfigError: It is set, and the extra that exports telemetry is not installed.

@@ -1,4 +1,4 @@
-"""`moongate keys`: the API keys of clients."""
+"""`moongate keys`: creates, lists and revokes the API keys of HTTP clients."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
 
 
 def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
-    """Return a remark for each scope that matches no source of the configuration; a server may be added later."""
+    """Return a warning for each scope that matches no source. It is no error, because a server may be added later."""
     from gateway.cli.hub import LOCAL_SOURCES
     from gateway.policy.scopes import ADMIN_SCOPE, knows_source
 

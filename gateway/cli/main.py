@@ -1,7 +1,7 @@
 """The `moongate` command: finds the subcommand, runs it, and turns failures into exit codes.
 
-Exit codes: 0 ok, 1 usage, 2 invalid configuration, 3 authentication needed, 4 unreachable, 5 tool error, 6 denied by policy. With `--json`
-a failure is one JSON line on stderr.
+Exit codes: 0 success, 1 wrong usage, 2 invalid configuration, 3 authentication needed, 4 server or gateway unreachable, 5 failed tool or
+check, 6 denied by policy (`failures.EXIT_CODES`). With `--json` a failure is printed as one JSON line on stderr.
 """
 
 from __future__ import annotations
@@ -41,15 +41,15 @@ COMMANDS: Mapping[str, str] = {
     "tasks": "gateway.cli.task_commands:tasks",
     "auth": "gateway.cli.auth:auth",
 }
-"""Command and the function that implements it, in the order of `--help`."""
+"""The module and function of each command, in the order of `--help`."""
 
 
 THREADS_SECONDS = 1.0
-"""Grace period for threads after everything else has ended."""
+"""Seconds for which the process waits for running threads when its command has ended."""
 
 
 class _Commands(Commands):
-    """A group that imports a command when it is used."""
+    """A command group that imports the module of a command when the command is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -81,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _leave_stuck_threads(code: int) -> None:
-    """End the process if a cancelled function still runs in its thread; Python would wait for the thread, possibly forever."""
+    """Exit the process if a thread still runs after `THREADS_SECONDS`, because Python would wait for it, possibly forever."""
     until = time.monotonic() + THREADS_SECONDS
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon:
@@ -96,7 +96,7 @@ def _leave_stuck_threads(code: int) -> None:
 def run_command(arguments: Sequence[str]) -> int:
     """Run one command and return its exit code; failures are reported on stderr.
 
-    This is the CLI's only boundary: every `GatewayError` ends here as a line, never as a traceback.
+    Only an exception that is not in the table of `failures.outcome_of`, which is a programming mistake, is raised.
     """
     try:
         code = cli.main(args=list(arguments), prog_name="moongate", standalone_mode=False)
@@ -114,7 +114,7 @@ def run_command(arguments: Sequence[str]) -> int:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Return whether `--json` was given. Reads the words, because a usage error leaves nothing parsed."""
+    """Return whether `--json` was given. Searches the words, because nothing has been parsed after a usage error."""
     own = list(arguments[: arguments.index("--")]) if "--" in arguments else list(arguments)
     return "--json" in own
 

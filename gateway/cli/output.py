@@ -1,7 +1,6 @@
 """Output of commands: JSON lines, aligned tables, content blocks, and status lines on stderr.
 
-Control characters in texts of servers and tools never reach a terminal. Colours appear only if stderr is a terminal. Used by the commands
-only.
+Control characters in texts of servers and tools are escaped, so that they never act on a terminal.
 """
 
 from __future__ import annotations
@@ -27,18 +26,18 @@ MAX_CELL = 80
 
 
 def clean(text: str) -> str:
-    """Return `text` with control and direction characters made visible; line breaks stay, tabs become spaces."""
+    """Return `text` with control and text-direction characters escaped. Line breaks stay, tabs become spaces."""
     return "\n".join(escape_controls(line.expandtabs(4)) for line in text.replace("\r\n", "\n").split("\n"))
 
 
 def json_line(value: JsonValue) -> str:
-    """Return `value` as one line of JSON in which a terminal interprets nothing."""
+    """Return `value` as one line of JSON with control characters escaped."""
     text = json.dumps(value, ensure_ascii=False)
     return "".join(f"\\u{ord(c):04x}" if _is_unsafe(c) else c for c in text)
 
 
 def print_json(value: JsonValue) -> None:
-    """Print the data of a command with `--json`: one line on stdout."""
+    """Print `value` as one line of JSON on stdout."""
     click.echo(json_line(value))
 
 
@@ -53,9 +52,9 @@ def moment(seconds: float) -> str:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, whole_last: bool = False) -> None:
-    """Print aligned columns that fit the terminal on stdout, or the sentence `empty` on stderr if there are no rows.
+    """Print a table that fits the terminal on stdout; if there are no rows, the sentence `empty` on stderr.
 
-    `whole_last` leaves the last column uncut.
+    `whole_last` wraps the last column instead of cutting it.
     """
     from gateway.cli.text_tables import table_lines
 
@@ -68,7 +67,7 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
 
 
 def say(text: str = "", *, folds: bool = True) -> None:
-    """Print text for people on stderr. `folds` wraps it to the terminal's width; text to be copied stays unwrapped."""
+    """Print a note for people on stderr, wrapped to the terminal's width. `folds=False` leaves text unwrapped that the user copies."""
     from gateway.cli.text_tables import fold
 
     shown = clean(text)
@@ -76,7 +75,7 @@ def say(text: str = "", *, folds: bool = True) -> None:
 
 
 def tell(text: str, indent: str = "  ") -> None:
-    """Print text for people on stdout, wrapped to the terminal's width; continuation lines get `indent` more."""
+    """Print a result for people on stdout, wrapped to the terminal's width; continuation lines are indented by `indent` more."""
     from gateway.cli.text_tables import fold
 
     click.echo(fold(clean(text), terminal_columns(sys.stdout), indent))
@@ -105,7 +104,7 @@ def working(text: str) -> Generator[None, None, None]:
 
 
 def print_content(result: JsonMapping) -> None:
-    """Print a tool result for people on stdout: texts as they are, one line for each block that a terminal cannot show."""
+    """Print a tool result for people on stdout: texts as they are, and one line for each image, audio or other block."""
     blocks = cast("list[JsonMapping]", result.get("content") or [])
     shown = [block_text(block) for block in blocks]
     structured = result.get("structuredContent")
@@ -116,7 +115,7 @@ def print_content(result: JsonMapping) -> None:
 
 
 def block_text(block: JsonMapping) -> str:
-    """Return one content block as text."""
+    """Return one MCP content block as text for a terminal."""
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))
@@ -133,7 +132,10 @@ def block_text(block: JsonMapping) -> str:
 
 
 def source_line(source: JsonMapping, name_columns: int) -> str:
-    """Return one source as one line: name, kind or transport, protocol, tools and milliseconds, or the error."""
+    """Return one line about a source: name, kind or transport, protocol, tools and connection time, or the error.
+
+    `source` holds the fields of `SourceStatus` under camelCase keys; `name_columns` is the width of the name.
+    """
     transport = str(source["kind"] if source["transport"] == "local" else source["transport"])
     parts = [str(source["name"]).ljust(name_columns), f"{transport:<8}"]
     if source["state"] in ("down", "disabled", "held", "starting", "auth needed"):
@@ -151,7 +153,7 @@ def source_line(source: JsonMapping, name_columns: int) -> str:
 
 
 def remark_text(source: JsonMapping) -> str:
-    """Return remarks on a source: pending answers, tools that wait for acceptance, definitions that contain instructions to a model."""
+    """Return warnings about a source, or an empty string: open questions, quarantined tools, definitions with instructions."""
     accept = f"`moongate lock --diff {source['name']}`, then `moongate lock --accept {source['name']}`"
     kinds = (("quarantined", "quarantined", accept), ("suspicious", "like orders to a model", "`moongate doctor` says why"))
     found = [(list(source.get(key) or ()), what, then) for key, what, then in kinds]
@@ -164,7 +166,7 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _clock(moment: str) -> str:
-    """Return a moment on the reader's clock: the time, with the date if it was not today."""
+    """Return an ISO 8601 time in the local time zone: the time of day, with the date if it was not today."""
     from datetime import datetime
 
     local = datetime.fromisoformat(moment).astimezone()
@@ -172,18 +174,18 @@ def _clock(moment: str) -> str:
 
 
 def source_state(source: JsonMapping) -> str:
-    """Return the state of a source in words, for example `down since 14:03:20`."""
+    """Return the state of a source, for example `down since 14:03:20`."""
     return f"{source['state']} {since_text(source)}".rstrip()
 
 
 def since_text(source: JsonMapping) -> str:
-    """Return since when a source has its state, in words; empty if that is unknown."""
+    """Return for example `since 14:03:20`: when a source entered its state; an empty string if that is unknown."""
     since = source.get("since")
     return f"since {_clock(str(since))}" if since else ""
 
 
 def camel_keys(fields: JsonMapping) -> JsonObject:
-    """Return the same fields under camelCase names, as in all JSON output."""
+    """Return `fields` with keys in camelCase, as in all JSON output."""
     return {_camel(key): value for key, value in fields.items()}
 
 
@@ -198,7 +200,7 @@ def is_interactive() -> bool:
 
 
 def masked(value: JsonValue, secrets: frozenset[str]) -> JsonValue:
-    """Return a copy of JSON data with every secret value replaced."""
+    """Return a copy of `value` in which every occurrence of a text in `secrets` is replaced by `[secret]`."""
     if isinstance(value, str):
         for secret in sorted(secrets, key=len, reverse=True):
             value = value.replace(secret, "[secret]")

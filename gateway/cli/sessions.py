@@ -1,4 +1,4 @@
-"""`moongate sessions`: the sessions of callers with agents, for the operator of the gateway."""
+"""`moongate sessions`: shows and deletes the conversations that callers have with agents. Reads the gateway's database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=ListingGroup)
 def sessions() -> None:
-    """Sessions of callers with agents."""
+    """Conversations of callers with agents."""
 
 
 @sessions.command("list")
@@ -89,7 +89,7 @@ def delete_session(session_id: str, config_path: str | None, as_json: bool) -> N
 
 
 async def _matching(records: Records, session_id: str) -> list[StoredSession]:
-    """The session with this id, or the only one whose id begins with it."""
+    """Return a list with the session with this id, or with the only session whose id begins with it."""
     return [pick(await (await records.sessions()).list(), session_id, "session", "sessions list")]
 
 

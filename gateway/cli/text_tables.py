@@ -1,4 +1,4 @@
-"""Tables and paragraphs that fit a terminal. Pure; used by `output`."""
+"""Formats tables and paragraphs to the width of a terminal. No I/O; used by `output`."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ GAP = 2
 """Spaces between columns."""
 
 MIN_LAST_COLUMNS = 24
-"""Columns that the last column needs beside the others; with fewer it is printed below them."""
+"""Minimum width of a table's last column; if less is left, the last column is printed below the others."""
 
 INDENT = "    "
-"""Indentation of what is printed below the first line of a row."""
+"""Indentation of cells that are printed below the first line of a row."""
 
 
 def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: int | None, *, wraps_last: bool) -> Iterator[str]:
-    """Yield an aligned table of at most `columns` columns (`None`: unlimited), unless a name alone is longer.
+    """Yield the lines of an aligned table at most `columns` characters wide (`None`: unlimited).
 
-    The last column is shortened first: cut with an ellipsis, or wrapped with `wraps_last`. If it does not fit, it is printed below the
-    others. If the others do not fit either, each row becomes a list of its values. Other columns are never cut.
+    The last column is shortened first: wrapped with `wraps_last`, else cut with an ellipsis. If less than `MIN_LAST_COLUMNS` is left for
+    it, it is printed below the others. If the others do not fit either, each row becomes a list of its values. Other columns are never
+    cut, so a long name may exceed the width.
     """
     names = [header.upper() for header in headers]
     lines = [names, *rows]
@@ -54,7 +55,10 @@ def table_lines(headers: Sequence[str], rows: Sequence[Sequence[str]], columns: 
 
 
 def fold(text: str, columns: int | None, indent: str = "  ") -> str:
-    """Wrap the lines of `text` between words; continuation lines get `indent` more. A longer word, such as a path, stays whole."""
+    """Return `text` wrapped between words at `columns` characters; continuation lines are indented by `indent` more.
+
+    A word that is longer than the line, such as a path, stays whole. `None` wraps nothing.
+    """
     return text if columns is None else "\n".join(part for line in text.split("\n") for part in _folded(line, columns, indent))
 
 
@@ -75,7 +79,7 @@ def _row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _parts(text: str, columns: int, *, wraps: bool) -> list[str]:
-    """The lines of a cell; with cutting, one line that ends with an ellipsis."""
+    """Return the lines of a cell; without `wraps`, one line that is cut with an ellipsis if it is too long."""
     room = max(columns, MIN_LAST_COLUMNS // 2)
     parts = wrap_line(text, room)
     return parts if wraps or len(parts) == 1 else [f"{wrap_line(text, room - 1)[0]}…"]
