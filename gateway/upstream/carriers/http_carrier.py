@@ -9,9 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 from typing import TYPE_CHECKING, cast
-from urllib.parse import urlsplit
 
 import anyio
 import anyio.lowlevel
@@ -34,6 +32,7 @@ from gateway.wire.content_coding import decompress
 from gateway.wire.jsonrpc import error_of, outcome_of
 from gateway.wire.long_text import Decoded, decode, decode_parts
 from gateway.wire.message_sizes import LARGE_BYTES
+from gateway.wire.outgoing_requests import RequestHeads, post_request
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
@@ -44,23 +43,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MAX_CACHED_HEADS = 1024
-"""Request heads cached by their headers: one for each tool, and one for each argument that is mirrored into a header."""
-
 NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
 """Methods for which a 404 without a JSON-RPC error cannot mean "method not found", because they are only sent to servers that have them."""
-
-_FRAMING = frozenset(
-    {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
-)
-"""Configured headers that would change the framing of a request. Servers with one of them get the SDK's transport."""
-
-_TARGET = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/?]*")
-_HOST = re.compile(r"[A-Za-z0-9\-._:]+")
-_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
-"""Header values that are sent unchanged; above all, none with a line break."""
-
 
 class NeedsSdk(Exception):
     """The request needs the SDK's transport. The server has not processed it."""
@@ -72,15 +56,6 @@ def open_http_carrier(
     """Return a carrier for the server, or `None` if its entry needs the SDK's transport. Opens no connection."""
     if not isinstance(entry, HttpServer) or credentials is not None:
         return None
-    try:
-        parts = urlsplit(entry.url)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
-        if proxy_for(server, entry.url, os.environ) is not None:
-            return None
-    except (ValueError, NotSent):
-        return None
-    host, target = parts.hostname or "", (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    is_plain = parts.scheme in ("http", "https") and "@" not in parts.netloc and not parts.fragment
     fields = {
         "user-agent": "moongate",
         **{name.lower(): value for name, value in entry.headers.items()},
@@ -88,19 +63,17 @@ def open_http_carrier(
         "accept-encoding": "identity",
         "content-type": "application/json",
     }
-    if not (is_plain and _HOST.fullmatch(host) and _TARGET.fullmatch(target)) or _FRAMING & fields.keys():
-        return None
-    if not all(_NAME.fullmatch(name) and _VALUE.fullmatch(value) for name, value in fields.items()):
+    try:
+        heads = RequestHeads(entry.url, fields)
+        if proxy_for(server, entry.url, os.environ) is not None:
+            return None
+    except (ValueError, NotSent):
         return None
     from gateway.egress.tcp import connector
     from gateway.wire.http1_client import ConnectionPool
 
-    shown = f"[{host}]" if ":" in host else host
-    shown += "" if parts.port is None else f":{port}"
-    lines = [f"POST {target} HTTP/1.1", f"host: {shown}", *(f"{name}: {value}" for name, value in fields.items())]
-    tls = tls_context() if parts.scheme == "https" else None
-    pool = ConnectionPool(server, connector(host, port, tls), max_body_bytes=max_body_bytes, claims=bodies)
-    return HttpCarrier(server, pool, bodies, "\r\n".join(lines))
+    connect = connector(heads.host, heads.port, tls_context() if heads.is_tls else None)
+    return HttpCarrier(server, ConnectionPool(server, connect, max_body_bytes=max_body_bytes, claims=bodies), bodies, heads)
 
 
 class HttpCarrier:
@@ -109,16 +82,14 @@ class HttpCarrier:
     is_single_stream = False
     has_headers = True
 
-    def __init__(self, server: str, pool: ConnectionPool, bodies: LargeBodies | None, head: str) -> None:
-        """`head` is the beginning of every request, without its last line break."""
+    def __init__(self, server: str, pool: ConnectionPool, bodies: LargeBodies | None, heads: RequestHeads) -> None:
         self.server = server
         self.pool = pool
         self.bodies = bodies
-        self.head = head
+        self.heads = heads
         self.receiver: Receiver | None = None
         """Receives notifications that arrive before a response. Set before the first request."""
         self.last_id = 0
-        self._heads: dict[Headers, bytes] = {}
         self._writer = RequestWriter()
 
     def close(self) -> None:
@@ -131,7 +102,7 @@ class HttpCarrier:
         Raises:
             NeedsSdk: The SDK's transport must send the request.
         """
-        head = self.head_with(self.headers_of(request))
+        head = self.heads.head(self.headers_of(request))
         if head is None:
             raise NeedsSdk
         self.last_id = number = self.last_id + 1
@@ -144,7 +115,7 @@ class HttpCarrier:
         ctx = request.ctx
         try:
             caller = ctx.principal.id if ctx is not None else ""
-            answer = await self.pool.send(b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body), caller)
+            answer = await self.pool.send(post_request(head, body), caller)
             if 300 <= answer.status < 400:
                 raise NeedsSdk
             self.note_response(answer)
@@ -186,16 +157,6 @@ class HttpCarrier:
         logger.debug("request of a 2026 server dropped, because such servers send requests for input in results server=%s", self.server)
 
     # -- reading responses -------------------------------------------------------------------------------------
-
-    def head_with(self, headers: Headers) -> bytes | None:
-        """Return the head of a request except its length, from a cache; `None` if a header value cannot be sent unchanged."""
-        head = self._heads.get(headers)
-        if head is None and all(_VALUE.fullmatch(value) for _, value in headers):
-            head = (self.head + "".join(f"\r\n{name}: {value}" for name, value in headers)).encode()
-            if len(self._heads) >= MAX_CACHED_HEADS:
-                self._heads.clear()
-            self._heads[headers] = head
-        return head
 
     async def _read_large(self, answer: Response, number: int, request: OutgoingRequest) -> JsonObject:
         bodies = self.bodies

@@ -21,6 +21,7 @@ from gateway.upstream.carriers.http_failures import is_session_gone, session_gon
 from gateway.upstream.carriers.messages import cancellation
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.wire.http1_response import Response
+from gateway.wire.outgoing_requests import get_request, post_request
 from gateway.wire.sse import EventStream
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class HttpSessionCarrier(HttpCarrier):
 
         `leave` is called when the SDK must send the further requests of this session.
         """
-        super().__init__(carrier.server, carrier.pool, carrier.bodies, carrier.head)
+        super().__init__(carrier.server, carrier.pool, carrier.bodies, carrier.heads)
         self.receiver = receiver
         self.last_id = FIRST_REQUEST_ID - 1
         self._session = dict(session)
@@ -101,24 +102,24 @@ class HttpSessionCarrier(HttpCarrier):
 
     async def _resume(self, last_id: bytes, seconds: float) -> EventStream:
         """Return the rest of a stream (2025-11-25, Streamable HTTP, Resumability and Redelivery)."""
-        head = self.head_with((*self._session.items(), ("last-event-id", last_id.decode("latin-1"))))
+        head = self.heads.head((*self._session.items(), ("last-event-id", last_id.decode("latin-1"))))
         for _ in range(RESUME_ATTEMPTS if head is not None else 0):
             await anyio.sleep(seconds)
             with suppress(NotSent, OutcomeUnknown):
-                answer = await self.pool.send(b"GET%b\r\n\r\n" % (head or b"").removeprefix(b"POST"))
+                answer = await self.pool.send(get_request(head or b""))
                 if answer.stream is not None:
                     return answer.stream
         raise OutcomeUnknown("the event stream ended without a response", server=self.server)
 
     async def _post(self, message: bytes) -> None:
         """Send a message that has no response. After `ACKNOWLEDGE_SECONDS` without `202 Accepted` it is dropped."""
-        head = self.head_with(tuple(self._session.items()))
+        head = self.heads.head(tuple(self._session.items()))
         if head is None:
             return
         async with self._sending:
             with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
                 try:
-                    answer = await self.pool.send(b"%s\r\ncontent-length: %d\r\n\r\n%s" % (head, len(message), message))
+                    answer = await self.pool.send(post_request(head, message))
                     if answer.stream is not None:
                         answer.stream.close()
                 except RequestFailure as error:
