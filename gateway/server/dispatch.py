@@ -52,7 +52,7 @@ from gateway.server.session_table import SessionTable
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import is_traced
-from gateway.wire.json_limits import decode_object
+from gateway.wire.jsonrpc import decode_object
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute

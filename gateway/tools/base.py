@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from gateway.auth.principal import Principal, is_operator
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import is_binary
 
 if TYPE_CHECKING:
@@ -141,6 +141,17 @@ class Complete:
     def as_text(self) -> str:
         """Return all text blocks, joined by newlines."""
         return "\n".join(str(b.get("text", "")) for b in self.content if b.get("type") == "text")
+
+
+def is_call_result(result: JsonMapping) -> bool:
+    """Return whether a server's result can be a `Complete.result`: its content blocks are objects. The types of blocks are not checked."""
+    content: list[JsonValue] | None = result.get("content")  # or another value
+    if not isinstance(content, list):
+        return "structuredContent" in result
+    for block in content:
+        if not isinstance(block, dict):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

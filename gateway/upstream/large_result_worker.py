@@ -17,8 +17,8 @@ from typing import IO, cast
 
 from gateway.gate.results import ResultKeeper, ResultOrigin, ResultRules, judge_whole
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.tools.base import is_call_result
 from gateway.upstream.gateway_chain import received_call
-from gateway.upstream.result_check import is_readable
 from gateway.wire.long_text import decode_lean
 
 _LENGTH_BYTES = 4
@@ -64,7 +64,7 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
     if not isinstance(result, dict) or message.get("jsonrpc") != "2.0" or "error" in message or "method" in message:
         return None
     fields = cast("JsonObject", result)
-    if fields.pop("resultType", "complete") != "complete" or "inputRequests" in fields or not is_readable(fields):
+    if fields.pop("resultType", "complete") != "complete" or "inputRequests" in fields or not is_call_result(fields):
         return None
     content: Sequence[JsonMapping] = fields.get("content") or ()
     if any(block.get("type") not in _BLOCKS for block in content):

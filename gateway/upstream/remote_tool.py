@@ -11,11 +11,10 @@ from gateway.errors import NotFound, Rejected, ToolFailed
 from gateway.gate.recorded import FOLLOWED_TASK
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS
-from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome
+from gateway.tools.base import Complete, InputRequired, TaskMethod, TaskStarted, ToolDefinition, ToolOutcome, is_call_result
 from gateway.tools.context import CallContext
 from gateway.upstream.listing import Listed
 from gateway.upstream.param_headers import param_headers
-from gateway.upstream.result_check import is_readable
 from gateway.upstream.tasks import TaskFollower
 
 
@@ -72,7 +71,7 @@ class RemoteTool:
             return Complete.received(await self._sender.tasks.call(params, ctx, headers))
         result = await self._sender.send("tools/call", params, ctx, headers)
         match result.pop("resultType", "complete"):
-            case "complete" if is_readable(result):
+            case "complete" if is_call_result(result):
                 return Complete.received(result)
             case "complete":
                 raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")

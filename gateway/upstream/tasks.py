@@ -31,10 +31,10 @@ from gateway.errors import (
 from gateway.gate.recorded import FOLLOWED_TASK
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
+from gateway.tools.base import is_call_result
 from gateway.tools.context import CallContext
 from gateway.tools.drive import asking_of
 from gateway.upstream.input_requests import Answered, Relayed
-from gateway.upstream.result_check import is_readable
 
 logger = logging.getLogger(__name__)
 
@@ -151,7 +151,7 @@ class TaskFollower:
                 f"The connection to {self._server!r} broke before it told the task of {tool!r}: whether it runs is unknown. "
                 f"It was not sent again."
             ) from None
-        if is_readable(created):
+        if is_call_result(created):
             return created
         handle = created.get("task")
         if not isinstance(handle, dict) or not isinstance(cast("JsonMapping", handle).get("taskId"), str):
@@ -195,7 +195,7 @@ class TaskFollower:
         """Return a polled task for the caller. A completed task with an unreadable result counts as failed."""
         if task.get("status") == "completed":
             result: JsonValue = task.get("result")
-            is_one = isinstance(result, dict) and is_readable(cast("JsonMapping", result))
+            is_one = isinstance(result, dict) and is_call_result(cast("JsonMapping", result))
             return task if is_one else _as_failed(task, INTERNAL_ERROR, _unreadable(self._server, tool))
         if isinstance(task.get("inputRequests"), dict):
             return await self._with_judged_asks(task, task_id, ctx)
@@ -349,7 +349,7 @@ class _Followed:
                 result = await self._send("tasks/result")
             except Rejected as error:
                 raise TaskError(f"The result of {self._tool!r} could not be read: {error}") from None
-        if not isinstance(result, dict) or not is_readable(cast("JsonMapping", result)):
+        if not isinstance(result, dict) or not is_call_result(cast("JsonMapping", result)):
             raise TaskError(_unreadable(self._server, self._tool))
         return cast("JsonObject", result)
 

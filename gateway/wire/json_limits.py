@@ -6,11 +6,6 @@ A member of an object or an element of a list costs microseconds on the event lo
 from __future__ import annotations
 
 import codecs
-from typing import cast
-
-from pydantic_core import from_json
-
-from gateway.json_types import JsonObject, JsonValue
 
 MAX_PARTS = 50_000
 """Maximum number of members, objects and lists in one message. This many members take about 50 ms on the SDK path."""
@@ -22,20 +17,6 @@ WINDOW_BYTES = 65_536
 """Bytes counted at once, in less than a millisecond."""
 
 _OTHER = bytes(code for code in range(256) if code not in b'":{[,')
-
-
-def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
-    """Parse JSON text; `None` if it is malformed, not an object, or exceeds `MAX_PARTS` or `MAX_VALUES`.
-
-    `is_counted` says that the limits were checked before.
-    """
-    if len(data) > MAX_PARTS and not is_counted and has_too_many_parts(data):
-        return None
-    try:
-        value: JsonValue = from_json(data)
-    except ValueError:
-        return None
-    return cast("JsonObject", value) if isinstance(value, dict) else None
 
 
 def has_too_many_parts(data: bytes) -> bool:

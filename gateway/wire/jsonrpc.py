@@ -6,13 +6,30 @@ import json
 import re
 from typing import cast
 
+from pydantic_core import from_json
+
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import RpcError
+from gateway.wire.json_limits import MAX_PARTS, has_too_many_parts
 
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
 _TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 """The id of a response where JSON-RPC libraries put it: at the start of the message or at its end."""
+
+
+def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
+    """Parse JSON text; `None` if it is malformed, not an object, or exceeds `MAX_PARTS` or `MAX_VALUES`.
+
+    `is_counted` says that the limits were checked before.
+    """
+    if len(data) > MAX_PARTS and not is_counted and has_too_many_parts(data):
+        return None
+    try:
+        value: JsonValue = from_json(data)
+    except ValueError:
+        return None
+    return cast("JsonObject", value) if isinstance(value, dict) else None
 
 
 def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError | None:

@@ -37,7 +37,7 @@ from gateway.server.sdk_path.lazy_application import LazyApplication
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import is_traced
-from gateway.wire.json_limits import decode_object
+from gateway.wire.jsonrpc import decode_object
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
