@@ -35,7 +35,6 @@ from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
 from gateway.server.envelopes import MAX_KNOWN_CLIENTS, Envelopes
-from gateway.server.fast_path.fast_session import notification
 from gateway.server.fast_path.fast_sessions import FastSessions
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.in_flight import InFlightCall
@@ -52,7 +51,7 @@ from gateway.server.session_table import SessionTable
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import is_traced
-from gateway.wire.jsonrpc import decode_object
+from gateway.wire.jsonrpc import decode_object, notification
 
 if TYPE_CHECKING:
     from starlette.routing import BaseRoute
@@ -148,10 +147,10 @@ class HttpDispatch:
             if answer is None:
                 await started.go_on(scope, replay, send)
             else:
-                session_id, body = answer[0], b"".join(answer[1])
+                field, body = answer[0], b"".join(answer[1])
                 headers = [(b"content-length", b"%d" % len(body)), (b"content-type", b"application/json")]
-                if session_id:
-                    headers.append((b"mcp-session-id", session_id))
+                if field is not None:
+                    headers.append(field)
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 await send({"type": "http.response.body", "body": body})
         finally:

@@ -21,7 +21,7 @@ from gateway.protocol import RpcError
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.wire.framed_pipe import FramedPipe
-from gateway.wire.jsonrpc import id_of, number_of, outcome_of, to_message
+from gateway.wire.jsonrpc import id_of, looks_like_response, number_of, outcome_of, to_message
 from gateway.wire.long_text import Decoded, decode
 from gateway.wire.message_sizes import Claim, too_large
 
@@ -172,7 +172,7 @@ class Pipe(FramedPipe):
     def _skip(self, line: bytes) -> None:
         """Drop a line that is not JSON-RPC, and fail the call that it seems to answer. A log line may have an id too."""
         self._complain("a line that is not JSON-RPC")
-        if b'"method"' not in line and any(member in line for member in (b'"jsonrpc"', b'"result"', b'"error"')):
+        if looks_like_response(line):
             self._fail_call(line, Malformed("a line is not JSON-RPC", server=self._server))
 
     def _fail_call(self, line: bytes, failure: RequestFailure) -> None:

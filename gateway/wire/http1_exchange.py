@@ -24,12 +24,16 @@ _JOINED_BYTES = 65_536
 """Largest response body that is copied behind its head; a larger one is written by itself."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
-"""Head of a response of the fast path: common fields, length, session field, and the fields that end it."""
+"""Head of a response of the fast path: common fields, length, the field of `StartedRequest.answer`, and the fields that end it."""
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
 """Status lines, with their line break."""
 
 _DISCONNECT: Message = {"type": "http.disconnect"}
+
+
+Field = tuple[bytes, bytes]
+"""Name and value of a header field."""
 
 
 def error_response(status: int, text: bytes, *fields: bytes) -> bytes:
@@ -73,8 +77,8 @@ class StartedRequest(Protocol):
         """Have `then` called once, when `answer` may be called."""
         ...
 
-    def answer(self) -> tuple[bytes, Sequence[bytes | memoryview]] | None:
-        """Return the id of the response's 2025 session (or nothing) and its JSON in parts; `None` if `go_on` must answer."""
+    def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
+        """Return a header field for the response, if it needs one, and the JSON body in parts; `None` if `go_on` must answer."""
         ...
 
     def forget(self) -> None:
@@ -206,15 +210,15 @@ class Exchange(Generic[HeadT]):
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
 
-    def answer(self, session: bytes, body: Sequence[bytes | memoryview]) -> None:
+    def answer(self, field: Field | None, body: Sequence[bytes | memoryview]) -> None:
         """Send the response of the fast path (`StartedRequest.answer`), unless the client is gone."""
         if self.client_gone:
             return
         connection = self._connection
         size = len(body[0]) if len(body) == 1 else sum(map(len, body))
-        session_field = b"mcp-session-id: %b\r\n" % session if session else b""
+        field_line = b"" if field is None else b"%b: %b\r\n" % field
         end = b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n"
-        head = _JSON_HEAD % (connection.common_fields(), size, session_field, end)
+        head = _JSON_HEAD % (connection.common_fields(), size, field_line, end)
         self.is_responding = True
         if len(body) == 1 and size <= _JOINED_BYTES:
             connection.write_soon(head + body[0])

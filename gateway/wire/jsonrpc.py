@@ -12,10 +12,19 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import RpcError
 from gateway.wire.json_limits import MAX_PARTS, has_too_many_parts
 
+REQUEST_START = b'{"jsonrpc":"2.0","id":%d,"method":%b,"params":'
+"""Beginning of a request: takes the id and the method as JSON. The parameters and a closing brace follow."""
+
+RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
+"""A response: takes the id and the result as JSON."""
+
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
 _TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
 """The id of a response where JSON-RPC libraries put it: at the start of the message or at its end."""
+
+_FIRST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+)[,}]')
+_METHOD = re.compile(rb'"method":"([^"\\]*)"')
 
 
 def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None:
@@ -61,6 +70,23 @@ def id_of(message: bytes) -> int | str | None:
         return None
 
 
+def first_id(head: bytes) -> int | str | None:
+    """Return the id in the beginning of a message written without spaces, if the id is its second member, else `None`."""
+    found = _FIRST_ID.match(head)
+    return None if found is None else json.loads(found[1])
+
+
+def method_in(head: bytes) -> str:
+    """Return the method in the beginning of a message written without spaces; empty if there is none, as in a response."""
+    found = _METHOD.search(head)
+    return "" if found is None else found[1].decode(errors="replace")
+
+
+def looks_like_response(line: bytes) -> bool:
+    """Return whether text that is not JSON-RPC seems to be a damaged response, and not a line of a log."""
+    return b'"method"' not in line and any(member in line for member in (b'"jsonrpc"', b'"result"', b'"error"'))
+
+
 def to_message(value: JsonValue) -> JsonObject | None:
     """Return a decoded value if it is a JSON-RPC message, else `None`."""
     if not isinstance(value, dict):
@@ -84,8 +110,13 @@ def number_of(value: JsonValue) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
-def failed(number: int | str | None, error: RpcError) -> JsonObject:
-    """Return the message that answers request `number` with an error."""
+def notification(method: str, params: JsonMapping | None) -> JsonObject:
+    """Return a notification, without the member `params` if there are none."""
+    return {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": dict(params)})}
+
+
+def error_message(number: int | str | None, error: RpcError) -> JsonObject:
+    """Return the response with an error to request `number`."""
     data = {} if error.data is None else {"data": error.data}
     return {"jsonrpc": "2.0", "id": number, "error": {"code": error.code, "message": error.message, **data}}
 

@@ -32,6 +32,16 @@ _LONGEST_NAME = len(b"event: ")
 """Bytes of the longest field name with its separator; the rest of a line may be long."""
 
 
+def encode_event(data: bytes, event_id: str) -> bytes:
+    """Return one event of the type `message`. `data` has no line breaks."""
+    return b"id: %s\r\nevent: message\r\ndata: %s\r\n\r\n" % (event_id.encode(), data)
+
+
+def encode_comment(text: str) -> bytes:
+    """Return a comment, which keeps a silent stream open. `text` has no line breaks."""
+    return b": %s\r\n\r\n" % text.encode()
+
+
 class SseParser:
     """Parses one event stream and returns the data of its events. Events without data are ignored (SEP-1699)."""
 

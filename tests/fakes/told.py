@@ -29,8 +29,8 @@ class Told:
     def when_settled(self, then: Callable[[], None]) -> None:
         then()
 
-    def answer(self) -> tuple[bytes, Sequence[bytes | memoryview]]:
-        return b"", (self.text,)
+    def answer(self) -> tuple[None, Sequence[bytes | memoryview]]:
+        return None, (self.text,)
 
     def forget(self) -> None:
         """Nothing is kept."""

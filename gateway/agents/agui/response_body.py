@@ -11,6 +11,8 @@ from ag_ui.encoder import EventEncoder
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from gateway.wire.sse import encode_comment
+
 KEEP_ALIVE_SECONDS = 15
 """Seconds without an event after which a comment is sent: proxies close silent streams, and writing detects a lost client."""
 
@@ -72,7 +74,7 @@ class Channel:
             with anyio.move_on_after(KEEP_ALIVE_SECONDS):
                 await self._wrote.wait()
                 continue
-            await self._write(b": still here\n\n")
+            await self._write(encode_comment("still here"))
 
     async def end(self) -> None:
         """Complete the body."""

@@ -14,6 +14,8 @@ from pydantic_core import to_json
 
 from gateway.json_types import JsonObject
 from gateway.server.clients import Channel, LegacySession
+from gateway.wire.jsonrpc import notification
+from gateway.wire.sse import encode_event
 
 if TYPE_CHECKING:
     from starlette.types import Message, Send
@@ -23,11 +25,6 @@ MAX_PENDING = 16
 
 MAX_TOLD = 200
 """Notifications remembered of one session."""
-
-
-def notification(method: str, params: JsonObject | None) -> JsonObject:
-    """The message; without parameters it has none, not `null`."""
-    return {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}
 
 
 @dataclass(slots=True)
@@ -46,7 +43,7 @@ class Told:
             del self.messages[0]
             self.first += 1
         number = self.first + len(self.messages) - 1
-        return b"id: %s.%d\r\nevent: message\r\ndata: %s\r\n\r\n" % (self.token.encode(), number, to_json(notification(method, params)))
+        return encode_event(to_json(notification(method, params)), f"{self.token}.{number}")
 
 
 class Stream:

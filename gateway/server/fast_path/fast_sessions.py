@@ -38,6 +38,7 @@ from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
 from gateway.telemetry.instrumentation import is_traced
 from gateway.wire.jsonrpc import decode_object
+from gateway.wire.sse import encode_comment
 
 if TYPE_CHECKING:
     from anyio.abc import TaskGroup
@@ -291,7 +292,7 @@ class FastSessions:
             while True:
                 await anyio.sleep(PULSE_SECONDS)
                 now = time.monotonic()
-                comment = f": ping - {datetime.now(UTC)}\r\n\r\n".encode()
+                comment = encode_comment(f"ping - {datetime.now(UTC)}")
                 for session in list(self._sessions.values()):
                     stream = session.stream
                     if self._is_over(session) and session.moving is None:

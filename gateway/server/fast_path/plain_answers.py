@@ -25,6 +25,7 @@ from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.fast_path.plain_entries import plain_entry
 from gateway.server.listings import LISTINGS, WIRE_KEY, Listed, ListingRequest, Listings
 from gateway.upstream.carriers.messages import has_odd_number
+from gateway.wire.jsonrpc import RESULT
 
 DISCOVER = "server/discover"
 
@@ -63,7 +64,7 @@ class PlainRequest:
 
     def frame(self, result: bytes) -> bytes:
         """Return the response with an encoded result."""
-        return b'{"jsonrpc":"2.0","id":%s,"result":%s}' % (to_json(self.number), result)
+        return RESULT % (to_json(self.number), result)
 
 
 def plain_request(message: JsonMapping) -> PlainRequest | None:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 from typing import cast
 
+from pydantic_core import to_json
+
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.server.clients import LegacySession
 from gateway.tools.context import LogLevel
+from gateway.wire.jsonrpc import notification
 
-INITIALIZED = b'{"jsonrpc":"2.0","method":"notifications/initialized"}'
+INITIALIZED = to_json(notification("notifications/initialized", None))
 
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _IGNORED = frozenset({"notifications/cancelled", "notifications/roots/list_changed"})

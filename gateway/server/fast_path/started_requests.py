@@ -19,6 +19,7 @@ from gateway.server.fast_path.in_flight import InFlightCall
 from gateway.server.http_responses import Refusal
 from gateway.server.usage import Usage
 from gateway.tools.base import ToolOutcome
+from gateway.wire.http1_exchange import Field
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -52,8 +53,8 @@ class StartedRequest(ABC):
     def when_settled(self, then: Callable[[], None]) -> None:
         """Have `then` called once, at that time."""
 
-    def answer(self) -> tuple[bytes, Body] | None:
-        """Return the id of the 2025 session, empty outside one, and the response; `None` if the request must be delegated."""
+    def answer(self) -> tuple[Field | None, Body] | None:
+        """Return the header field of the 2025 session, if there is one, and the response; `None` if the request must be delegated."""
         return None
 
     @abstractmethod
@@ -111,13 +112,13 @@ class StartedCall(StartedRequest):
         """Have `then` called once: when the call ended or was handed over."""
         self.running.when_settled(then)
 
-    def answer(self) -> tuple[bytes, Body] | None:
-        """Return the session's id and the response of a call that ended with a plain result."""
+    def answer(self) -> tuple[Field | None, Body] | None:
+        """Return the session's header field and the response of a call that ended with a plain result."""
         outcome = self.running.result
         body = None if outcome is None else self._encode(outcome)
         if body is None:
             return None
-        return b"" if self._key is None else self._key[0].encode("latin-1"), body
+        return None if self._key is None else (b"mcp-session-id", self._key[0].encode("latin-1")), body
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Delegate the call to the SDK path, then end it."""
@@ -165,12 +166,12 @@ class StartedAnswer(StartedRequest):
         """Have `then` called once: when the task ended."""
         self._task.add_done_callback(lambda _: then())
 
-    def answer(self) -> tuple[bytes, Body] | None:
-        """Return no session and the response."""
+    def answer(self) -> tuple[Field | None, Body] | None:
+        """Return the response, without a header field."""
         if self._task.cancelled() or self._task.exception() is not None:
             return None  # the SDK path finds the same error, and reports it
         body = self._task.result()
-        return None if body is None else (b"", (body,))
+        return None if body is None else (None, (body,))
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Delegate the request to the SDK path."""

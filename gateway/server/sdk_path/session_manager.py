@@ -26,11 +26,12 @@ from mcp_types import JSONRPCMessage, JSONRPCNotification, JSONRPCResponse
 from gateway.auth.principal import LOCAL
 from gateway.json_types import JsonObject
 from gateway.server.clients import Clients
-from gateway.server.fast_path.fast_session import Told, notification
+from gateway.server.fast_path.fast_session import Told
 from gateway.server.http_responses import Refusal
 from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.server.session_table import Reason, SessionTable
 from gateway.server.usage import Usage, Usages
+from gateway.wire.jsonrpc import notification
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -14,12 +14,10 @@ from gateway.protocol import RpcError
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS, Headers, OutgoingRequest, Progress, Receiver
-from gateway.upstream.carriers.messages import report
+from gateway.upstream.carriers.messages import CANCELLATION, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.tracing import note_request_id
-from gateway.wire.jsonrpc import number_of, outcome_of
-
-CANCELLATION = "notifications/cancelled"
+from gateway.wire.jsonrpc import notification, number_of, outcome_of
 
 
 @dataclass(slots=True)
@@ -99,11 +97,8 @@ class MessageCarrier(ABC):
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
         """As `Carrier.notify`."""
-        message: JsonObject = {"jsonrpc": "2.0", "method": method}
-        if params is not None:
-            message["params"] = dict(params)
         try:
-            await self.send(message, headers, None)
+            await self.send(notification(method, params), headers, None)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the requests that wait learn of it
 

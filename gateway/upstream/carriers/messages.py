@@ -10,6 +10,9 @@ from pydantic_core import to_json
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping
 from gateway.upstream.carriers.base import Progress
+from gateway.wire.jsonrpc import REQUEST_START, notification
+
+CANCELLATION = "notifications/cancelled"
 
 _N, _I = b"NI"
 """First letters of the numbers that JSON does not have."""
@@ -62,7 +65,7 @@ class RequestWriter:
         name = self._methods.get(method)
         if name is None:
             name = self._methods[method] = to_json(method)
-        start = b'{"jsonrpc":"2.0","id":%d,"method":%s,"params":' % (number, name)
+        start = REQUEST_START % (number, name)
         body = encode_message(params)
         if not meta:
             return start, body, b"}"
@@ -75,4 +78,4 @@ class RequestWriter:
 def cancellation(number: int) -> bytes:
     """Return the notification that cancels a request."""
     params = {"requestId": number, "reason": "caller cancelled"}
-    return json.dumps({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params}, separators=(",", ":")).encode()
+    return to_json(notification(CANCELLATION, params))

@@ -15,7 +15,7 @@ from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.base import Receiver
 from gateway.upstream.carriers.messages import encode_message
-from gateway.wire.jsonrpc import failed
+from gateway.wire.jsonrpc import error_message
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +51,7 @@ class NotificationDispatcher:
             try:
                 message = {"jsonrpc": "2.0", "id": number, "result": await self._receiver.answer_request(method, params, ctx)}
             except RpcError as error:
-                message = failed(number, error)
+                message = error_message(number, error)
         if self._answering.get(number) is scope:  # else the server reused the id
             del self._answering[number]
         if message is None:
@@ -59,5 +59,5 @@ class NotificationDispatcher:
         try:
             line = encode_message(message)
         except ToolFailed:
-            line = encode_message(failed(number, RpcError(INTERNAL_ERROR, "The answer cannot be encoded as JSON.")))
+            line = encode_message(error_message(number, RpcError(INTERNAL_ERROR, "The answer cannot be encoded as JSON.")))
         await self._send(line)

@@ -16,6 +16,7 @@ from gateway.upstream.carriers.messages import RequestWriter, cancellation, enco
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.pipe import Pipe
 from gateway.upstream.tracing import note_request_id
+from gateway.wire.jsonrpc import notification
 
 
 class PipeCarrier:
@@ -75,9 +76,8 @@ class PipeCarrier:
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
         """As `Carrier.notify`."""
-        message = {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": params})}
         with suppress(anyio.BrokenResourceError):
-            await self._pipe.write(encode_message(message))
+            await self._pipe.write(encode_message(notification(method, params)))
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
         """As `Carrier.serve`."""

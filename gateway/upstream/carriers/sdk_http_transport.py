@@ -38,9 +38,10 @@ from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS
 from gateway.upstream.carriers.http_failures import is_session_gone, not_mcp, refusal, session_gone
 from gateway.upstream.carriers.http_session_carrier import MAX_UNACKNOWLEDGED, RESUME_ATTEMPTS
 from gateway.upstream.carriers.in_band import to_rpc_error
+from gateway.upstream.carriers.messages import CANCELLATION
 from gateway.upstream.credential_protocols import Credentials
 from gateway.wire.http1_client import connect_problem
-from gateway.wire.jsonrpc import failed, outcome_of
+from gateway.wire.jsonrpc import error_message, first_id, method_in, outcome_of
 from gateway.wire.message_sizes import too_large
 
 logger = logging.getLogger(__name__)
@@ -72,9 +73,6 @@ CONNECT_TIMEOUT_SECONDS = 10.0
 _FRAMING = (b"content-length", b"transfer-encoding")
 """Headers that describe the framing of a body, and do not apply once the body is read."""
 
-_REQUEST = b'{"jsonrpc":"2.0","id":'
-"""Beginning of requests, and of our answers to the server's."""
-
 _T = TypeVar("_T")
 
 OnSession = Callable[[Mapping[str, str]], None]
@@ -85,7 +83,7 @@ class _Flight:
     """A request in flight that can be cancelled."""
 
     def __init__(self, request: httpx2.Request) -> None:
-        self.head = _head(request)
+        self.number = first_id(_head(request))
         self.is_over = False
         self._scope: anyio.CancelScope | None = None
 
@@ -264,12 +262,11 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                 self._flights.discard(flight)
 
     def _let_go(self, request: httpx2.Request) -> None:
-        if not self._flights or b'"method":"notifications/cancelled"' not in _head(request):
+        if not self._flights or _method(request) != CANCELLATION:
             return
         named = json.loads(request.content).get("params", {}).get("requestId")
-        start = _REQUEST + json.dumps(named).encode() + b","
         for flight in self._flights:
-            if flight.head.startswith(start):
+            if named is not None and flight.number == named:
                 flight.let_go()
 
     async def _listen(self, request: httpx2.Request) -> httpx2.Response:
@@ -307,7 +304,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             if refused is not None:
                 await response.aclose()
                 return _failed(request, refused)
-            if b'"method":"initialize"' in _head(request):
+            if _method(request) == "initialize":
                 kind, location = response.headers.get("content-type", ""), response.headers.get("location", "")
                 failure = not_mcp(self._server, str(request.url), response.status_code, kind, location)
                 if failure is not None:
@@ -374,10 +371,9 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
 
     def _error_in(self, request: httpx2.Request, body: bytes) -> RpcError | RequestFailure | None:
         """Return the error with which the body answers a request, or a failure if the body does not answer it; `None` for a result."""
-        head = _head(request)
-        if not head.startswith(_REQUEST) or _has_no_answer(request):
+        number = first_id(_head(request))
+        if number is None or _has_no_answer(request):
             return None
-        number, _ = json.JSONDecoder().raw_decode(head[len(_REQUEST) :].decode(errors="replace"))
         try:
             outcome = outcome_of(from_json(body), number)
         except ValueError:
@@ -428,30 +424,35 @@ def _length(response: httpx2.Response) -> int:
 
 def _head(request: httpx2.Request) -> bytes:
     # a request that follows a redirect has the first one's body only as its stream
-    return next(iter(request.stream))[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b'"method"'
+    return next(iter(request.stream))[:HEAD_BYTES] if isinstance(request.stream, httpx2.ByteStream) else b""
+
+
+def _method(request: httpx2.Request) -> str:
+    """Return the method of the message in a POST: empty for a response, `?` if the message cannot be read again."""
+    head = _head(request)
+    return method_in(head) if head else "?"
 
 
 def _has_no_answer(request: httpx2.Request) -> bool:
     """Return whether a POST carries a notification, or our answer to a server's request."""
-    head = _head(request)
-    return b'"method"' not in head or b'"method":"notifications/' in head
+    method = _method(request)
+    return not method or method.startswith("notifications/")
 
 
 def _ends_handshake(request: httpx2.Request) -> bool:
     """Return whether a 2025 session is up with this POST. Sessions with cookies stay with the SDK's client, which renews them."""
-    return b'"method":"notifications/initialized"' in _head(request) and "cookie" not in request.headers
+    return _method(request) == "notifications/initialized" and "cookie" not in request.headers
 
 
 def _may_arrive_late(request: httpx2.Request) -> bool:
     """Return whether the message may arrive after later ones: a cancellation, or our answer to a server's request."""
-    head = _head(request)
-    return b'"method"' not in head or b'"method":"notifications/cancelled"' in head
+    return _method(request) in ("", CANCELLATION)
 
 
 def _failed(request: httpx2.Request, failure: RpcError | RequestFailure) -> httpx2.Response:
     """Return a response with the error of the server, or with ours that stands for a failure."""
     error = failure if isinstance(failure, RpcError) else to_rpc_error(failure)
-    body = json.dumps(failed(None, error)).encode()
+    body = json.dumps(error_message(None, error)).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)
 
 
