@@ -284,7 +284,7 @@ class UnknownTool(AgentError, KeyError):
     """The model called tool `name`, which does not exist, and the run's limits end the run then."""
 
     def __init__(self, name: str | None) -> None:
-        super().__init__(f'Error: Requested function "{name}" not found: the model called it, and it is no tool of this run.')
+        super().__init__(f'Error: Requested function "{name}" not found: the model called a tool that this run does not have.')
         self.name = name
 
     __str__ = Exception.__str__  # `str()` of a `KeyError` is the repr
@@ -354,7 +354,7 @@ STORAGE_TEXT = "The gateway's own database or state folder does not work at the 
 
 
 def text_for_caller(error: BaseException) -> str:
-    """Return the part of an error that a caller may see. Where the gateway stores its state is for the operator only."""
+    """Return the part of an error that a caller may see. Paths of the gateway's state are shown to operators only."""
     text = str(error)
     cause: BaseException | None = error
     while cause is not None:

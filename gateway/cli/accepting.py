@@ -1,6 +1,6 @@
-"""`moongate lock --accept` for commands and modules that the gateway would execute: shows them, asks, and records the acceptance.
+"""`moongate lock --accept` for entries that execute something (commands and modules): shows them, asks, and records the acceptance.
 
-Reads the configuration without executing any of it, and accepts the entries as the file has them at this moment. Used by `lock`.
+Reads the configuration without executing any part of it, and accepts the entries as they are in the file now. Used by `lock`.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes: bool, as_json: bool) -> bool:
-    """Accept the entries among `names` that wait. Return whether all names were such entries, and not definitions of tools.
+    """Accept the entries named `names` if they wait for acceptance. Return false if no name is such an entry; nothing is accepted then.
 
     Raises:
-        NotFound: A name stands for something that does not wait.
+        click.UsageError: Some names are entries that wait and others are not, or the user could not be asked.
+        NotFound: A name can only be an entry, and none with that name waits.
         StorageError: The record cannot be read or written.
     """
     from gateway.config.load import read_runs, read_text
@@ -58,12 +59,12 @@ def accept_commands(config_path: str | None, names: Sequence[str], *, assume_yes
 
 
 def _is_own(name: str) -> bool:
-    """Return whether a name can only stand for something that the gateway executes, because no server or tool has such a name."""
+    """Return whether a name can only be that of an entry that executes something, because no server or tool can have such a name."""
     return "." in name.partition("/")[0] or name.startswith(("agent/", "workflow/"))
 
 
 def _of_file(name: str, acceptance: Acceptance) -> RunEntry | None:
-    """The entry of an agent's or workflow's file that a running gateway holds back, as the file is now."""
+    """Return the entry in an agent's or workflow's file that waits for acceptance, as the file is now, or `None`."""
     place = acceptance.places_held().get(name)
     if place is None or not name.startswith(("agent/", "workflow/")):
         return None
@@ -98,4 +99,4 @@ def _report(waiting: Sequence[RunEntry], file: Path, *, as_json: bool) -> None:
         print_json({"accepted": [entry.key for entry in waiting], "file": str(file)})
         return
     for entry in waiting:
-        tell(f"accepted {entry.key}; a running gateway takes it up by itself")
+        tell(f"accepted {entry.key}; a running gateway applies it without a restart")

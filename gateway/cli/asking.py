@@ -1,6 +1,6 @@
-"""`TerminalCaller`: the user at the terminal as the caller of a tool: shows progress and log messages, answers requests for input.
+"""`TerminalCaller`: connects a tool call to the user at the terminal: prints progress and log messages, and asks for input.
 
-Questions are written to stderr and answered on stdin; without a terminal, requests for input are declined. Used by `call`.
+Questions are printed on stderr and answered on stdin. Without a terminal, requests for input fail. Used by `call`.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gateway.policy.framing import BAR, fit, frame, quote, shown
 from gateway.tools.context import LogLevel, capability_of
 
 MAX_MESSAGE = 400
-"""Characters of a progress message that are shown."""
+"""Maximum characters shown of a progress message."""
 
 MAX_LABEL = 200
-"""Characters of a field's title or default that are shown before the answer."""
+"""Maximum characters shown of a form field's title or default."""
 
 TERMINAL_CAPABILITIES: JsonObject = {"elicitation": {"form": {}, "url": {}}}
-"""Client capabilities of a user at a terminal."""
+"""MCP client capabilities that a command with a terminal declares."""
 
 
 class TerminalCaller:
-    """Implements `Caller` on a terminal. `interactive` says whether stdin and stderr are a terminal."""
+    """Implements `Caller` for the user of a terminal. `interactive`: whether stdin and stderr are a terminal."""
 
     def __init__(self, *, interactive: bool) -> None:
         self._interactive = interactive
@@ -40,7 +40,7 @@ class TerminalCaller:
 
     @property
     def capabilities(self) -> JsonObject:
-        """Return the client capabilities to declare."""
+        """The client capabilities to declare; none without a terminal."""
         return TERMINAL_CAPABILITIES if self._interactive else {}
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
@@ -57,10 +57,14 @@ class TerminalCaller:
         say(f"{who} {text}" if "\n" not in text and text.isprintable() else frame(who, text))
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Put a form or a link to the user. Any other request, or no terminal, is declined."""
+        """Ask the user to fill in a form or to open a link, and return the answer. `key` is not used.
+
+        Raises:
+            AskUnavailable: The command has no terminal, or the request is not an elicitation.
+        """
         if request.get("method") != "elicitation/create" or not self._interactive:
             raise AskUnavailable(
-                f"The tool asks for {request.get('method')!r}, which nobody can answer here; run it in a terminal.",
+                f"The tool requests {request.get('method')!r}, which this command cannot answer; run it in a terminal.",
                 capability=capability_of(request),
             )
         params = cast("JsonMapping", request.get("params") or {})
@@ -69,7 +73,7 @@ class TerminalCaller:
 
 
 def _ask_person(params: JsonMapping) -> JsonObject:
-    """Show a question and read the answer. Text that comes from the form is marked like the lines of its message."""
+    """Print an elicitation, read the answer and return its result. Text that the server wrote is marked as a quotation."""
     columns = shutil.get_terminal_size().columns
     say()
     say("\n".join(fit(str(params.get("message", "")), columns)))
@@ -98,11 +102,11 @@ _DECISION_WORDS: dict[Decision, str] = {
     "approve_always": "always",
     "decline": "no",
 }
-"""Words that a user types for each decision about a call."""
+"""The word that the user types for each decision about a call."""
 
 
 def _ask_decision(offered: Mapping[Decision, str]) -> Decision:
-    """Ask one question about a call; only an unmistakable yes approves it."""
+    """Ask for a decision about a call until the answer is clear; an empty answer declines."""
     words: dict[str, Decision] = {_DECISION_WORDS[decision]: decision for decision in offered}
     if len(words) > 2:
         say("\n".join(f"  {word}: {offered[decision]}" for word, decision in words.items()))
@@ -151,7 +155,7 @@ def _say_quoted(text: str) -> None:
 
 
 def _options(field: JsonMapping) -> list[tuple[str, str]]:
-    """Return `(value, title)` of each choice, in every spelling of MCP's elicitation schemas."""
+    """Return `(value, title)` of each choice of a field, in every form that MCP allows in elicitation schemas."""
     source = cast("JsonMapping", field.get("items") or {}) if field.get("type") == "array" else field
     titled = cast("list[JsonMapping]", source.get("oneOf") or source.get("anyOf") or [])
     if titled:

@@ -1,4 +1,4 @@
-"""`moongate auth`: sign in to remote servers, show sign-ins, and end them."""
+"""`moongate auth`: signs in to remote servers with OAuth, shows which servers have tokens, and signs out."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def auth() -> None:
 @click.option("--no-browser", is_flag=True, help="Only print the address; open it yourself on this machine.")
 @data_options
 def login(server: str, no_browser: bool, config_path: str | None, as_json: bool) -> None:
-    """Sign in to SERVER in the browser and keep the tokens, encrypted."""
+    """Sign in to SERVER in the browser, and store the tokens encrypted."""
     from gateway.policy.approval_policy import MAX_SHOWN_VALUE
     from gateway.policy.framing import shown
 
@@ -40,7 +40,7 @@ def login(server: str, no_browser: bool, config_path: str | None, as_json: bool)
 
     def show(invitation: Invitation) -> None:
         say(f"Signing in to {server!r} at {shown(invitation.issuer, MAX_SHOWN_VALUE)!a}")
-        say(f"It is asked for: {shown(' '.join(invitation.scopes), MAX_SHOWN_VALUE) or 'its default scopes'}")
+        say(f"Requested scopes: {shown(' '.join(invitation.scopes), MAX_SHOWN_VALUE) or 'the default scopes'}")
         say("Open this address, if your browser does not:" if not no_browser else "Open this address in a browser on this machine:")
         say(invitation.url)
         if not no_browser:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 CALL_TIMEOUT_SECONDS = 600.0
-"""Working time of one call; waiting for the user's answers does not count."""
+"""Timeout of one call in seconds. Time in which the call waits for the user does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +40,8 @@ class _Words:
 def call(ctx: click.Context, /, **_: object) -> None:
     """Call a tool and print its result.
 
-    Values are read by the tool's own schema: `limit=5` becomes a number if the tool wants one; `key:=JSON` passes JSON as it is. In a
-    terminal, the tool's requests for input are put to you.
+    Values are converted to the types in the tool's schema: `limit=5` becomes a number if the tool expects one; `key:=JSON` passes JSON
+    unchanged. In a terminal, the tool can ask you for input.
     """
     from gateway.cli.hub import Target
 

@@ -1,4 +1,4 @@
-"""The checks of `doctor` that need no running server: file, programs, state, keys, port."""
+"""The checks of `moongate doctor` that start no process: configuration, programs, lock file, state folder, API keys and port."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ PIN_FIX = "Write the version that you looked at, as in `some-server@1.2.3`; who 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of `doctor`."""
+    """One line of `doctor`: whether `subject` works."""
 
     status: Status
     subject: str
     text: str
     fix: str
-    """Text of the fix; empty if there is nothing to fix or the main text says it."""
+    """How to fix it; empty if nothing needs fixing or `text` says how."""
     code: Code = "config-invalid"
-    """The exit code of a failure."""
+    """Decides the exit code if the check failed."""
 
     def to_json(self) -> JsonObject:
-        """The object that `doctor --json` prints."""
+        """Return the object that `doctor --json` prints."""
         return {"status": self.status, "subject": self.subject, "text": self.text, "fix": self.fix or None}
 
 
@@ -83,7 +83,7 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
 
 
 def _pins(loaded: LoadedConfig) -> list[Check]:
-    """Check the lock file, if there is one: whether it can be read, and which servers it leaves out."""
+    """Check whether the lock file, if there is one, can be read, and which servers are not in it."""
     from gateway.upstream.pins import lock_path, read_pins
 
     path = lock_path(loaded)
@@ -99,7 +99,7 @@ def _pins(loaded: LoadedConfig) -> list[Check]:
         Check(
             "warn",
             f"lock file {path.name}",
-            f"server {name!r} is not in it, so only changes of tools that were listed before are held back",
+            f"server {name!r} is not in it, so only changes of tools that it has listed before are quarantined",
             f"`moongate lock {name}`.",
         )
         for name in left_out
@@ -108,7 +108,7 @@ def _pins(loaded: LoadedConfig) -> list[Check]:
 
 
 def _which(entry: StdioServer, base_dir: Path) -> str | None:
-    """Return the path of the program that the child process would run."""
+    """Return the path of the program that the server's child process would run; `None` if it does not exist."""
     if os.sep in entry.command:
         path = Path(entry.cwd or base_dir) / entry.command
         return str(path) if path.is_file() and os.access(path, os.X_OK) else None
@@ -142,7 +142,7 @@ def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
 
 
 def _taken_port(loaded: LoadedConfig, address: str, error: OSError) -> Check:
-    """Name the program that listens on the port; it may be the running gateway of this configuration."""
+    """Return the check for a port in use, which names the program that listens there. That may be the running gateway."""
     from gateway.cli.common import run_async
     from gateway.cli.endpoint import endpoint_of, find_listener
 

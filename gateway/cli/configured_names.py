@@ -1,4 +1,4 @@
-"""Names in a configuration, read from its files without starting anything. Used for suggestions."""
+"""Names of the agents, workflows and tools of a configuration, read from its files without starting anything. Used for suggestions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def agent_names(loaded: LoadedConfig) -> list[str]:
-    """The names of the agents that the configuration exposes."""
+    """Return the names of the agents that the configuration exposes; for an invalid file, its file name."""
     from gateway.agents.definition import read_agent
     from gateway.agents.source import find_files
 
@@ -27,7 +27,7 @@ def agent_names(loaded: LoadedConfig) -> list[str]:
 
 
 def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
-    """The files of the workflows that the configuration exposes, by name."""
+    """Return the files of the workflows that the configuration exposes, by name."""
     from gateway.workflows.loader import examine
     from gateway.workflows.source import find_files
 
@@ -39,7 +39,7 @@ def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
 
 
 def tool_names(loaded: LoadedConfig, wanted: str) -> list[str]:
-    """Names that `wanted` may stand for: tools of agents and workflows, and `wanted` with another server's prefix."""
+    """Return exposed names that `wanted` may be a misspelling of: all agents and workflows, and `wanted` with each server's prefix."""
     config = loaded.config
 
     def exposed(source: str, name: str) -> str:

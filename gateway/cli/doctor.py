@@ -1,7 +1,7 @@
-"""`moongate doctor`: tries everything that the configuration needs, and reports for each item whether it works and how to fix it.
+"""`moongate doctor`: checks everything that the configuration needs, and reports for each item whether it works and how to fix it.
 
-Starts the configured servers once, as `run` does, and stops them. Keeps what they list, so that the next start over stdio answers at once;
-changes nothing else. Checks that start nothing are in `checks`.
+Starts the configured servers once, as `run` does, and stops them. Stores the results of their listings for the next start over stdio;
+changes nothing else. Checks that start no process are in `checks`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 _NAMES_SHOWN = 3
-"""Users of a model that one line names."""
+"""Maximum number of agents and policies that a line about a model names."""
 
 
 @click.command()
@@ -97,7 +97,7 @@ def _source_check(status: SourceStatus) -> Check:
 
 
 def _definition_remarks(status: SourceStatus) -> list[Check]:
-    """Definitions of a server that are quarantined, or that a person should read."""
+    """Return checks about quarantined tools, loops, and definitions that a person should read."""
     found = [
         Check("fail", f"tool {name} of server {status.name}", f"quarantined: {why}", "", "lock-differs")
         for name, why in status.quarantined.items()
@@ -141,12 +141,12 @@ async def _name_checks(own: OwnHub, loaded: LoadedConfig) -> list[Check]:
 
 
 async def _idle_rules(own: OwnHub) -> list[Check]:
-    """Rules that do nothing or cannot be applied, of sources that answered."""
+    """Return a warning for each faulty policy of the sources that have connected."""
     return [Check("warn", "rule", remark, "") for remark in await own.gateway.inspection.remarks()]
 
 
 async def _definition_checks(own: OwnHub) -> list[Check]:
-    """Local files that did not load: skills, agents, workflows, functions."""
+    """Return checks about files of skills, agents, workflows and functions that did not load or have warnings."""
     found: list[Check] = []
     for report in own.gateway.inspection.skill_problems():
         for finding in report.diagnostics:
@@ -237,6 +237,6 @@ def _show(checks: Sequence[Check], *, as_json: bool) -> None:
 
 
 def _code_of(failed: Sequence[Check]) -> Code:
-    """The exit code of the worst failure, in the order configuration, credentials, reachability, lock file."""
+    """Return the code of the worst failure; from worst to least: configuration, credentials, reachability, lock file."""
     codes = {check.code for check in failed}
     return next(code for code in ("config-invalid", "needs-auth", "unreachable", "lock-differs") if code in codes)

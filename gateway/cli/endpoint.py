@@ -1,7 +1,7 @@
 """Finds out which program listens at an address: the gateway of this configuration, another gateway, another program, or none.
 
-No API key and no call is sent before the gateway has proved that it serves the caller's configuration (`auth.identity`), unless the user
-named the address. Used by `hub` and `run`.
+Commands send API keys and calls only to a gateway that has proved that it serves the command's configuration (`auth.identity`), or to a URL
+that the user gave. Used by `hub`, `run` and `checks`.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 STATUS_TIMEOUT_SECONDS = 15.0
-"""How long a busy gateway may take to return its status page."""
+"""Timeout in seconds for a gateway's status page."""
 
 PROBE_TIMEOUT_SECONDS = 2.0
-"""Seconds for each request that looks for a running gateway."""
+"""Timeout in seconds of each request that looks for a running gateway."""
 
 NO_ANSWER = 0
-"""Stands for the HTTP status of a response that did not arrive in time."""
+"""Status code of `_Answer` if no response arrived in time."""
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -37,14 +37,14 @@ class Listener:
     url: str
     is_gateway: bool
     is_own: bool
-    """Whether it proved to serve the caller's configuration with the caller's state folder."""
+    """Whether it has proved that it serves the command's configuration with the command's state folder."""
     about: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Its status page without an API key; empty if it shows none."""
+    """Its status page as shown without an API key; empty if it shows none."""
     is_silent: bool = False
-    """Whether it did not answer in time, or is a gateway whose status page did not arrive in time, such as a starting one."""
+    """Whether its response, or a gateway's status page, did not arrive in time."""
 
     def description(self) -> str:
-        """Describe the program, for example `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
+        """Return a phrase for messages, for example `the gateway 'moongate' of process 71 (configuration: /srv/gateway.json)`."""
         if not self.is_gateway:
             silent = f"a program that did not answer within {PROBE_TIMEOUT_SECONDS:g} s"
             return silent if self.is_silent else "a program that is not a Moongate gateway"
@@ -58,9 +58,10 @@ class Listener:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """The status page of a running gateway, or the reason why it is not shown."""
+    """The status page of a running gateway, or why the gateway does not show it."""
 
     page: JsonMapping | None = None
+    """`None` if it is not shown, or if the program is not a Moongate gateway."""
     denial: str | None = None
     """The gateway's message if the scopes of the API key do not include the status."""
 
@@ -74,7 +75,7 @@ def endpoint_of(loaded: LoadedConfig, host: str | None = None, port: int | None 
 
 
 async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
-    """Return the program that listens at `url`, or `None` if there is none.
+    """Return the program that listens at `url`; `None` if nothing listens there.
 
     Raises:
         StorageError: The state folder cannot be used.
@@ -124,13 +125,13 @@ async def read_status(url: str, api_key: str | None) -> Status:
 
 
 def needs_key(url: str, api_key: str | None) -> NeedsAuth:
-    """Return the error for a gateway that does not accept the API key, or the lack of one."""
+    """Return the error for a gateway that rejects the API key, or that requires one."""
     given = "another API key" if api_key else "an API key"
     return NeedsAuth(f"The gateway at {url} wants {given}: `--api-key KEY` or $MOONGATE_API_KEY; `moongate keys add NAME` makes one.")
 
 
 def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamError) -> GatewayError:
-    """Return the error for a URL where nothing listens, or where the program does not speak MCP."""
+    """Return the error to raise for an endpoint whose MCP handshake failed with `error`: what is wrong and what to do."""
     if isinstance(error, Unauthorized):
         return needs_key(url, api_key)
     problem = "it closed the connection during the handshake" if isinstance(error, OutcomeUnknown) else str(error)
@@ -142,12 +143,12 @@ def not_usable(url: str, status: Status, api_key: str | None, error: UpstreamErr
     elif problem.startswith("cannot connect"):
         text = f"No gateway at {url} ({problem}); `moongate run` starts one."
     else:
-        text = f"{url} cannot be asked: {problem}."
+        text = f"{url} cannot be used: {problem}."
     return NotSent(text, server="moongate")
 
 
 def key_headers(api_key: str | None) -> dict[str, str]:
-    """Return the HTTP headers that carry an API key."""
+    """Return the HTTP header that carries an API key; no header without a key."""
     return {"Authorization": f"Bearer {api_key}"} if api_key else {}
 
 
@@ -155,11 +156,11 @@ def key_headers(api_key: str | None) -> dict[str, str]:
 class _Answer:
     code: int
     page: JsonMapping | None
-    """The JSON object of the response, if it holds one."""
+    """The JSON object in the response's body; `None` for any other body."""
 
 
 async def _read(parts: SplitResult, path: str, api_key: str | None = None, timeout_seconds: float | None = None) -> _Answer | None:
-    """Return the response to a GET request; its status is `NO_ANSWER` if it is late. `None`: the listener does not answer with HTTP.
+    """Return the response to a GET request, with the code `NO_ANSWER` if it is late; `None` if the program does not speak HTTP.
 
     Raises:
         httpx2.ConnectError: Nothing listens there.

@@ -1,4 +1,4 @@
-"""`moongate eval`: sends the cases of a file to an agent and judges its answers."""
+"""`moongate eval`: sends test cases from a JSON Lines file to an agent and checks its answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gateway.tools.base import Tool
 
 CASE_TIMEOUT_SECONDS = 600.0
-"""Working time of one case."""
+"""Timeout of one case in seconds."""
 
 
 @click.command("eval")

@@ -1,4 +1,4 @@
-"""Maps exceptions to exit codes in one table. Used by `main`, and by commands that exit with a code of their own."""
+"""Maps exceptions to the exit codes of the command line. Used by `main`; commands raise `CommandFailed` to choose a code."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ EXIT_CODES: dict[Code, int] = {
     "workflows-rejected": 5,
     "denied": 6,
 }
-"""The stable exit code of every kind of failure."""
+"""Exit code of the process for each kind of failure. These numbers are part of the CLI's interface."""
 
 
 class NeedsAuth(GatewayError):
@@ -47,7 +47,7 @@ class NeedsAuth(GatewayError):
 
 
 class CommandFailed(GatewayError):
-    """A command failed after it printed its output; `code` decides the exit code."""
+    """A command failed, possibly after it printed its results; `code` decides the exit code."""
 
     def __init__(self, message: str, *, code: Code) -> None:
         super().__init__(message)
@@ -63,7 +63,7 @@ class Outcome:
     details: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     """Further keys of the JSON error, for example `path`."""
     usage: str = ""
-    """The command that prints the help, for people."""
+    """A hint that names the command's `--help`, printed after the message."""
 
     @property
     def exit_code(self) -> int:
@@ -71,19 +71,19 @@ class Outcome:
         return EXIT_CODES[self.code]
 
     def to_json(self) -> JsonObject:
-        """`{"code", "message", …}`."""
+        """Return the object that `--json` prints: `code`, `message` and the keys of `details`."""
         return {"code": self.code, "message": self.message, **self.details}
 
 
 def unwrap(error: BaseException) -> BaseException:
-    """The first real error inside exception groups, as task groups raise them."""
+    """Return the first exception inside nested exception groups; any other exception unchanged."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
 
 
 def outcome_of(error: BaseException) -> Outcome | None:
-    """Return the outcome of a known error; `None` for a programming mistake."""
+    """Return how a command ends that raised `error`; `None` for an unexpected exception, which is a programming mistake."""
     text = str(error)
     match error:
         case click.ClickException():

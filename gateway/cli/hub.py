@@ -1,7 +1,7 @@
-"""`Hub`: the gateway that a command reads from and calls: the running gateway, or one started for the command.
+"""`Hub`: the gateway that a command reads from and calls: a running gateway, or one that is started for the command.
 
-Both kinds give the same answers to `list`, `inspect` and `call`. The running gateway is reached as an MCP client over HTTP, as by any other
-client. Used by those commands only.
+`RunningHub` is a client of a running gateway, over MCP and HTTP. `OwnHub` starts a gateway in the command's process. Both give the same
+answers. Used by `list`, `inspect`, `call`, `eval`, `policy`, `lock` and `doctor`.
 """
 
 from __future__ import annotations
@@ -30,79 +30,80 @@ if TYPE_CHECKING:
     from gateway.upstream.tasks import TaskFollower
 
 NEGOTIATE_TIMEOUT_SECONDS = 30.0
-"""Timeout of the running gateway for the handshake and the listing of its tools."""
+"""Timeout in seconds for the MCP handshake with a running gateway, and for listing its tools."""
 
 LOCAL_SOURCES = ("agent", "workflow", "function")
-"""Local sources whose tools have a prefix."""
+"""Local sources whose tools have the source's name as prefix, like those of servers."""
 
 OWN_TOOLS = frozenset(
     "read_result gateway_status task_status task_result task_cancel session_list session_delete review_approvals "
     "list_tools load_tools unload_tools".split()
 )
-"""The gateway's own tools, which have no prefix."""
+"""Names of the gateway's own tools, which have no prefix."""
 
 SOURCES_TIMEOUT_SECONDS = 60.0
-"""How long a command waits for the sources that it started."""
+"""Seconds for which a command waits until the sources that it started have connected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The gateway that the user's options name."""
+    """The gateway that the options `--url`, `--api-key` and `--standalone` name."""
 
     url: str | None = None
     api_key: str | None = None
     standalone: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse options that contradict each other. Raises `CommandFailed`."""
+        """Check that the options do not contradict each other. Raises `CommandFailed`."""
         if self.url is not None and self.standalone:
-            raise CommandFailed("--url asks a running gateway, and --standalone asks none. Write one of them.", code="usage")
+            raise CommandFailed("--url uses a running gateway, and --standalone uses none. Give one of them.", code="usage")
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """The caller that answers on behalf of a command, and the capabilities it declares."""
+    """Answers a gateway's requests for input on behalf of a command, and declares the capabilities for that."""
 
     caller: Caller
     capabilities: JsonMapping
 
     def profile(self) -> ClientProfile:
-        """The command as an MCP client."""
+        """Return the client profile of the command."""
         return ClientProfile(name="moongate-cli", version=__version__, capabilities=self.capabilities)
 
 
 NOBODY = Asker(NoCaller(), cast("JsonObject", {}))
-"""For commands that only read."""
+"""For commands that only read, and answer no requests for input."""
 
 
 @dataclass(frozen=True, slots=True)
 class HubTool:
-    """A published tool and its source."""
+    """A tool that a gateway lists."""
 
     tool: Tool
     wire: JsonObject
+    """The tool's entry in `tools/list`."""
     source: str | None
-    """`None` if the name from a running gateway does not show the source."""
+    """Id of the tool's source; `None` if the name does not show it."""
     native: str
-    """The name within its source, as far as it is known."""
+    """The tool's name at its source; the exposed name if it is unknown."""
 
     @property
     def name(self) -> str:
-        """The exposed name."""
+        """The name that clients call the tool by."""
         return str(self.wire["name"])
 
 
 class Hub(Protocol):
-    """A gateway as commands use it."""
+    """A gateway, as commands use it."""
 
     origin: str
-    """For people: the endpoint, or the configuration file."""
+    """Text for messages: the endpoint, or the configuration file."""
     denial: str | None
-    """Why the running gateway does not show its status, if the scopes of the API key do not include it."""
+    """The running gateway's message if the scopes of the API key do not include the status; else `None`."""
     has_key: bool
-    """Whether an API key was given; its scopes may leave entries out of the lists."""
+    """Whether an API key was given, whose scopes may leave entries out of the lists."""
     is_own: bool
-    """Whether the gateway serves the configuration of the command."""
+    """Whether the gateway serves the same configuration that the command has loaded."""
 
     @property
     def shows_sources(self) -> bool:
@@ -110,7 +111,7 @@ class Hub(Protocol):
         ...
 
     async def sources(self) -> list[JsonObject]:
-        """Every source as the fields of `SourceStatus`.
+        """Return every source as an object with the fields of `SourceStatus`.
 
         Raises:
             CommandFailed: The running gateway does not show them.
@@ -118,27 +119,27 @@ class Hub(Protocol):
         ...
 
     async def not_loaded(self) -> list[JsonObject]:
-        """The files of agents, workflows, functions and skills that are not served: `source`, `where` and `message` of each."""
+        """Return the files that could not be loaded: `source`, `where` (the file) and `message` of each."""
         ...
 
     async def problems(self) -> list[str]:
-        """Problems of the gateway as a whole."""
+        """Return problems of the gateway as a whole, one text each."""
         ...
 
     async def tools(self) -> list[HubTool]:
-        """Every published tool, in order."""
+        """Return every tool that the gateway lists, in its order."""
         ...
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Every published resource, template or prompt, in its wire form."""
+        """Return every resource, resource template or prompt, as MCP transmits it."""
         ...
 
 
 @asynccontextmanager
 async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) -> AsyncGenerator[Hub, None]:
-    """Open the gateway at `target.url`, else the running gateway of this configuration, else one started from `loaded`.
+    """Yield the gateway at `target.url`; else the running gateway of this configuration; else one started from `loaded`.
 
-    One line on stderr names the running gateway that answers, or says that the configured port belongs to another one.
+    Prints a line on stderr that names the running gateway, or says that the configured port belongs to another program.
 
     Raises:
         NeedsAuth: The running gateway requires an API key.
@@ -156,7 +157,10 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
 async def open_running(
     loaded: LoadedConfig, target: Target, asker: Asker = NOBODY, *, instead: str = "starts the sources"
 ) -> AsyncGenerator[RunningHub | None, None]:
-    """As `open_hub`, but yield `None` if no gateway runs; `instead` says what the command does with the configuration then."""
+    """Yield what `open_hub` yields, but `None` instead of starting a gateway.
+
+    `instead` completes the sentence on stderr about what the command does then.
+    """
     from gateway.cli.endpoint import read_status
 
     url = None if target.standalone else target.url or await _own_endpoint(loaded, instead)
@@ -170,7 +174,7 @@ async def open_running(
 
 
 async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
-    """The URL of the running gateway of this configuration, or `None` if it does not run."""
+    """Return the URL of the running gateway of this configuration; `None` if it does not run, with a note on stderr."""
     from gateway.cli.endpoint import endpoint_of
     from gateway.cli.running import find_running
 
@@ -183,18 +187,18 @@ async def _own_endpoint(loaded: LoadedConfig, instead: str) -> str | None:
         say(f"gateway: none at {url}, so this command {instead} of {own} itself")
     else:
         say(f"note: {listener.description()} listens on {url}, so this command {instead} of {own} itself.")
-        say(f"      `--url {url}` asks that gateway.")
+        say(f"      `--url {url}` uses that gateway.")
     return None
 
 
 def _say_which(url: str, status: Status, own: LoadedConfig | None) -> None:
-    """Name the running gateway that answers; `own` is the configuration that it has proved to serve."""
+    """Print the URL and the configuration of the running gateway. `own` is the configuration that it has proved to serve."""
     configuration = own.path if own is not None else (status.page or {}).get("configuration")
     say(f"gateway: {url}" + (f" (configuration: {configuration})" if configuration else ""))
 
 
 class OwnHub:
-    """A gateway in this process, for one command."""
+    """A gateway that runs in this process for one command."""
 
     def __init__(self, gateway: Gateway, origin: str) -> None:
         self._gateway = gateway
@@ -254,13 +258,13 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
 
 
 class RunningHub:
-    """The running gateway, reached as an MCP client. Also implements the session's hooks for requests from the gateway."""
+    """A running gateway, of which the command is an MCP client. Implements `SessionHooks` for requests that the gateway sends."""
 
     def __init__(self, url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
         self.origin = url
         self.denial = status.denial
         self.has_key = bool(target.api_key)
-        self.is_own = target.url is None  # it has proved to be the command's own
+        self.is_own = target.url is None  # then the gateway has proved that it serves this configuration
         self.session: Session
         self._loaded = loaded
         self._status: JsonMapping = status.page or {}
@@ -272,7 +276,7 @@ class RunningHub:
         return "sources" in self._status
 
     async def sources(self) -> list[JsonObject]:
-        """Return the sources on its status page."""
+        """Return the sources on the gateway's status page."""
         if self.denial is not None:
             raise CommandFailed(f"The gateway does not show its sources to this API key: {self.denial}", code="denied")
         if not self.shows_sources:
@@ -281,15 +285,15 @@ class RunningHub:
         return list(self._status["sources"])
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return the files on its status page that did not load."""
+        """Return the files that could not be loaded, from the gateway's status page."""
         return list(self._status.get("notLoaded") or [])
 
     async def problems(self) -> list[str]:
-        """Return the problems on its status page."""
+        """Return the problems on the gateway's status page."""
         return cast("list[str]", list(self._status.get("problems") or []))
 
     async def tools(self) -> list[HubTool]:
-        """Return the tools that it lists to a client."""
+        """Return the tools that the gateway lists to this API key."""
         from gateway.upstream.listing import to_listed
         from gateway.upstream.remote_tool import RemoteTool
 
@@ -301,7 +305,7 @@ class RunningHub:
         return tools
 
     def unlisted(self, name: str) -> HubTool:
-        """Return a tool that the gateway does not list to this API key; calling it returns the gateway's reason."""
+        """Return a tool named `name` that the gateway did not list. Calling it raises the gateway's own error."""
         from gateway.upstream.listing import Listed
         from gateway.upstream.remote_tool import RemoteTool
 
@@ -311,7 +315,7 @@ class RunningHub:
         return HubTool(RemoteTool(Listed(definition), self), wire, *self._origin_of(name))
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return a listing as a client receives it."""
+        """Return the entries that the gateway lists to this API key."""
         return await self._list(kind)
 
     async def _list(self, what: str) -> list[JsonObject]:
@@ -327,7 +331,7 @@ class RunningHub:
             raise NotSent(f"The gateway at {self.origin} does not answer.", server="moongate") from None
 
     def _origin_of(self, name: str) -> tuple[str | None, str]:
-        """The source that a name most likely belongs to and the name there, by the configured prefixes. For display only."""
+        """Return the source that an exposed name most likely belongs to, and the name there, by prefixes. For display only."""
         config = self._loaded.config
         shown = cast("list[JsonMapping]", self._status.get("sources") or [])
         candidates = [str(source["name"]) for source in shown] or [*config.mcp_servers, *LOCAL_SOURCES]
@@ -346,7 +350,7 @@ class RunningHub:
         return source, name.removeprefix(stem)
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
-        """Send one request on behalf of `ctx` (for `RemoteTool`)."""
+        """Send one request with the call's context and return its result (implements what `RemoteTool` needs)."""
         from gateway.upstream.session import Envelope
 
         if ctx.input_responses is not None:
@@ -358,38 +362,38 @@ class RunningHub:
 
     @property
     def tasks(self) -> TaskFollower:
-        """Return the follower of calls that the gateway runs as tasks (for `RemoteTool`)."""
+        """Return an object that waits for calls that the gateway runs as tasks."""
         from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 
         return TaskFollower(self.session.server, self, MCPTaskOptions())
 
     async def reconnect(self) -> None:
-        """Do nothing: a command has one connection (`TaskLine`)."""
+        """Do nothing, because a command has one connection (implements `TaskLine`)."""
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Relay nothing: a command has no client of its own (`TaskLine`)."""
+        """Return the request unchanged, because no policy applies in a command (implements `TaskLine`)."""
         from gateway.upstream.input_requests import Relayed
 
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Let the user at the terminal decide (`TaskLine`)."""
+        """Return the answer of the user at the terminal (implements `TaskLine`)."""
         from gateway.tools.drive import keyed
 
         return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Let the user at the terminal decide about a request for input (for `RemoteTool`)."""
+        """Return the gateway's request for input, which the user at the terminal answers."""
         from gateway.upstream.input_requests import to_input_required
 
         return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """Answer a request over a 2025 connection (`SessionHooks`)."""
+        """Answer a request that the gateway sends over a 2025 connection (implements `SessionHooks`)."""
         return await (ctx.ask(request) if ctx is not None else self._asker.caller.ask(request))
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Handle a notification (`SessionHooks`)."""
+        """Print a log message of the gateway; ignore other notifications (implements `SessionHooks`)."""
         if method == "notifications/message":
             await self._asker.caller.log(params.get("level") or "info", params.get("data"), params.get("logger"))
 
@@ -425,11 +429,12 @@ async def _connect(
 
 
 def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject] = ()) -> HubTool:
-    """Return the tool called `name`: by its exposed name, else by a native name that only one tool has.
+    """Return the tool with the exposed name `name`, else the only tool with that name at its source.
 
     Raises:
-        PolicyDenied: The tool is quarantined in one of `sources`.
-        NotFound: There is no such tool; the message has the closest name.
+        PolicyDenied: One of `sources` has quarantined the tool.
+        ToolFailed: Several sources have a tool of that name.
+        NotFound: There is no such tool; the message suggests the closest name.
     """
     for tool in tools:
         if tool.name == name:
@@ -450,7 +455,7 @@ def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject]
 
 
 def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
-    """Explain why the source that `name` begins with lists nothing; empty if no such source is missing."""
+    """Return why the source whose name `name` begins with is not ready; an empty string if it is ready or unknown."""
     for source in sources:
         if name.startswith((f"{source['name']}__", f"{source['name']}/")) and source["state"] != "ready":
             return f"Source {source['name']!r} is {source['state']}: {source.get('error') or '`moongate doctor` says why.'}"
@@ -458,7 +463,7 @@ def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
 
 
 def suggestion(name: str, tools: Sequence[HubTool], others: Iterable[str] = ()) -> str:
-    """Return `Did you mean 'x'?` for the closest tool or name in `others`, native names included; empty if none is close."""
+    """Return `Did you mean 'x'?` for the tool or the name in `others` closest to `name`; an empty string if none is close."""
     known = did_you_mean(name, [*others, *(tool.name for tool in tools)])
     natives = {tool.native: tool.name for tool in tools}
     native = closest(name, natives)

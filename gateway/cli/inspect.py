@@ -1,4 +1,4 @@
-"""`moongate inspect`: everything about one tool, server, prompt or resource, as published after policy."""
+"""`moongate inspect`: shows everything about one tool, server, prompt or resource, as clients see it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _READABLE: tuple[tuple[Kind, str, str], ...] = (
 @gateway_options
 @data_options
 def inspect(name: str, url: str | None, api_key: str | None, standalone: bool, config_path: str | None, as_json: bool) -> None:
-    """Show one thing: a tool's schema as published, a server's health and rules, a prompt or a resource."""
+    """Show one tool (with its schema as clients see it), server (with its state and policy), prompt or resource."""
     from gateway.cli.hub import Target
 
     loaded = load(config_path, fetches=False)
@@ -97,7 +97,7 @@ def _tool(name: str, tools: list[HubTool], sources: list[JsonObject], loaded: Lo
 
 
 def _policy(source: str, loaded: LoadedConfig | None) -> JsonObject | None:
-    """The rules of a source in the command's configuration, or `None` if another configuration decides."""
+    """Return the policy of a source as JSON; `None` if the gateway serves another configuration (`loaded` is `None`)."""
     return None if loaded is None else loaded.config.policy(source).model_dump(by_alias=True, mode="json")
 
 

@@ -1,4 +1,4 @@
-"""`moongate list`: what the gateway serves, by kind."""
+"""`moongate list`: lists the sources, tools, agents, skills, workflows, prompts or resources that the gateway serves."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows
 KINDS = cast("tuple[ListKind, ...]", get_args(ListKind))
 
 _OF_FILES: dict[ListKind, str] = {"agents": "agent", "workflows": "workflow", "skills": "skill"}
-"""Kinds that come from files, with their source; `list` names the files that did not load."""
+"""Kinds that are defined by files, with the name of their source."""
 
 _EMPTY: dict[ListKind, str] = {
     "servers": "No server is configured. `moongate add NAME URL` or `moongate add NAME -- COMMAND` adds one.",
@@ -33,17 +33,17 @@ _EMPTY: dict[ListKind, str] = {
     "prompts": "No prompts are served.",
     "resources": "No resources are served.",
 }
-"""The sentence that `list` prints if nothing of a kind is served."""
+"""The message if nothing of a kind is served."""
 
 _SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
-"""The resource of one skill."""
+"""Matches the URI of the resource that describes one skill."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Column:
     header: str
     keys: tuple[str, ...]
-    """The first key with a value is shown."""
+    """Keys of an entry; the value of the first key that has one is shown."""
 
 
 _COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
@@ -59,20 +59,20 @@ _COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
 @click.command("list")
 @click.argument("kind", type=Choice(KINDS), default="sources")
 @gateway_options
-@click.option("--tokens", is_flag=True, help="What tools cost of a model's context (estimated), most first; of tools and servers.")
+@click.option("--tokens", is_flag=True, help="Estimate the tokens that tools take in a model's context, most first.")
 @data_options
 def list_command(
     kind: ListKind, url: str | None, api_key: str | None, standalone: bool, tokens: bool, config_path: str | None, as_json: bool
 ) -> None:
-    """List what is served: sources (the default), or one kind of thing.
+    """List what the gateway serves: sources (the default), or another kind.
 
-    Asks the running gateway. If none runs, the command reads agents and workflows itself, and starts the configured sources for everything
-    else.
+    Uses the running gateway. If none runs, the command reads the files of agents and workflows itself, and starts the configured sources
+    for the other kinds.
     """
     from gateway.cli.hub import Target
 
     if tokens and kind not in ("tools", "servers", "sources"):
-        raise click.UsageError("--tokens goes with tools, servers or sources.")
+        raise click.UsageError("--tokens can only be used with tools, servers or sources.")
     loaded = load(config_path, fetches=False)
     if tokens:
         _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
@@ -115,16 +115,16 @@ def _list_tokens(kind: ListKind, loaded: LoadedConfig, target: Target, *, as_jso
 
 
 def estimate_tokens(wire: JsonMapping) -> int:
-    """Estimate the tokens that a tool costs in a context: hosts show a model its name, description and input schema.
+    """Estimate the tokens that a tool takes in a model's context: its name, description and input schema.
 
-    Four characters count as one token, because tokenizers differ by model.
+    `CHARS_PER_TOKEN` characters count as one token.
     """
     shown = {key: wire[key] for key in ("name", "description", "inputSchema") if key in wire}
     return -(-len(json.dumps(shown, ensure_ascii=False, separators=(",", ":"))) // CHARS_PER_TOKEN)
 
 
 async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[list[JsonObject], bool]:
-    """Return the entries of a kind, and whether they were listed to an API key."""
+    """Return the entries of a kind, and whether an API key was used, whose scopes may leave entries out."""
     from gateway.cli.hub import open_hub, open_own, open_running
     from gateway.cli.skill_commands import may_start_servers
 
@@ -142,7 +142,7 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[
 
 
 async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
-    """Sources, tools, resources or prompts; problems are printed on stderr."""
+    """Return the sources, tools, resources or prompts of a gateway; print its problems on stderr."""
     if kind in ("sources", "servers"):
         for problem in await hub.problems():
             say(f"problem: {problem}")
@@ -157,7 +157,7 @@ async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
 
 
 async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
-    """Agents, workflows or skills that the gateway serves; files that it could not load are named on stderr."""
+    """Return the agents, workflows or skills that a gateway serves; print the files that it could not load on stderr."""
     source = _OF_FILES[kind]
     say_not_loaded([problem for problem in await hub.not_loaded() if problem["source"] == source])
     if kind == "skills":
@@ -176,21 +176,21 @@ async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
 
 
 def say_not_loaded(problems: Sequence[JsonMapping]) -> None:
-    """Print each file that is not served, or whose change cannot be applied, with the reason on stderr."""
+    """Print on stderr, for each of `problems` (`Hub.not_loaded`), the file that is not served and the reason."""
     from gateway.tools.functions_source import STAYS
 
     for problem in problems:
-        label = "not taken up" if str(problem["message"]).endswith(STAYS) else "not served"
+        label = "change not applied" if str(problem["message"]).endswith(STAYS) else "not served"
         say(f"{label}: {problem['where']}: {problem['message']}")
 
 
 async def _resources(hub: Hub) -> list[JsonObject]:
-    """Resources, then resource templates."""
+    """Return the resources, then the resource templates."""
     return [*await hub.listing("resources"), *await hub.listing("templates")]
 
 
 def without_servers(loaded: LoadedConfig) -> LoadedConfig:
-    """Return the same configuration with local sources only."""
+    """Return a copy of the configuration without servers."""
     from dataclasses import replace
 
     return replace(loaded, config=loaded.config.model_copy(update={"mcp_servers": {}}), is_complete=True)

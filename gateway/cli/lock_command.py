@@ -1,7 +1,7 @@
-"""`moongate lock`: writes, compares and accepts the definitions of remote tools.
+"""`moongate lock`: pins, compares and accepts the definitions of remote tools.
 
-Starts the configured servers once and reads the definitions that they list, before any rule applies. `policy.pin_check` decides what a
-difference means for a running gateway, which reads a written lock file again without a restart.
+Starts the configured servers once and reads the definitions that they list, before any policy applies. `policy.pin_check` decides what a
+difference means for a running gateway, which reads a changed lock file without a restart.
 """
 
 from __future__ import annotations
@@ -36,25 +36,27 @@ Forms = Mapping[str, JsonObject]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One tool that differs from its entry in the lock file."""
+    """A tool whose definition differs from its pinned definition."""
 
     server: str
     tool: str
     change: PinChange
     before: JsonObject | None
+    """The pinned definition; `None` for a new tool."""
     after: JsonObject | None
+    """The definition that the server lists now; `None` if it no longer lists the tool."""
 
     def to_json(self) -> JsonObject:
-        """The object that `--json` prints."""
+        """Return the object that `--json` prints."""
         return {"server": self.server, "tool": self.tool, "change": self.change, "before": self.before, "after": self.after}
 
 
 @click.command()
 @click.argument("servers", nargs=-1, metavar="[SERVER]...")
-@click.option("--check", is_flag=True, help="Write nothing; exit with 5 and show the difference where a pinned server has one.")
+@click.option("--check", is_flag=True, help="Write nothing; show what differs, and exit with 5 if anything does.")
 @click.option("--diff", is_flag=True, help="Write nothing; show what differs.")
-@click.option("--accept", "accepted", multiple=True, metavar="NAME", help="Accept a held entry, or what SERVER[/TOOL] lists; repeatable.")
-@click.option("--yes", "assume_yes", is_flag=True, help="Accept a held entry without a question; needed outside a terminal.")
+@click.option("--accept", "accepted", multiple=True, metavar="NAME", help="Accept a changed command, or SERVER[/TOOL]; repeatable.")
+@click.option("--yes", "assume_yes", is_flag=True, help="Accept a command without confirmation; needed outside a terminal.")
 @data_options
 def lock(
     servers: tuple[str, ...],
@@ -65,14 +67,14 @@ def lock(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Pin what remote servers list now (all of them, or those named) in the lock file; accept what a running gateway holds back.
+    """Pin the tools that remote servers list now (all servers, or those named) in the lock file, or accept changes.
 
     A running gateway hides a tool that differs from its pin until the new definition is accepted. The pins of a server are its entry in the
     lock file, or else the definitions that it listed first. The gateway also starts no new or changed command, and imports no new or
     changed module, until that is accepted.
     """
     if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
-        raise click.UsageError("--check, --diff and --accept exclude each other; --accept takes its servers itself.")
+        raise click.UsageError("--check, --diff and --accept exclude each other; --accept names its servers itself.")
     from gateway.cli.accepting import accept_commands
     from gateway.upstream.pins import read_pins
 
@@ -114,7 +116,7 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
     """Return the lock file of a configuration.
 
     Raises:
-        ConfigError: There is no configuration file, or it ships with Moongate and the lock file would be written beside it.
+        ConfigError: The configuration file does not exist, or it ships with Moongate and the lock file would be written beside it.
     """
     from gateway.upstream.pins import lock_path
 
@@ -128,7 +130,7 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
 
 
 def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefinitions]:
-    """The records of servers that the lock file does not name; they are held to their first listing."""
+    """Return the records of the first listings of servers that are not in the lock file. Their tools are compared with these records."""
     from gateway.app.remote_servers import located
     from gateway.storage.state_folder import state_dir
     from gateway.upstream.accepted_definitions import AcceptedDefinitions
@@ -139,7 +141,7 @@ def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefin
 
 
 def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
-    """Servers whose program is not pinned by definitions: its version is left to a registry."""
+    """Return a warning for each server whose command installs an unpinned version of a package."""
     from gateway.config.models import StdioServer
     from gateway.policy.packages import floating_packages
 
@@ -153,7 +155,10 @@ def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:
 
 
 def _pins_to_change(path: Path, *, full: bool) -> Pins:
-    """The pins before the command. An unusable file is an error only if a part of it must be kept."""
+    """Return the current pins.
+
+    With `full`, which replaces all of them, an unusable file counts as empty instead of raising `ConfigError`.
+    """
     from gateway.upstream.pins import NO_PINS, read_pins
 
     try:
@@ -165,7 +170,7 @@ def _pins_to_change(path: Path, *, full: bool) -> Pins:
 
 
 def _check_servers(loaded: LoadedConfig, names: Sequence[str]) -> None:
-    """Refuse names that no server has. Raises `NotFound`."""
+    """Check that every name is a configured server. Raises `NotFound`."""
     configured = loaded.config.mcp_servers
     for name in names:
         if name not in configured:
@@ -174,7 +179,7 @@ def _check_servers(loaded: LoadedConfig, names: Sequence[str]) -> None:
 
 
 async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
-    """Return the tools that each named server lists now. Every server must answer, because half a lock would look like a lock.
+    """Return the definitions that each named server lists now, by server and tool. All servers must respond, so that none stays unpinned.
 
     Raises:
         NotSent: A server cannot be reached.
@@ -186,7 +191,7 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
         definitions = own.gateway.inspection.definitions()
         for status in own.gateway.sources():
             if status.name in names and status.name not in definitions:
-                text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written; name those to pin."
+                text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written; name servers to pin."
                 raise NotSent(text, server=status.name)
         return {name: forms_of(definitions[name]) for name in names}
 
@@ -212,7 +217,7 @@ def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedD
 
 
 def _differences(server: str, before: Forms, after: Forms, *, first_use: bool = False) -> list[Difference]:
-    """Differences by tool name, judged by the rule that the gateway applies."""
+    """Return the differences of one server, sorted by tool, by the same rule that a running gateway applies."""
     from gateway.policy.pin_check import judge_pins, pin_digest
 
     digests = {name: pin_digest(form) for name, form in after.items()}
@@ -264,7 +269,7 @@ def _accepted(server: str, listed: Forms, tools: Sequence[str], before: dict[str
 
 
 def _tools_of(server: str, accepted: Sequence[str]) -> list[str]:
-    """The tools of a server to accept; empty if all are."""
+    """Return the tools of `server` that `accepted` names; an empty list if all its tools are to be accepted."""
     tools = [written.partition("/")[2] for written in accepted if written.partition("/")[0] == server]
     return tools if all(tools) else []
 
@@ -275,13 +280,13 @@ def _report_accepted(accepted: Sequence[str], found: Sequence[Difference], *, as
         return
     for difference in found:
         _print_difference(difference)
-    tell(f"accepted {', '.join(accepted)} as listed now; a running gateway takes it up by itself")
+    tell(f"accepted {', '.join(accepted)} as listed now; a running gateway applies it without a restart")
 
 
 def _write(
     path: Path, pins: Pins, listed: Mapping[str, Forms], accepted: Sequence[str], *, full: bool, as_json: bool
 ) -> None:
-    """Write the listed tools to the lock file; `full` drops servers that are not configured any more."""
+    """Write the listed tools to the lock file. With `full`, remove servers that are not configured any more."""
     from gateway.upstream.pins import Pins as NewPins
     from gateway.upstream.pins import write_pins
 
@@ -301,7 +306,11 @@ def _write(
 
 
 def _accept_tools(server: str, before: dict[str, JsonObject], listed: Forms, tools: Sequence[str]) -> Forms:
-    """Return the pins of a server with some tools as they are listed now. A tool that is not listed any more loses its pin."""
+    """Return `before` changed in place: `tools` are pinned as they are listed now, and lose their pin if they are not listed.
+
+    Raises:
+        NotFound: The server neither lists nor pins a tool of that name.
+    """
     for tool in tools:
         if tool not in listed and tool not in before:
             hint = did_you_mean(tool, [*listed, *before])

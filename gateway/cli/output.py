@@ -52,7 +52,7 @@ def moment(seconds: float) -> str:
 
 
 def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, whole_last: bool = False) -> None:
-    """Print a table that fits the terminal on stdout; if there are no rows, the sentence `empty` on stderr.
+    """Print a table that fits the terminal on stdout; without rows, the sentence `empty` on stderr.
 
     `whole_last` wraps the last column instead of cutting it.
     """

@@ -1,6 +1,6 @@
-"""`moongate policy`: explains why a call passes or not, and finds rules that do not do what they seem to do.
+"""`moongate policy`: explains whether policies allow a call, and finds policies that do not do what they seem to do.
 
-Both commands start the sources concerned, read what they list, and stop them; no tool is called.
+Both commands start the sources that they need, read what these list, and stop them. No tool is called.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ABOUT = {
     "dead": "does nothing",
     "note": "note",
 }
-"""Headings of the kinds of findings, worst first."""
+"""Label of each kind of finding (`policy.lint`), worst first."""
 
 
 @click.group(cls=Group)
@@ -49,7 +49,7 @@ def policy() -> None:
 @click.option("--args", "args_json", metavar="JSON", help="All arguments as one JSON object.")
 @data_options
 def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
-    """Say what would become of a call of TOOL: which rule decides, and exactly which arguments would be sent.
+    """Show whether policies allow a call of TOOL, which rule decides, and which arguments would be sent.
 
     Nothing is sent. TOOL is a published name, a server's own name, or SOURCE/NAME. Arguments are given as for `call`.
     """
@@ -84,7 +84,7 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
 
 
 def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
-    """The servers that may have the tool: the one that its name starts with, else all."""
+    """Return the servers that may have the tool: the server whose prefix its name starts with, else all."""
     config = loaded.config
     source = tool.partition("/")[0]
     if "/" in tool and source in config.mcp_servers:
@@ -118,10 +118,11 @@ def _pick(name: str, tools: Sequence[GuardedTool]) -> GuardedTool | None:
 
 
 def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
-    """Explain why a tool that a server lists is not published.
+    """Return why a tool that a server lists is not listed to clients, in the form of `_report`.
 
     Raises:
-        NotFound: No server lists it.
+        NotFound: No server lists the tool.
+        NotSent: No server lists it, and a server that may have it does not respond.
     """
     from gateway.catalog.names import expose_name
     from gateway.policy.explain import Explanation, hidden_by
@@ -146,7 +147,7 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
 
 
 def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
-    """The closest tool or source."""
+    """Return a sentence that suggests the closest tool or source."""
     from gateway.catalog.names import expose_name
 
     source, slash, _ = name.partition("/")

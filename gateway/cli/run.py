@@ -1,6 +1,6 @@
-"""`moongate run`: serves over HTTP or standard input and output, and prints on stderr what is served where.
+"""`moongate run`: serves over HTTP or over standard input and output, and prints the endpoint and the sources on stderr.
 
-Starts and stops the gateway; `app` serves. SIGINT and SIGTERM end it with exit code 0 once every child process is gone.
+After SIGINT or SIGTERM the process stops its child processes and exits with code 0.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
     from gateway.telemetry.logging import SecretMask
 
 ANNOUNCE_TIMEOUT_SECONDS = 10.0
-"""Sources that take longer to connect are announced as `starting`; they keep trying."""
+"""Seconds before the sources are printed. A source that has not connected by then is printed as `starting`."""
 
 PORTS_TRIED = 64
-"""Ports that `--or-any-port` tries."""
+"""Number of ports that `--or-any-port` tries."""
 
 GARBAGE_THRESHOLDS = (10_000, 20, 20)
-"""When the garbage collector runs while serving. A call creates some hundred objects without reference cycles; with Python's default of
-700 the collector takes 5 % of the CPU and frees nothing."""
+"""Thresholds for `gc.set_threshold` while serving. A call creates some hundred objects without reference cycles; with Python's default of
+700 the garbage collector takes 5 % of the CPU and frees nothing."""
 
 
 @click.command()
@@ -80,8 +80,9 @@ def run(stdio: bool, address: str | None, or_any_port: bool, as_json: bool, conf
 
 
 def first_answers(config_path: str | None) -> StartupAnswers | None:
-    """Return the object that replays and stores startup answers over stdio; `None` without a configuration file or a usable state
-    folder.
+    """Return the object that sends the stored results of an earlier start over stdio, and stores them for the next start.
+
+    `None` without a configuration file or a usable state folder, on Windows, and with instrumentation.
     """
     from gateway.config.paths import find_config
     from gateway.server.startup_answers import StartupAnswers
@@ -98,11 +99,11 @@ def first_answers(config_path: str | None) -> StartupAnswers | None:
 def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> socket.socket:
     """Return a socket that listens on the port, or with `searches` on the next free one if another program has the port.
 
-    The socket is bound before anything starts, so of two gateways that start at once, one finds the port taken here. With `searches` only
-    one gateway of a configuration runs.
+    The socket is bound before anything else starts, so that one of two gateways that start at once fails here. With `searches`, only one
+    gateway of a configuration may run.
 
     Raises:
-        ConfigError: The port is taken, or the gateway of this configuration runs already.
+        ConfigError: The port is in use, or, with `searches`, a gateway of this configuration is running.
     """
     from gateway.app.serving import AddressTaken, bind
     from gateway.cli.common import run_async
@@ -138,7 +139,7 @@ def _say_moved(found: Listener | None, host: str, port: int, other: int) -> None
 
 
 def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
-    """Return the error that names the program on a port."""
+    """Return the error that names the program that listens on a port, and says what to do."""
     from gateway.cli.common import run_async
     from gateway.cli.endpoint import endpoint_of, find_listener
     from gateway.server.origins import host_port
@@ -154,7 +155,7 @@ def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
 
 
 def _check_bind(loaded: LoadedConfig, host: str) -> None:
-    """Raise `ConfigError` if no API key exists and other machines could connect."""
+    """Raise `ConfigError` if other machines could connect and no API key exists."""
     from gateway.auth.api_keys import KeyStore
     from gateway.server.key_gate import check_bind
     from gateway.storage.state_folder import state_dir
@@ -163,9 +164,9 @@ def _check_bind(loaded: LoadedConfig, host: str) -> None:
 
 
 def _collect_from_here() -> None:
-    """Enable the garbage collector and exclude objects made during start-up, most of which live as long as the process.
+    """Enable the garbage collector, except for the objects that exist now, most of which live as long as the process.
 
-    Collecting them again and again during start-up takes a quarter of the time to the first answer.
+    During start-up the collector would take a quarter of the time to the first response.
     """
     gc.freeze()
     gc.set_threshold(*GARBAGE_THRESHOLDS)
@@ -197,7 +198,7 @@ def watch_of(config_path: str | None) -> FileWatch | None:
 
 @dataclass(frozen=True, slots=True)
 class _Follow:
-    """The configuration a gateway starts with, and the function that reads its file again."""
+    """The configuration that a gateway starts with, and the function that reads its file again."""
 
     loaded: LoadedConfig
     watch: FileWatch | None
@@ -219,7 +220,7 @@ _Address = tuple[str, int, "socket.socket"]
 
 
 async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | None, first: StartupAnswers | None) -> None:
-    """Serve until the client leaves or a signal arrives; every resource is released at the end."""
+    """Serve until the client disconnects (stdio) or a signal arrives; every resource is released at the end."""
     import anyio
 
     from gateway.cli.common import running
@@ -241,13 +242,13 @@ async def _serve(follow: _Follow, announcer: _Announcer, address: _Address | Non
                 await gateway.serve_stdio(first)
             else:
                 await gateway.serve_http(*address[:2], on_ready=announce, listener=address[2])
-            # The server handled the signals; a second one must not interrupt the end of the child processes.
+            # The server has handled the first signal; a second one must not interrupt the stopping of child processes.
             leaving.enter_context(anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM))
             tasks.cancel_scope.cancel()
 
 
 class _Announcer:
-    """Prints what is served, once, when the sources have settled."""
+    """Prints the sources, the endpoint and a snippet for an IDE once, when the sources have connected."""
 
     def __init__(self, loaded: LoadedConfig, bound: str | None, *, as_json: bool) -> None:
         """`bound` is the host that the gateway listens on; `None` over stdio."""
@@ -294,7 +295,7 @@ class _Announcer:
 
 
 def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> JsonObject:
-    """Return the `mcpServers` object that connects a host to this gateway: by `url`, else by command."""
+    """Return the `mcpServers` object for an IDE's configuration that connects it to this gateway: by `url`, else by command."""
     if url is not None:
         entry: JsonObject = {"type": "http", "url": url}
         if has_keys:
@@ -306,7 +307,7 @@ def paste_snippet(loaded: LoadedConfig, url: str | None, *, has_keys: bool) -> J
 
 
 def own_command() -> list[str]:
-    """Return the command that starts this program from anywhere; a host's PATH rarely includes its environment."""
+    """Return a command with absolute paths that starts this program, because an IDE's PATH rarely contains it."""
     program = Path(sys.argv[0])
     if program.stem == "moongate" and program.exists() and os.access(program, os.X_OK):
         return [str(program.absolute())]

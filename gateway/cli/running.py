@@ -1,7 +1,6 @@
-"""Finds the running gateway of a configuration, also on another port than the configured one. Used by `run` and `hub`.
+"""Finds the running gateway of a configuration, even if it does not listen on the configured port. Used by `run` and `hub`.
 
-A gateway on another port stores its URL in the state folder. The program at that URL must prove that it serves the configuration, as on the
-configured port.
+A gateway on another port stores its URL in a file in the state folder. Whatever listens there must prove that it serves the configuration.
 """
 
 from __future__ import annotations
@@ -27,10 +26,10 @@ FOLDER = "endpoints"
 MAX_BYTES = 2_048
 
 START_SECONDS = 60.0
-"""How long a start waits for another start of the same configuration."""
+"""Seconds for which a start waits for another process that is starting a gateway of the same configuration."""
 
 MAX_FILES = 8
-"""URL files that are read; a killed gateway leaves its file behind."""
+"""Maximum number of URL files that are read. A killed gateway leaves its file behind."""
 
 
 async def find_running(loaded: LoadedConfig) -> Listener | None:
@@ -51,9 +50,10 @@ async def find_running(loaded: LoadedConfig) -> Listener | None:
 
 
 async def sole_start(loaded: LoadedConfig) -> Listener | None:
-    """Return the result of `find_running` once no other process is starting the gateway of this configuration.
+    """Return the result of `find_running`, and make this process the only one that is starting a gateway of this configuration.
 
-    Other calls of this function then wait until they find this process's gateway, or until this process ends.
+    Waits while another process is starting one. Other processes wait in this function until this process's gateway responds or the
+    process ends.
 
     Raises:
         ConfigError: Another process does not finish its start.
@@ -86,9 +86,9 @@ async def sole_start(loaded: LoadedConfig) -> Listener | None:
 
 @contextmanager
 def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, None]:
-    """Let `find_running` find the gateway at `url` until the block ends. The configured port needs no file.
+    """Store `url` for `find_running` until the block ends, unless it has the configured port.
 
-    Of several gateways of one configuration the latest is found. File system errors are ignored, because commands also take `--url`.
+    Of several gateways of one configuration, the latest is found. File system errors are ignored, because commands also accept `--url`.
     """
     if url is None or url == endpoint_of(loaded):
         yield
@@ -108,17 +108,17 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
 
 
 def _base(loaded: LoadedConfig) -> Path:
-    """The path of this configuration's URL files without the port, which is their suffix."""
+    """Return the path of this configuration's URL files without their suffix, which is the port."""
     from gateway.storage.state_folder import state_dir
 
-    # As in `auth.identity`: links of the folder lead to the same configuration, a link of the file does not.
+    # As in `auth.identity`: a link to the folder stands for the same configuration, a link to the file does not.
     folder, name = os.path.split(os.path.normpath(loaded.path or loaded.base_dir))
     digest = hashlib.sha256(os.fsencode(os.path.join(os.path.realpath(folder), name))).hexdigest()[:32]
     return state_dir(loaded.config.storage.dir) / FOLDER / digest
 
 
 def _files(loaded: LoadedConfig) -> list[Path]:
-    """The `MAX_FILES` newest URL files of this configuration, newest first."""
+    """Return the `MAX_FILES` newest URL files of this configuration, newest first."""
     base = _base(loaded)
     try:
         found = [(file.stat().st_mtime_ns, file) for file in base.parent.glob(f"{base.name}.*")]
@@ -128,7 +128,7 @@ def _files(loaded: LoadedConfig) -> list[Path]:
 
 
 def _read(file: Path) -> str | None:
-    """Return the URL in a file; `None` if the file is missing or holds anything else."""
+    """Return the URL in a file; `None` if the file is missing or its content is not a URL."""
     try:
         with file.open("rb") as opened:
             url = opened.read(MAX_BYTES).decode("ascii")

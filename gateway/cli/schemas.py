@@ -1,4 +1,4 @@
-"""`moongate schema`: prints the JSON Schemas of the file formats, and writes them for editors."""
+"""`moongate schema`: prints the JSON Schemas of Moongate's file formats, or writes them to files for editors."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def schema_document(kind: SchemaKind) -> JsonObject:
 
 
 def schema_text(document: JsonObject) -> str:
-    """Return a schema in its committed form."""
+    """Return a schema as the text of its file in the repository."""
     return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
 
 

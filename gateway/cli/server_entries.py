@@ -1,6 +1,6 @@
-"""`moongate add` and `moongate remove`: edit server entries of the configuration file in place.
+"""`moongate add` and `moongate remove`: add and remove server entries in the configuration file.
 
-Comments and layout of the file stay. No server is started; `moongate doctor` tries them.
+Comments and layout of the file stay as they are. No server is started.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 NEW_FILE = "gateway.json"
-"""Created in the working directory if the user has no configuration."""
+"""File that `add` creates in the working directory if the user has no configuration."""
 
 EMPTY_FILE = "{\n}\n"
-"""A new configuration file."""
+"""Content of a new configuration file before the first entry."""
 
 
 @click.command()
@@ -78,7 +78,7 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
     except (ConfigError, OSError) as error:
         if "exists already" in str(error):
             raise ConfigError(f"{file}: server {name!r} exists already; add `--replace`.", path=f"mcpServers.{name}") from None
-        say(f"{file} was not changed. The entry to put in by hand:")
+        say(f"{file} was not changed. Add this entry by hand:")
         say(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False), folds=False)
         raise ConfigError(str(error), path=getattr(error, "path", "")) from None
     problem = _problem_of(loaded, name)
@@ -97,7 +97,7 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
 
 
 def _accept_own(loaded: LoadedConfig, name: str) -> None:
-    """Accept the entry that is about to be written, because the user typed it; a running gateway then starts it."""
+    """Record the entry as accepted, because the user typed it, so that a running gateway starts it without `moongate lock --accept`."""
     from gateway.gate.acceptance import Acceptance
 
     own = [entry for entry in loaded.runs if entry.key == name]
@@ -108,7 +108,7 @@ def _accept_own(loaded: LoadedConfig, name: str) -> None:
         acceptance.open(loaded.path, loaded.config.storage.dir)
         acceptance.accept(own)
     except StorageError as error:
-        say(f"A gateway that runs will hold the entry back until `moongate lock --accept {name}`: {error}")
+        say(f"A running gateway will not start it before `moongate lock --accept {name}`: {error}")
 
 
 @click.command()
@@ -122,7 +122,7 @@ def remove(name: str, config_path: str | None, as_json: bool) -> None:
 
     file = find_config(config_path, os.environ)
     if file is None or is_bundled_config(file):
-        raise NotFound("server", name, f"There is no configuration file of your own here, so no server {name!r} to remove.")
+        raise NotFound("server", name, f"Server {name!r} cannot be removed, because you have no configuration file of your own here.")
     text = read_text(file)
     document = parse(text, name=str(file))
     section = _section(text, file)
@@ -158,7 +158,7 @@ def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:
 
 
 def _entry(target: tuple[str, ...], headers: dict[str, str], variables: dict[str, str], *, sse: bool) -> JsonObject:
-    """Return the server entry in the form of the file."""
+    """Return the server entry as the configuration file contains it. Raises `click.UsageError` for contradictory words."""
     if not target:
         raise click.UsageError("Say what to add: a URL, or `--` and the command that starts the server.")
     scheme = re.match(r"([A-Za-z][A-Za-z0-9+.-]+):/", first := target[0])
@@ -193,10 +193,10 @@ def _is_address(url: str) -> bool:
 
 
 def _own_file(config_path: str | None) -> Path:
-    """Return the configuration file to edit: the one that commands use here, or a new one if that ships with Moongate.
+    """Return the configuration file to edit; a new `gateway.json` here if only the bundled configuration exists.
 
     Raises:
-        ConfigError: The file that would be edited ships with Moongate.
+        ConfigError: The named file ships with Moongate and must not be edited.
     """
     if config_path is not None and not Path(config_path).expanduser().exists():
         return Path(config_path).expanduser()

@@ -1,4 +1,4 @@
-"""`moongate skills`: checks skill folders, and lists served skills with their token costs."""
+"""`moongate skills`: checks skill folders, lists served skills with their token costs, and prints grants for scripts."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
 @click.argument("script_names", metavar="SCRIPT…", nargs=-1)
 @data_options
 def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
-    """Print the entry for `skills.scripts.allow` that lets scripts of SKILL run, as the skill is now.
+    """Print the entry for `skills.scripts.allow` that lets scripts of SKILL run while no file of the skill changes.
 
-    Read the skill first. Without SCRIPT, all its scripts.
+    Read the skill first. Without SCRIPT, the entry allows all its scripts.
     """
     from gateway.skills.index import build_index
     from gateway.skills.lookup import find_skill
@@ -128,17 +128,17 @@ def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | Non
     import json
 
     click.echo(",\n".join(json.dumps(entry) for entry in entries))
-    say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change to the skill ends it.")
+    say(f"Put this under `skills.scripts.allow` if you trust {os.path.join(*skill.key)}; any change of the skill revokes this.")
 
 
 def may_start_servers(loaded: LoadedConfig) -> bool:
-    """Return whether `read_index` starts the sources: skills can come from servers or objects, or a rule leaves some out."""
+    """Return whether `read_index` starts the sources: because servers or Python objects may have skills, or a policy filters skills."""
     config = loaded.config
     return bool(config.mcp_servers or config.skills.objects or config.policy("skill").skills != SkillFilter())
 
 
 async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> SkillIndex:
-    """Return the skill index of a gateway with this configuration. Servers start only if they may have skills."""
+    """Return the skill index of a gateway with this configuration. Starts the sources only if `may_start_servers`."""
     from gateway.cli.hub import open_own
     from gateway.skills.index import SkillIndex, build_index
 
@@ -151,7 +151,7 @@ async def read_index(loaded: LoadedConfig, *, folders_only: bool = False) -> Ski
 
 
 def skill_row(skill: Skill, *, tokens: bool = False) -> JsonObject:
-    """Return a skill as `list` prints it. `name` is the name that the tools take."""
+    """Return a skill as `skills list` prints it. `name` is the name by which tools load the skill."""
     from gateway.skills.render import one_line
 
     row: JsonObject = {

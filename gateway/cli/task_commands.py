@@ -1,6 +1,6 @@
-"""`moongate tasks`: calls that run in the background, for the operator of the gateway.
+"""`moongate tasks`: shows, answers, cancels and retries calls that run in the background.
 
-Reads and changes the gateway's database; a running gateway notices a cancel or a retry within a second.
+The commands read and change the gateway's database. A running gateway reacts to a cancellation or a retry within a second.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
     from gateway.tasks.task_questions import OpenQuestion
 
 HEARD_SECONDS = 3.0
-"""How long a command waits for the gateway that runs a task to act on it."""
+"""Seconds for which a command waits until the gateway that runs the task has acted."""
 
 MAX_ERROR = 400
-"""Characters of an error message that are shown."""
+"""Maximum characters shown of an error message."""
 
 STATUSES = ("working", "input_required", "completed", "failed", "cancelled")
 
@@ -45,12 +45,12 @@ def tasks() -> None:
 
 
 @tasks.command("list")
-@click.option("--status", type=Choice(STATUSES), help="Only those that stand so.")
-@click.option("--tool", metavar="NAME", help="Only calls of this tool, by the name clients call it.")
+@click.option("--status", type=Choice(STATUSES), help="Only tasks with this status.")
+@click.option("--tool", metavar="NAME", help="Only calls of this tool, by its exposed name.")
 @click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
 @data_options
 def list_tasks(status: str | None, tool: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
-    """List every task that is kept, the oldest first."""
+    """List every stored task, the oldest first."""
     tools: set[str] = set()
     callers: set[str] = set()
 
@@ -139,7 +139,7 @@ class _Words:
 
 
 async def _answer(records: Records, words: _Words) -> TaskRow:
-    """Store the answer like a client's (`TaskRunner.answer`), for the gateway that runs the task."""
+    """Store an answer, which the gateway that runs the task then reads. Return the task."""
     from gateway.tasks.task import Task
     from gateway.tasks.task_questions import await_verdicts, usable_answers
 
@@ -147,15 +147,15 @@ async def _answer(records: Records, words: _Words) -> TaskRow:
     task = Task(seen.row)
     keys = [words.question] if words.question else list(task.open_requests)
     if not task.open_requests:
-        elsewhere = "".join(f" `{question.command}` answers what it waits for." for question in seen.questions)
-        raise CommandFailed(f"Task {task.id[:12]} is {seen.standing()} and asks nothing here.{elsewhere}", code="usage")
+        elsewhere = "".join(f" `{question.command}` answers the question that it waits for." for question in seen.questions)
+        raise CommandFailed(f"Task {task.id[:12]} is {seen.standing()} and has no open question.{elsewhere}", code="usage")
     if len(keys) != 1 or keys[0] not in task.open_requests:
         which = f"has no open question {words.question!r}" if words.question else "asks several questions: name one with --question"
         raise CommandFailed(f"Task {task.id[:12]} {which}. Open: {', '.join(task.open_requests)}.", code="usage")
     request = task.open_requests[keys[0]]
     params: JsonObject = request.get("params") or {}
     if request.get("method") != "elicitation/create":
-        raise CommandFailed(f"{request.get('method')} is for the client of the task to answer.", code="usage")
+        raise CommandFailed(f"Only the client of the task can answer {request.get('method')}.", code="usage")
     answer: JsonObject = {"action": "decline"}
     if not words.declines:
         answer = {"action": "accept", "content": build_answer(params.get("requestedSchema") or {}, words.pairs, words.args_json)}
@@ -187,7 +187,7 @@ def cancel_task(task_id: str, config_path: str | None, as_json: bool) -> None:
 
 @tasks.command("retry")
 @click.argument("task_id", metavar="ID")
-@click.option("--from-start", is_flag=True, help="Forget what it did; else it goes on after the steps that worked.")
+@click.option("--from-start", is_flag=True, help="Run all steps again; by default it continues after the steps that succeeded.")
 @data_options
 def retry_task(task_id: str, from_start: bool, config_path: str | None, as_json: bool) -> None:
     """Run a failed or cancelled task again under the same id."""
@@ -210,7 +210,7 @@ def _tell(row: TaskRow, what: str, *, as_json: bool) -> None:
 
 
 async def _heard(records: Records, row: TaskRow) -> TaskRow:
-    """Return the task after a gateway acted on it, or after a moment if none runs."""
+    """Return the task when a gateway has acted on it, or as it is after `HEARD_SECONDS`."""
     import anyio
 
     rows = await records.tasks()
@@ -224,13 +224,13 @@ async def _heard(records: Records, row: TaskRow) -> TaskRow:
 
 
 async def _matching(records: Records, task_id: str) -> TaskRow:
-    """The task with this id, or the only one whose id begins with it."""
+    """Return the task with this id, or the only task whose id begins with it."""
     return pick(await (await records.tasks()).all_of(), task_id, "task", "tasks list")
 
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    """A task and its open question."""
+    """A task and its open questions."""
 
     row: TaskRow
     questions: Sequence[OpenQuestion]
@@ -269,6 +269,6 @@ def _question(request: JsonObject) -> str:
 
 
 def _order(step: str) -> list[tuple[int | str, ...]]:
-    """Sort the steps of a workflow by round, and numbered ones by number."""
+    """Return a sort key that orders a workflow's steps by round, and numbered steps by number."""
     parts = [re.fullmatch(r"(.*?)(?:@(\d+)\.(\d+))?(?:#(\d+))?", part, re.DOTALL) for part in step.split("/")]
     return [(int(part[2] or 0), int(part[3] or 0), part[1], int(part[4] or 0)) for part in parts if part]

@@ -65,7 +65,7 @@ def _print_report(report: WorkflowReport) -> None:
 def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path | None, config_path: str | None, as_json: bool) -> None:
     """Draw WORKFLOW, a configured workflow's name or a file, as Mermaid text, Graphviz text or SVG.
 
-    Agents and tools need not exist. Modules that it names are imported, unless a running gateway holds the file back.
+    Its agents and tools need not exist. Its Python modules are imported, unless the file waits for acceptance (`moongate lock`).
     """
     from gateway.gate.acceptance import Acceptance
     from gateway.gate.function_rules import FunctionRules
@@ -93,7 +93,7 @@ def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path
 
 
 def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
-    """Return the file that is named, or that of the configured workflow of that name.
+    """Return the path `workflow` if it is a file, else the file of the configured workflow of that name.
 
     Raises:
         NotFound: There is no such file or workflow.
@@ -103,7 +103,7 @@ def _file_of(workflow: str, loaded: LoadedConfig) -> Path:
 
     if workflow.endswith(SUFFIXES) or os.path.sep in workflow:
         if not Path(workflow).exists():
-            raise NotFound("workflow", workflow, f"There is no file {workflow!r}. {did_you_mean_path(workflow)}".rstrip())
+            raise NotFound("workflow", workflow, f"File {workflow!r} does not exist. {did_you_mean_path(workflow)}".rstrip())
         return Path(workflow)
     files = workflow_files(loaded)
     if workflow in files:

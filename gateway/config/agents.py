@@ -23,7 +23,10 @@ class FileAccess(Model):
 
 
 class FlowSecurity(Model):
-    """What may be called after content that outsiders may have written; globs over `<source>/<tool>`. Experimental."""
+    """Limits calls of tools after the model has read content that outsiders may have written.
+
+    Lists are globs over `<source>/<tool>`. Experimental.
+    """
 
     trusted: list[str] = Field(default_factory=list)
     """Tools whose results outsiders cannot have written. Results of all other tools count as untrusted."""

@@ -100,7 +100,7 @@ def split_frontmatter(text: str) -> Frontmatter:
     """
     lines = text.removeprefix("\ufeff").splitlines(keepends=True)
     if not lines or lines[0].rstrip() != "---":
-        raise DocumentError("There is no frontmatter: the first line must be `---`.", code="no-frontmatter", line=1)
+        raise DocumentError("The frontmatter is missing: the first line must be `---`.", code="no-frontmatter", line=1)
     for number, line in enumerate(lines[1:], start=1):
         if line.rstrip() == "---":
             return Frontmatter("".join(lines[1:number]), "".join(lines[number + 1 :]), number + 2)

@@ -46,7 +46,7 @@ class LoadedConfig:
     config: GatewayConfig
     """`mcp_servers` holds no disabled entry."""
     path: Path | None
-    """The file it was read from; `None` if there is no file at all."""
+    """The file it was read from; `None` without a file."""
     base_dir: Path
     """The folder against which relative paths of the file were resolved."""
     disabled: list[DisabledServer]

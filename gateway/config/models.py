@@ -306,7 +306,7 @@ class GatewayConfig(Model):
         return self
 
     def policy(self, source: str) -> SourcePolicy:
-        """Return the rules of a source; the defaults if there are none."""
+        """Return the policy of a source; the default policy if the configuration has none for it."""
         return self.policies.get(source) or SourcePolicy()
 
 

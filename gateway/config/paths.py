@@ -35,7 +35,7 @@ def is_bundled_config(file: Path) -> bool:
 
 
 def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, working_dir: Path | None = None) -> Path | None:
-    """Return the configuration file to read; `None` if there is none, not even the bundled one.
+    """Return the configuration file to read; `None` if not even the bundled file exists.
 
     Order: `explicit`, `$MOONGATE_CONFIG`, `./gateway.json`, `./config/gateway.json`, the bundled file.
 

@@ -86,7 +86,7 @@ class References:
         try:
             value = keyring.get_password(service, user)
         except (keyring.errors.KeyringError, RuntimeError) as error:
-            reason = "there is none on this machine" if isinstance(error, keyring.errors.NoKeyringError) else type(error).__name__
+            reason = "this machine has no keyring" if isinstance(error, keyring.errors.NoKeyringError) else type(error).__name__
             raise ConfigError(f"the keyring cannot be read: {reason}.", path=path) from None
         if not value:
             fix = f"set it: `keyring set {service} {user}`"

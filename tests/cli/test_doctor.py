@@ -301,7 +301,7 @@ def test_url_that_answers_without_mcp_is_explained_in_doctor_and_with_url(tmp_pa
         assert (status, answer[3] in text, "secret" in text) == ("fail", True, False), text
         assert (asked[name].code, asked[name].error["code"]) == (4, "unreachable"), asked[name].err
         message = asked[name].error["message"]
-        assert message.startswith(f"{urls[name]} cannot be asked: ") and answer[3] in message, message
+        assert message.startswith(f"{urls[name]} cannot be used: ") and answer[3] in message, message
         assert "policies." not in message and "gateway: " not in asked[name].err
     assert "write http:// instead of https://" in about(done, "server tls")[0][1]
     assert done.code == 3

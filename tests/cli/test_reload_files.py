@@ -140,7 +140,7 @@ async def test_broken_edits_keep_the_last_good_version_and_are_said(tmp_path: Pa
         assert await running.text("workflow__flow") == "ONE"
         url = f"http://127.0.0.1:{running.port}/mcp"
         listed = await anyio.to_thread.run_sync(lambda: moongate_process("list", "agents", "--url", url, cwd=tmp_path))
-        assert f"not taken up: {agents / 'helper.agent.md'}: " in listed.err and ". The earlier version stays in use.\n" in listed.err
+        assert f"change not applied: {agents / 'helper.agent.md'}: " in listed.err and ". The earlier version stays in use.\n" in listed.err
         doctor = await anyio.to_thread.run_sync(lambda: moongate_process("doctor", "--config", str(file.path), cwd=tmp_path))
         assert all(str(path) in doctor.out for path in (agents / "helper.agent.md", agents / "calling.workflow.yaml"))
         put(tmp_path / "chores_words.py", "WORD = 'new'\n")  # the file that failed is mended, not the one that is named

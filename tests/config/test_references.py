@@ -1,4 +1,4 @@
-"""Secret references: where they may stand, what they fetch, and that what they fetch is never shown."""
+"""Secret references: their allowed places, their values, and that a value is never printed."""
 
 from __future__ import annotations
 

@@ -204,7 +204,7 @@ async def test_status_and_commands_name_the_question_and_its_answer(served: Serv
         await command(served, "tasks", "answer", task_id[:12], "answer=45")
         done = await until(wire, task_id, "completed", "failed")
         late = await command(served, "tasks", "answer", task_id[:12], "answer=46", code=1)
-        assert late["error"]["message"] == f"Task {task_id[:12]} is completed and asks nothing here."
+        assert late["error"]["message"] == f"Task {task_id[:12]} is completed and has no open question."
     assert done["result"]["content"][0]["text"] == "45"
 
 

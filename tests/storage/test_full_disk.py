@@ -1,4 +1,4 @@
-"""A database whose write-ahead log filled the disk works again when there is space, and loses no committed data."""
+"""A database with a full disk works again when space is free, and keeps all committed data."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ async def test_log_shrinks_after_a_long_reader(tmp_path: Path) -> None:
                 async with database.begin() as connection:
                     await connection.execute(sa.text("UPDATE task_owners SET id = :id"), {"id": str(number) * 1_000_000})
             assert log.stat().st_size > 8_000_000
-        for _ in range(2):  # the first one checkpoints, the second one begins the log anew
+        for _ in range(2):  # the first commit checkpoints, the second starts a new log
             async with database.begin() as connection:
                 await connection.execute(sa.text("UPDATE task_owners SET until = until + 1"))
         assert log.stat().st_size < 5_000_000

@@ -534,7 +534,7 @@ async def test_progress_of_a_client_that_waits_always_grows() -> None:
     assert [(total, message) for _, total, message in live.told][-1] == (10, "still")
     assert task.message == "nine"
     assert caller.detach() is live
-    await caller.beat("nobody hears this")
+    await caller.beat("not sent")
     assert len(live.told) == 5
 
 

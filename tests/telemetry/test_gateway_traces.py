@@ -172,7 +172,7 @@ def test_collector_gets_one_trace_without_content(tmp_path: Path) -> None:
     line = ["tools/call trace", "execute_tool up__trace", "invoke_agent scout", "executor.process look", "workflow.run"]
     assert [below[name] for name in line] == [*line[1:], "tools/call workflow__tour"]
     assert below["chat scripted"] == "invoke_agent scout"
-    assert f"-{spans['tools/call trace'].span_id.hex()}-" in said, "the upstream server was told the span that called it"
+    assert f"-{spans['tools/call trace'].span_id.hex()}-" in said, "the upstream server received the id of the calling span"
     points = collected.points()
     served, sent = points["mcp.server.operation.duration"], points["mcp.client.operation.duration"]
     version = {"mcp.protocol.version": "2026-07-28"}

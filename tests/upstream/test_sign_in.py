@@ -126,7 +126,7 @@ async def test_a_missing_scope_is_remembered_and_asked_for_beside_the_old_ones(t
             assert f"wants the scope 'write' for this; sign in again to grant it: {COMMAND}" in result.content[0].text
             assert state_of(url)["state"] == "ready"
             with signing_in(file) as (process, address, lines):
-                assert "It is asked for: read write" in lines
+                assert "Requested scopes: read write" in lines
                 httpx2.get(address, follow_redirects=True)
                 assert ended(process)[0] == 0
             with anyio.fail_after(20):
