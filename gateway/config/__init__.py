@@ -1,5 +1,5 @@
-"""The configuration: reads `gateway.json`, expands references, validates, and exports JSON Schemas.
+"""The configuration: reads `gateway.json`, expands references such as `${VAR}`, validates it, and exports JSON Schemas.
 
-The meaning of a setting is decided by the package that uses it. Entry points are `load.load_config`, `models.GatewayConfig`, `jsonc`
-(reading and editing in place) and `schema.build_schema`.
+The package that uses a setting decides what the setting means. Entry points are `load.load_config`, `models.GatewayConfig`, `jsonc`
+(reading and editing in place) and `json_schemas.build_schema`.
 """

@@ -1,6 +1,6 @@
-"""Models of `agents` in `gateway.json`: settings of every agent unless its file overrides them.
+"""Pydantic models of `agents` in `gateway.json`: settings of every agent unless its file overrides them.
 
-Shapes and defaults only. An agent file (`agents.definition`) has the same keys with dashes.
+Only shapes and defaults are defined here. An agent file (`agents.definition`) has the same keys, written with dashes.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def reference_of(entry: MiddlewareEntry) -> str:
 
 
 def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
-    """Return `entries` if each names one object. Raises `ValueError`."""
+    """Return `entries` unchanged. Raises `ValueError` if one of them does not name exactly one object."""
     for entry in entries:
         if not isinstance(entry, str) and len(entry) != 1:
             raise ValueError("an entry with arguments names one object: `{package.module:name: {argument: value}}`")
@@ -79,7 +79,7 @@ def checked_middleware(entries: list[MiddlewareEntry]) -> list[MiddlewareEntry]:
 
 
 def checked_reference(reference: str) -> str:
-    """Return `reference` if it names an object of a module. Raises `ValueError`."""
+    """Return `reference` unchanged. Raises `ValueError` if it is not `package.module:name`."""
     module, _, name = reference.partition(":")
     if not module or not name:
         raise ValueError(f"{reference!r} names no object; write `package.module:name`")

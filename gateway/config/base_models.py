@@ -12,7 +12,7 @@ _SCALARS: frozenset[object] = frozenset({bool, int, float})
 
 
 class FileModel(BaseModel):
-    """Base of every object that is read from a file: booleans and numbers written as text are rejected, not converted."""
+    """Base class of every object that is read from a file: a boolean or number written as text is rejected instead of converted."""
 
     model_config = ConfigDict(defer_build=True)  # `__pydantic_init_subclass__` changes the fields before the schema is built
 
@@ -28,9 +28,9 @@ class FileModel(BaseModel):
 
 
 class Model(FileModel):
-    """Base of every configuration object: closed, frozen, camelCase in the file.
+    """Base class of every configuration object: immutable, with camelCase keys in the file, and without unknown keys.
 
-    Schemas are built on first use: once for the whole file, instead of once per part at import and again for the whole.
+    pydantic builds the validators on first use, because building them at import takes longer: once per class instead of once in all.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)

@@ -1,7 +1,7 @@
-"""Attribute docstrings of models, for the descriptions in JSON Schemas.
+"""Reads the docstrings of a model's fields, which become the descriptions in JSON Schemas. Used by `json_schemas`.
 
 They are read from the source when a schema is built. pydantic's `use_attribute_docstrings` would read and parse the source at every start
-of the gateway. Called by `schema` only.
+of the gateway.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 
 def models_within(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return the model and every model in its fields, at any depth, by name."""
+    """Return `model` and every model class in its fields, at any depth, by class name."""
     found: dict[str, type[BaseModel]] = {}
     waiting: list[object] = [model]
     while waiting:
@@ -30,7 +30,7 @@ def models_within(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
 
 
 def docstrings_of(model: type[BaseModel]) -> dict[str, str]:
-    """Return the docstring of each field that has one, by alias; fields of a base class included."""
+    """Return the docstring of each field that has one, by the field's key in the file. Includes inherited fields."""
     written: dict[str, str] = {}
     for cls in reversed(model.__mro__):
         if issubclass(cls, BaseModel) and cls is not BaseModel:

@@ -1,8 +1,7 @@
 """YAML and frontmatter of agents, skills and workflows, and safe reading of their files.
 
-YAML is read as YAML 1.2 core, as the JavaScript parsers of other hosts do: `yes` is a string, `0123` is 123, dates are strings. Aliases,
-anchors, tags and duplicate keys are rejected, so that the cost of a document is proportional to its size. The documents' meaning is decided
-elsewhere.
+YAML is read with the YAML 1.2 core schema, as the JavaScript parsers of other hosts do: `yes` is a string, `0123` is 123, dates are
+strings. Aliases, anchors, tags and duplicate keys are rejected, so that the cost of a document is proportional to its size.
 
 A file with a second name (hard link) may be a file from outside the folder, so it is rejected. Folders of the Python installation are
 exempt, because installers link files there.
@@ -65,25 +64,27 @@ class Frontmatter:
 
 
 def has_second_name(status: os.stat_result, place: str) -> bool:
-    """Return whether a file has further names outside the Python installation. `place` is the real path of the file or of a folder
-    around it.
+    """Return whether a file has several names (hard links) and is not part of the Python installation.
+
+    `place` is the real path of the file, or of a folder that contains it.
     """
     return status.st_nlink > 1 and not _is_installed(place)
 
 
 def _is_installed(place: str) -> bool:
-    """Return whether a real path is in the Python installation. uv and others hard-link packages there, and its files run in this
-    process.
+    """Return whether a real path is inside the Python installation, into which installers such as uv hard-link files.
+
+    Its files are trusted, because this process executes them.
     """
     folders = (sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), _PACKAGE)
     return any(Path(place).is_relative_to(os.path.realpath(folder)) for folder in folders)
 
 
 def read_document(path: Path) -> bytes:
-    """Read the file of a document.
+    """Return the bytes of a document's file.
 
     Raises:
-        DocumentError: `hard-link`.
+        DocumentError: The file has a second name (`hard-link`).
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
@@ -93,10 +94,10 @@ def read_document(path: Path) -> bytes:
 
 
 def split_frontmatter(text: str) -> Frontmatter:
-    """Split a document that starts with a `---` line; a BOM and CRLF line ends are tolerated.
+    """Split a document that starts with a `---` line. A byte-order mark and CRLF line ends are accepted.
 
     Raises:
-        DocumentError: `no-frontmatter` or `unclosed-frontmatter`.
+        DocumentError: The first line is not `---` (`no-frontmatter`), or no second `---` follows (`unclosed-frontmatter`).
     """
     lines = text.removeprefix("\ufeff").splitlines(keepends=True)
     if not lines or lines[0].rstrip() != "---":
@@ -113,7 +114,7 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
     `path` only appears in errors. Keys become strings.
 
     Raises:
-        DocumentError: With the 1-based line, if it is known.
+        DocumentError: The text is not YAML, or uses a rejected feature; `line` is the 1-based line, or 0 if it is unknown.
     """
     import yaml  # imported on first use, because some gateways read no YAML
 
@@ -135,10 +136,10 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
 
 
 def load_mapping(text: str, *, path: str = "") -> JsonObject:
-    """As `load_yaml`, for a document that must be a mapping; an empty document is `{}`.
+    """Decode a YAML document that must be a mapping; an empty document is `{}`. `path` only appears in errors.
 
     Raises:
-        DocumentError: Also `yaml-syntax` if it is not a mapping.
+        DocumentError: As `load_yaml`, or the document is not a mapping (`yaml-syntax`).
     """
     value = load_yaml(text, path=path)
     if value is None:

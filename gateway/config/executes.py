@@ -45,7 +45,7 @@ class Admission(Protocol):
     """Decides which entries may run. Its methods block."""
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Called before anything of a configuration is executed, with its `storage.dir` as written."""
+        """Prepare for a configuration file. Called before any part of it is executed; `state_folder` is its `storage.dir`."""
         ...
 
     def refusal(self, entry: RunEntry) -> str | None:
@@ -54,24 +54,24 @@ class Admission(Protocol):
 
 
 def run_entries(root: JsonObject, base_dir: Path) -> tuple[RunEntry, ...]:
-    """Return the entries of a configuration with Moongate's keys (`mcpServers`); parts with mistakes are left out. Blocks: reads files."""
+    """Return the entries of a configuration that execute something. Invalid parts are left out. Blocks, because it reads files."""
     return tuple(_entries(root, base_dir))
 
 
 def secret_entry(name: str, written: JsonValue) -> RunEntry:
-    """The program behind `${cmd:NAME}`."""
+    """Return the entry for the program of `secrets.<name>`, which `${cmd:NAME}` runs."""
     command = _object(written).get("command")
     words = [str(word) for word in cast("list[JsonValue]", command)] if isinstance(command, list) else []
     return _entry(f"secrets.{name}", f"secrets.{name}", command, shlex.join(words))
 
 
 def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> RunEntry:
-    """The entry of an agent's or workflow's file that names Python objects; any change of its `content` changes the digest."""
+    """Return the entry for an agent's or workflow's file that imports the Python objects `names`. The digest covers its `content`."""
     return _entry(key, str(path), content, f"{path} imports {', '.join(sorted(names))}")
 
 
 def middleware_entry(written: JsonValue) -> RunEntry:
-    """The middleware of all agents, which is imported and called."""
+    """Return the entry for `agents.middleware`, which is imported."""
     return _entry("agents.middleware", "agents.middleware", written, f"imports {json.dumps(written)}")
 
 
@@ -105,7 +105,7 @@ def _object(value: JsonValue) -> JsonObject:
 
 
 def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
-    """Digests of the files from which the entry's environment is read."""
+    """Return digests of the files that `${file:…}` references in the entry's environment read, by name."""
     found: JsonObject = {}
     for value in _object(part.get("env")).values():
         for name in _FILE_REFERENCE.findall(value) if isinstance(value, str) else ():

@@ -1,8 +1,8 @@
 """Expands `${…}` references in server entries and in the secrets of `auth`.
 
 `${VAR}`, `${VAR:-default}` and `${env:VAR}` work in all of `FIELDS`; `${file:PATH}`, `${keyring:SERVICE/USER}` and `${cmd:NAME}` in fields
-for secrets. A bare `$VAR` stays as it is, references do not nest, and an unset variable is an error, never the empty string. Used by
-`entries` and `outbound`; `references` fetches the values.
+for secrets. `$VAR` without braces stays as it is, references do not nest, and an unset variable is an error, never the empty string.
+`references` fetches the values. Used by `read_entries` and `outbound`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Expander:
     """Values to mask in all output; grows with every expansion."""
 
     def fetching(self) -> Expander:
-        """Return an expander that runs programs and reads the keyring in any case. It shares this one's secrets."""
+        """Return an expander that always runs programs and reads the keyring. It adds to the same set of secrets."""
         return replace(self, references=replace(self.references, fetches=True))
 
     def entry(self, entry: JsonObject, *, path: str, mistakes: list[ConfigError]) -> JsonObject:
@@ -66,10 +66,10 @@ class Expander:
         return {key: self._value(value, f"{path}.{key}", key, mistakes) if key in FIELDS else value for key, value in entry.items()}
 
     def secret(self, text: str, *, path: str) -> str:
-        """Return `text` with its references replaced; all of it is a secret.
+        """Return `text` with its references replaced, and mask the result in all output.
 
         Raises:
-            ConfigError: With `path`, if a reference cannot be expanded.
+            ConfigError: A reference cannot be expanded; the error names `path`.
         """
         expanded = self._text(text, path, secret=True)
         self._note(expanded)
@@ -150,14 +150,14 @@ class Expander:
 
 def _unset(name: str) -> str:
     if name in _EDITOR_VARIABLES:
-        return f"`${{{name}}}` is known to an editor only; write the path, or set {name} in the environment."
+        return f"`${{{name}}}` works in an editor only; write the path, or set {name} in the environment."
     return f"environment variable {name} is not set; set it, or write a default: `${{{name}:-…}}`."
 
 
 def _refused(scheme: str, rest: str, body: str) -> str:
     if scheme == "input":
         name = re.sub(r"[^A-Za-z0-9]+", "_", rest).strip("_").upper() or "VALUE"
-        return f"`${{input:{rest}}}` asks in an editor, and nobody is asked here; set {name} and write `${{{name}}}`."
+        return f"`${{input:{rest}}}` works in an editor only; set {name} and write `${{{name}}}`."
     if scheme == "env":
         return f"`${{env:…}}` needs the name of an environment variable, not {rest!r}."
     return (

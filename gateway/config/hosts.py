@@ -1,7 +1,7 @@
 """Keys that other hosts write into server entries, and how Moongate treats them.
 
 Data only: known foreign keys, other spellings of Moongate's keys, and keys that restrict tools and are therefore carried over. The sources
-are the hosts' documentation of their MCP configuration. Used by `entries`, `load` and `schema`.
+are the hosts' documentation of their MCP configuration. Used by `read_entries`, `load` and `json_schemas`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IGNORED_KEYS: dict[str, str] = {
     "env_vars": "Codex: variables to pass on",
     "envFile": "VS Code, Cursor: file of variables; use `env` with `${VAR}`",
     "extension": "Gemini CLI: owner of the entry",
-    "gallery": "VS Code: where the entry came from",
+    "gallery": "VS Code: origin of the entry",
     "headersHelper": "Claude Code: command that prints headers; use `headers` with `${VAR}`",
     "icon": "shown by several hosts",
     "metadata": "Cursor, Cline: notes of the host",
@@ -38,7 +38,7 @@ IGNORED_KEYS: dict[str, str] = {
     "version": "VS Code: version of the gallery entry",
     "watchPaths": "Roo Code: restart on change",
 }
-"""Known keys without meaning for a gateway, each with its host. They cost one note per server."""
+"""Keys of other hosts that the gateway ignores, with their host and meaning. They cause one note per server."""
 
 KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_headers": "headers", "transport": "type"}
 """Other spellings of Moongate's keys: Windsurf, Gemini CLI, Codex, older hosts."""

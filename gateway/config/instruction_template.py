@@ -1,13 +1,13 @@
-"""Templates of texts for models, written by operators and programs. They are validated before use."""
+"""Templates of the text that tells a model which skills exist, written by operators and by programs that use Moongate."""
 
 from __future__ import annotations
 
 
 def fill_template(template: str, skills: str, *, resource_instructions: str = "", runner_instructions: str = "") -> str:
-    """Fill the placeholders of a template that advertises skills.
+    """Return the template with `{skills}`, `{resource_instructions}` and `{runner_instructions}` replaced.
 
     Raises:
-        ValueError: It lacks `{skills}`, or has braces that are neither a known name nor doubled.
+        ValueError: The template lacks `{skills}`, or has other placeholders. A literal brace is written twice.
     """
     probe = "\x00skills\x00"
     try:

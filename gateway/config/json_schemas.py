@@ -1,7 +1,7 @@
 """JSON Schemas of the file formats, generated from the pydantic models, for completion in editors.
 
 `build_schema("gateway")` describes `gateway.json`; `schema_of` does the same for a model of another package (agent and workflow files), so
-that all schemas look alike. Called by the CLI and by the test of the committed schemas.
+that all schemas look alike. Used by `moongate schema`, which also writes the files in `config/`.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def build_schema(kind: Literal["gateway"] = "gateway") -> JsonObject:
 
 
 def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
-    """Return the schema of a document that `model` reads; descriptions are the docstrings of the model."""
+    """Return the JSON Schema of a file format; the docstrings of `model` become descriptions."""
     schema = model.model_json_schema(by_alias=True, mode="validation", schema_generator=_Untitled)
     definitions = cast("JsonObject", schema.get("$defs", {}))
     for definition in definitions.values():

@@ -21,7 +21,7 @@ _SCALAR = re.compile(r"[^\s,\]}]+")
 _NOT_NEWLINE = re.compile(r"[^\r\n]")
 
 MAX_LINE = 100
-"""Characters; a new entry that fits is written on one line."""
+"""Maximum length of a line with a new entry; a longer entry is written on several lines."""
 
 
 class JsoncError(ConfigError):
@@ -139,7 +139,7 @@ def remove_entry(text: str, path: Sequence[str]) -> str:
 
 
 def dotted(path: Sequence[str]) -> str:
-    """A JSON path for people: `mcpServers.docs.url`."""
+    """Return a JSON path as text for messages: `mcpServers.docs.url`."""
     return ".".join(path)
 
 

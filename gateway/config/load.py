@@ -1,6 +1,6 @@
-"""Loads `gateway.json`: finds, reads, expands and validates it, and reports mistakes.
+"""Loads `gateway.json`: finds and reads the file, expands references, validates it, and reports mistakes.
 
-A mistake inside a server entry disables that server; any other mistake stops the load. Connects to nothing and starts nothing. Called by
+A mistake inside a server entry disables that server; any other mistake is a `ConfigError`. No server is started or connected to. Used by
 the CLI and by programs that embed a gateway.
 """
 
@@ -36,12 +36,12 @@ MAX_CONFIG_BYTES = 4_194_304
 """A larger configuration is rejected unread; real ones stay below 100 kB."""
 
 SETTINGS_SECTIONS = ("expose", "server", "storage", "sessions", "tasks", "secrets", "defaults")
-"""Sections in which a `${…}` would be literal text. It is rejected, because it is always a mistake."""
+"""Sections in which a `${…}` is not expanded. It is rejected there, because it is always a mistake."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedConfig:
-    """A configuration ready to use: references expanded, paths absolute, only servers that can start."""
+    """A valid configuration: references are expanded, paths are absolute, and `config` has only servers that can start."""
 
     config: GatewayConfig
     """`mcp_servers` holds no disabled entry."""
@@ -50,16 +50,17 @@ class LoadedConfig:
     base_dir: Path
     """The folder against which relative paths of the file were resolved."""
     disabled: list[DisabledServer]
+    """Servers that cannot start, each with the reason."""
     notes: list[str]
-    """Remarks that change nothing: ignored keys of other hosts, rules without a source."""
+    """Notes for the user: ignored keys of other hosts, policies without a source, missing folders."""
     secrets: frozenset[str]
     """Values to mask in all output."""
     is_complete: bool = True
-    """Whether it was loaded with `fetches`, so that servers can be reached."""
+    """False if secrets of servers were not fetched (`fetches` was false), so that servers cannot be reached."""
     runs: tuple[RunEntry, ...] = ()
-    """What the configuration makes the gateway execute, including entries that a mistake disables."""
+    """The commands and modules that the configuration executes, including those of disabled servers."""
     idle: frozenset[str] = frozenset()
-    """Servers of the bundled configuration that need a variable that is not set. Only `make run` starts them."""
+    """Servers of the bundled configuration that were left out, because they need environment variables that are not set."""
 
 
 def load_config(
@@ -67,8 +68,8 @@ def load_config(
 ) -> LoadedConfig:
     """Load the configuration at `path`, or the first one found (`paths.find_config`).
 
-    Without `fetches` no program runs and no keyring is read for servers; `storage.url` is always expanded. A program that `admission`
-    refuses does not run.
+    With `fetches` false, no program runs and no keyring is read for the secrets of servers; `storage.url` is always expanded.
+    `admission` decides which programs may run. `environ` holds the variables that references name.
 
     Raises:
         ConfigError: The file cannot be used; each line of the message names a place in it.
@@ -81,17 +82,17 @@ def load_config(
 
 
 def _without_idle_examples(loaded: LoadedConfig) -> LoadedConfig:
-    """The bundled configuration without the servers that need a variable that is not set."""
+    """Return the bundled configuration without the servers that need environment variables that are not set."""
     idle = {server.name for server in loaded.disabled}
     policies = {name: policy for name, policy in loaded.config.policies.items() if name not in idle}
     return replace(loaded, config=loaded.config.model_copy(update={"policies": policies}), disabled=[], idle=frozenset(idle))
 
 
 def read_text(path: Path) -> str:
-    """The text of a configuration file.
+    """Return the text of a configuration file.
 
     Raises:
-        ConfigError: It cannot be read, is too large or is not UTF-8.
+        ConfigError: The file cannot be read, is too large or is not UTF-8.
     """
     try:
         with path.open("rb") as stream:
@@ -108,7 +109,10 @@ def read_text(path: Path) -> str:
 def load_text(
     text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
 ) -> LoadedConfig:
-    """As `load_config`, for text already read; `path` names it in errors, and relative paths start from its folder."""
+    """Load a configuration from its text; otherwise as `load_config`.
+
+    `path` names the text in errors, and relative paths start from its folder.
+    """
     document = _document(text, path)
     try:
         return _load(document, path, environ, fetches=fetches, admission=admission)
@@ -118,10 +122,10 @@ def load_text(
 
 
 def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
-    """Return what a configuration executes, and its `storage.dir`; nothing is executed or expanded.
+    """Return the entries of a configuration that execute something, and its `storage.dir`. Nothing is executed or expanded.
 
     Raises:
-        ConfigError: The text cannot be used.
+        ConfigError: The text is not JSON, or has unknown keys.
     """
     mistakes: list[ConfigError] = []
     root = _own_root(_document(text, path), [], mistakes)
@@ -198,7 +202,7 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
     """Return the validated document.
 
     Raises:
-        ConfigError: It has mistakes, `mistakes` included: all of them, one per line, those of server entries last.
+        ConfigError: The document is invalid, or `mistakes` is not empty. The message has all mistakes, one per line.
     """
     found = {error.path: str(error) for error in mistakes}
     config = None
@@ -225,7 +229,7 @@ def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
-    """The document with Moongate's keys: `servers` renamed, other hosts' keys dropped with a note, unknown ones with a mistake."""
+    """Return the document with Moongate's keys: `servers` is renamed; keys of other hosts become notes, unknown keys mistakes."""
     root = {key: value for key, value in document.items() if key not in IGNORED_ROOT_KEYS}
     notes += [f"{key}: {IGNORED_ROOT_KEYS[key]}; ignored" for key in document if key in IGNORED_ROOT_KEYS]
     if "servers" in root:
@@ -247,7 +251,7 @@ def _object(root: JsonObject, key: str, mistakes: list[ConfigError]) -> JsonObje
 
 
 def _auth(policies: JsonObject, name: str) -> JsonObject | None:
-    """The `auth` of a policy if it is an object; validation reports other mistakes in it."""
+    """Return the `auth` of a policy if it is an object. Validation reports other values."""
     policy = policies.get(name)
     auth = cast("JsonObject", policy).get("auth") if isinstance(policy, dict) else None
     return cast("JsonObject", auth) if isinstance(auth, dict) else None
@@ -264,7 +268,7 @@ def _name_mistake(name: str, path: str) -> ConfigError | None:
 
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
-    """The policies with a host's tool filter added; hidden tools add up, an `allow` in the policy stays."""
+    """Return the policies with a host's tool filter added. Denied tools are added; an `allow` in the policy takes precedence."""
     policy = policies.get(name, {})
     if not isinstance(policy, dict):
         return policies
@@ -297,7 +301,7 @@ def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:
 
 
 def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> GatewayConfig:
-    """The configuration with the paths of `expose` and `storage` resolved against the file's folder."""
+    """Return the configuration with the paths of `expose`, `skills` and `storage` resolved against the file's folder."""
     agents = [_resolved(base_dir, folder) for folder in config.expose.agents]
     skills = [_resolved(base_dir, folder) for folder in config.expose.skills]
     skills += [*vendor_folders(config.skills.vendors, base_dir, Path.home()), *package_folders(config.skills.packages)]
@@ -314,7 +318,7 @@ def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> Gatewa
 
 
 def _signatures(rules: Mapping[str, SignatureRule], folders: Sequence[Path], base_dir: Path) -> dict[str, SignatureRule]:
-    """The rules by resolved folder, with resolved files."""
+    """Return the rules with resolved folders and files."""
     resolved: dict[str, SignatureRule] = {}
     for written, rule in rules.items():
         folder = _resolved(base_dir, written)

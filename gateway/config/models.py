@@ -1,7 +1,7 @@
-"""Models of `gateway.json`, strict and documented; the JSON Schema is generated from them.
+"""Pydantic models of `gateway.json`; the JSON Schema is generated from them and their docstrings.
 
-Only shapes and defaults are defined here. `load` reads files, expands `${VAR}` and reports; the packages that receive these objects decide
-their meaning. Keys are camelCase in the file, snake_case here.
+Only shapes and defaults are defined here. `load` reads the file and expands `${VAR}`; the packages that receive these objects decide what
+they mean. Keys are camelCase in the file and snake_case here.
 """
 
 from __future__ import annotations
@@ -311,9 +311,9 @@ class GatewayConfig(Model):
 
 
 def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:
-    """Return why a key of `policies` matches no source, with the closest name; `None` if it matches one.
+    """Return why the key `name` of `policies` matches no source; `None` if it matches one.
 
-    The keys `agent/<name>` and `workflow/<name>` pass, because the files of agents and workflows are not read here.
+    The keys `agent/<name>` and `workflow/<name>` are accepted, because the files of agents and workflows are not read here.
     """
     known = RESERVED_SOURCES.union(servers)
     if name in known or "/" in name:

@@ -1,6 +1,6 @@
-"""The `auth` of a server's policy: expands its secret, and judges it together with the server's entry.
+"""The OAuth settings of a server's policy (`auth`): expands the client secret, and checks it against the server's entry.
 
-A mistake disables that server. `policies` has the shape, which is checked with the whole file. Called by `load`.
+A mistake disables that server. The shape of `auth` is defined in `policies` and validated with the whole file. Used by `load`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, path: str) -> tuple[JsonObject, list[str]]:
-    """Return `written` with its secret expanded, and notes about it.
+    """Return `written` with its secret expanded, and notes for the user. `path` is its place in the file.
 
     Raises:
-        ConfigError: With the place; the server cannot be used.
+        ConfigError: The settings contradict each other or the server's entry, so the server cannot be used.
     """
     if isinstance(entry, StdioServer):
         raise ConfigError("OAuth is for servers with a `url`; give a program its credentials in `env`.", path=path)

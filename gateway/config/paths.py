@@ -20,7 +20,7 @@ CONFIG_VARIABLE = "MOONGATE_CONFIG"
 """Environment variable naming the configuration file."""
 
 SEARCHED = ("gateway.json", "config/gateway.json")
-"""Tried in the working directory, in this order."""
+"""Configuration files that are looked up in the working directory, in this order."""
 
 
 def bundled(kind: BundledKind) -> Path:
@@ -40,7 +40,7 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
     Order: `explicit`, `$MOONGATE_CONFIG`, `./gateway.json`, `./config/gateway.json`, the bundled file.
 
     Raises:
-        ConfigError: A file that was named does not exist.
+        ConfigError: `explicit`, or the file that the variable names, does not exist.
     """
     here = working_dir or Path.cwd()
     named = ((explicit, "--config"), (environ.get(CONFIG_VARIABLE) or None, f"${CONFIG_VARIABLE}"))
@@ -61,7 +61,7 @@ def find_config(explicit: str | Path | None, environ: Mapping[str, str], *, work
 
 
 def did_you_mean_path(written: str | Path, working_dir: Path | None = None) -> str:
-    """Return `Did you mean 'x'?` with the existing path closest to a missing one; empty if none is close."""
+    """Return `Did you mean 'x'?` with the existing path closest to the path `written`; an empty string if none is close."""
     path = Path(written).expanduser()
     base = working_dir or Path()
     folder, names = path, cast("list[str]", [])

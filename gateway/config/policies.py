@@ -1,6 +1,6 @@
-"""Models of `policies` in `gateway.json`: the operator's rules for one source.
+"""Pydantic models of `policies` in `gateway.json`: the operator's rules for each source.
 
-Shapes and defaults only; `policy` and the packages that receive these objects decide what a rule means.
+Only shapes and defaults are defined here; the package `policy` decides what the rules mean.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ _OWN_TOOL_KEYS = frozenset(
         "tools",
     }
 )
-"""Rules with an effect on the tools that the file of one agent or workflow adds."""
+"""Keys of a policy that apply to the tools that one agent's or workflow's file defines (`agent/<name>`, `workflow/<name>`)."""
 
 _IDLE_OVERRIDES = frozenset({"listed", "max_running_tasks", "name", "task_starts_per_minute"})
-"""Keys of an override without effect there: these tools are never listed to clients and do not run as tasks."""
+"""Keys of an override that do not apply to these tools, because they are not listed to clients and do not run as tasks."""
 
 
 class ToolFilter(Model):
@@ -274,7 +274,7 @@ class SourcePolicy(Model):
     @field_validator("additional_arguments", mode="before")
     @classmethod
     def _one_name(cls, value: object) -> object:
-        """Accept a bare string as one name."""
+        """Accept a string in place of a list of one name."""
         if isinstance(value, str):
             return [value]
         if isinstance(value, dict):
@@ -283,12 +283,12 @@ class SourcePolicy(Model):
 
     @property
     def approval_by(self) -> ApprovalBy | None:
-        """Return who may approve calls of this source; `None` for the gateway's default."""
+        """Who may approve calls of this source; `None` for the gateway's default (`server.approvalBy`)."""
         return None if isinstance(self.approval, str) else self.approval.by
 
     @property
     def idle_for_own_tools(self) -> list[str]:
-        """Return the keys that are set and have no effect under `agent/<name>` and `workflow/<name>`."""
+        """The keys of this policy that are set, but would have no effect if its source is `agent/<name>` or `workflow/<name>`."""
         idle = [_key(self, name) for name in sorted(self.model_fields_set - _OWN_TOOL_KEYS)]
         for tool, override in self.overrides.items():
             idle += [f"overrides.{tool}.{_key(override, name)}" for name in sorted(override.model_fields_set & _IDLE_OVERRIDES)]

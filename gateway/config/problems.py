@@ -1,4 +1,4 @@
-"""Turns pydantic's errors into one line each, with a JSON path and a suggestion. Used by `load` and `entries`."""
+"""Turns pydantic's validation errors into one line each, with a JSON path and a suggestion. Used by `load` and `read_entries`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pydantic_core import ErrorDetails
 from gateway.config.suggest import did_you_mean
 
 MAX_KEYS_NAMED = 12
-"""Keys of an object that an error lists; for a larger object only the closest key is named."""
+"""Maximum number of keys that an error lists. For an object with more keys, only the closest key is suggested."""
 
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),
@@ -34,12 +34,12 @@ class Problem:
     """The mistake, without its path."""
 
     def line(self) -> str:
-        """`path: text`."""
+        """Return `path: text`."""
         return f"{self.path}: {self.text}" if self.path else self.text
 
 
 def problems_of(error: ValidationError, model: type[BaseModel], *, root: str = "") -> list[Problem]:
-    """Return every mistake once, in the order of the document; `root` is the path of the validated value."""
+    """Return each mistake of a failed validation once. `root` is the JSON path of the validated value."""
     found: dict[str, Problem] = {}
     shapes: dict[str, Problem] = {}
     for detail in error.errors(include_url=False, include_input=True):
@@ -82,14 +82,14 @@ def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[P
 
 
 def keys_of(model: object) -> list[str]:
-    """The keys a model has in the file."""
+    """Return the keys that a model has in the file; none if `model` is not a model class."""
     if isinstance(model, type) and issubclass(model, BaseModel):
         return [info.alias or name for name, info in model.model_fields.items()]
     return []
 
 
 def _known_keys(key: str, model: object) -> str:
-    """The closest key, else all keys if they are few."""
+    """Return a sentence that suggests the closest key, or else lists all keys if they are few."""
     known = keys_of(model)
     if hint := did_you_mean(key, known):
         return hint
@@ -107,7 +107,7 @@ def _item_types(here: object) -> list[Any]:
 
 
 def _types(annotation: object) -> list[Any]:
-    """The types a value may have, without `None`."""
+    """Return the types that an annotation allows, without `None`."""
     return [one for one in _arms(annotation) if one is not types.NoneType] or [None]
 
 
@@ -123,9 +123,7 @@ def _arms(annotation: object) -> Iterator[object]:
 
 
 def _member_of(members: Sequence[Any], label: str) -> object:
-    """The member of a union that pydantic's `label` stands for: the value of its discriminator or its name, perhaps inside validator
-    names.
-    """
+    """Return the member of a union that pydantic's `label` names: by the value of its discriminator, or by its class name."""
     for member in members:
         origin, name = get_origin(member), getattr(member, "__name__", "")
         if label in _literals(member) or label == name or label.endswith(f" {name}]"):
@@ -136,7 +134,7 @@ def _member_of(members: Sequence[Any], label: str) -> object:
 
 
 def _literals(member: object) -> set[object]:
-    """The words of fields that accept fixed words only; one of these fields is the discriminator."""
+    """Return all values of a model's `Literal` fields, of which one is the discriminator."""
     if not (isinstance(member, type) and issubclass(member, BaseModel)):
         return set()
     fixed = [info.annotation for info in member.model_fields.values() if get_origin(info.annotation) is Literal]
@@ -144,7 +142,7 @@ def _literals(member: object) -> set[object]:
 
 
 def _allowed(members: Sequence[Any], given: object) -> str:
-    """The shapes that a key accepts, in words, and the shape of the given value unless it is a wrong word."""
+    """Return the shapes that a key accepts as a phrase, followed by the shape of the given value unless it is a text for a fixed set."""
     shapes: list[str] = []
     for member in members:
         keys = keys_of(member)
@@ -214,7 +212,7 @@ _SWITCHES = {"true": "true", "yes": "true", "on": "true", "false": "false", "no"
 
 
 def _unquoted(kind: str, given: object) -> str:
-    """What to write instead of a text that means a number or a switch; empty for other texts."""
+    """Return a sentence that tells to remove the quotes of a number or boolean; an empty string for other texts."""
     if not isinstance(given, str):
         return ""
     meant = _SWITCHES.get(given.lower()) if kind == "bool_type" else given if re.fullmatch(r"-?\d+(\.\d+)?", given) else None

@@ -1,6 +1,6 @@
-"""One server entry: from the entry in the file to a validated `ServerEntry`, or the reason why it is disabled.
+"""Turns one server entry of the file into a validated `ServerEntry`, or into the reason why the server is disabled.
 
-Each entry is judged alone, so one mistake disables one server. Called by `load` only; starts nothing.
+Each entry is validated alone, so a mistake disables only its server. Used by `load`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class DisabledServer:
     transport: Literal["stdio", "http", "sse"] = "stdio"
     """The transport that the entry seems to describe."""
     waits_for: str = ""
-    """The key to accept first with `moongate lock --accept`; empty if the entry waits for nothing."""
+    """The key for `moongate lock --accept` if the entry waits for acceptance; else empty."""
 
 
 @dataclass(slots=True)
@@ -57,7 +57,7 @@ class EntryResult:
     filters: dict[Literal["allow", "deny"], list[str]] = field(
         default_factory=lambda: cast("dict[Literal['allow', 'deny'], list[str]]", {})
     )
-    """Tools that the host's own keys allow or hide."""
+    """Tool names that keys of other hosts (`hosts.TOOL_FILTERS`) allow or deny."""
 
 
 def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> EntryResult:
@@ -105,7 +105,7 @@ def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
 
 
 def started_part(raw: JsonValue) -> JsonObject | None:
-    """Return the parts of an entry that start a program, as written: `command`, `args`, `env`, `cwd`. `None` if it starts nothing."""
+    """Return the keys of an entry that start a program, as written (`command`, `args`, `env`, `cwd`); `None` if it starts none."""
     if not isinstance(raw, dict):
         return None
     try:
@@ -118,7 +118,7 @@ def started_part(raw: JsonValue) -> JsonObject | None:
 
 
 def _looks_like(raw: JsonValue) -> Literal["stdio", "http", "sse"]:
-    """The transport of an entry that may be broken."""
+    """Return the transport that an entry, which may be invalid, seems to describe."""
     if not isinstance(raw, dict) or "command" in raw:
         return "stdio"
     kind = cast("JsonObject", raw).get("type")
@@ -128,7 +128,7 @@ def _looks_like(raw: JsonValue) -> Literal["stdio", "http", "sse"]:
 
 
 def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) -> JsonObject:
-    """Return the entry with Moongate's keys; foreign keys become notes or tool filters."""
+    """Return the entry with Moongate's keys. Keys of other hosts become notes or tool filters in `result`."""
     entry: JsonObject = {}
     ignored: list[str] = []
     for key, value in raw.items():
@@ -150,12 +150,12 @@ def _take_host_keys(name: str, raw: JsonObject, path: str, result: EntryResult) 
     if "httpUrl" in raw:
         entry["type"] = "http"
     if ignored:
-        result.notes.append(f"{path}: {', '.join(ignored)} {'mean' if len(ignored) > 1 else 'means'} nothing to a gateway; ignored")
+        result.notes.append(f"{path}: {', '.join(ignored)} {'have' if len(ignored) > 1 else 'has'} no meaning for a gateway; ignored")
     return entry
 
 
 def _headers_from_variables(raw: JsonObject, path: str) -> JsonObject:
-    """Return Codex's `bearer_token_env_var` and `env_http_headers` as headers with references to the variables."""
+    """Return the headers that Codex's keys `bearer_token_env_var` and `env_http_headers` describe, as `${VAR}` references."""
     bearer, others = (raw.get(key) for key in HEADER_VARIABLES)
     variables: JsonObject = {**others} if isinstance(others, dict) else {}
     if bearer is not None:
@@ -240,7 +240,7 @@ def _unknown(name: str, entry: JsonObject, kind: str, path: str) -> list[ConfigE
 
 
 def _plain_env(entry: JsonObject) -> JsonObject:
-    """`env` with numbers as text and `null` left out, as VS Code allows them."""
+    """Return the entry with numbers in `env` as text and without `null` values, both of which VS Code allows."""
     env = entry.get("env")
     if not isinstance(env, dict):
         return entry
@@ -286,7 +286,7 @@ def _unusable_stdio(server: StdioServer, path: str, base_dir: Path) -> Iterator[
 
 
 def is_header_value(text: str) -> bool:
-    """Return whether HTTP can carry a text as the value of a header."""
+    """Return whether a text is valid as the value of an HTTP header."""
     return all(character == "\t" or " " <= character <= "~" for character in text)
 
 

@@ -1,7 +1,7 @@
 """Fetches the values of secret references: from a file, the system's keyring, or a program's output.
 
-`expand` finds references and knows where they are allowed. A program runs at most once per load, without a shell; its output and its stderr
-are never shown. `keyring` is an optional extra, because a server has no one to unlock it.
+`expand` finds the references and decides where they are allowed. A program runs at most once per load, without a shell; its output and its
+stderr are never shown. `keyring` is an optional extra, because on a server nobody can unlock a keyring.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class References:
     commands: Mapping[str, JsonValue] = field(default_factory=lambda: cast("dict[str, JsonValue]", {}))
     """The configuration's `secrets`, as written."""
     fetches: bool = True
-    """Without it no program runs and no keyring is read: such a reference stays as it is written."""
+    """If false, no program runs and no keyring is read; such a reference stays as it is written."""
     refusal: Callable[[str, JsonValue], str | None] = lambda name, written: None
     """Returns why the program `secrets.<name>` may not run; `None` if it may."""
     _answers: dict[str, str | ConfigError] = field(default_factory=lambda: cast("dict[str, str | ConfigError]", {}))

@@ -1,6 +1,6 @@
-"""`load_settings` and `SecretString`: settings of a program, from its own values, a `.env` file and the environment.
+"""`load_settings` and `SecretString`: settings of a program that uses Moongate as a library.
 
-For programs that use Moongate as a library; `load` reads the gateway's own file. Names are agent-framework's.
+Values come from the program, a `.env` file and the environment. The names are those of agent-framework.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _WORDS = {"true": True, "1": True, "yes": True, "on": True, "false": False, "0":
 
 
 class SecretString(str):
-    """A string whose `repr` is stars. In all other respects it is a plain string."""
+    """A string whose `repr` hides its value. In all other respects it is an ordinary string."""
 
     __slots__ = ()
 
@@ -27,7 +27,7 @@ class SecretString(str):
         return "SecretString('**********')"
 
     def get_secret_value(self) -> str:
-        """Return the string itself."""
+        """Return the value as an ordinary string."""
         return str.__str__(self)
 
 
@@ -40,11 +40,11 @@ def load_settings(
     required_fields: Sequence[str | tuple[str, ...]] | None = None,
     **overrides: object,
 ) -> SettingsT:
-    """Fill the `TypedDict` `settings_type`; each field from the first place that has it.
+    """Return the `TypedDict` `settings_type` with a value for each field.
 
-    The places are `overrides` (`None` counts as not given), the `.env` file, and the environment variable `<env_prefix><FIELD>`; else
-    `None`. Text is parsed as the field's type: `int`, `float`, `bool`, `SecretString`. Each name in `required_fields` must have a value; of
-    a tuple of names, exactly one.
+    A value comes from `overrides` (`None` counts as absent), else from the variable `<env_prefix><FIELD>` of the `.env` file, else of the
+    environment; else it is `None`. Text of a variable is converted to the field's type: `int`, `float`, `bool` or `SecretString`. Each
+    name in `required_fields` must have a value; of a tuple of names, exactly one must.
 
     Raises:
         FileNotFoundError: `env_file_path` was given and the file does not exist.
@@ -69,12 +69,12 @@ def load_settings(
 
 
 def _kinds(hint: object) -> list[object]:
-    """The types a field may have, without `None`."""
+    """Return the types that a field allows, without `None`."""
     return [arm for arm in get_args(hint) if arm is not NoneType] if get_origin(hint) in (Union, UnionType) else [hint]
 
 
 def _read(text: str, hint: object, variable: str) -> object:
-    """Parse text as the first of the field's types that accepts it."""
+    """Convert text to the first of the field's types that accepts it. Raises `ValueError`."""
     problem = ""
     for kind in _kinds(hint):
         try:
@@ -86,12 +86,12 @@ def _read(text: str, hint: object, variable: str) -> object:
                 return cast("Callable[[str], object]", kind)(text)
             return text
         except (ValueError, KeyError):
-            problem = f"{variable} is {text!r}, which is no {getattr(kind, '__name__', kind)}."
+            problem = f"{variable} is {text!r}, which is not of type {getattr(kind, '__name__', kind)}."
     raise ValueError(problem)
 
 
 def _checked(value: object, hint: object, name: str) -> object:
-    """A value of the program itself; strings become secrets if the field wants them, callables pass."""
+    """Return a value from `overrides` after checking its type. A string becomes a `SecretString` if the field is one; callables pass."""
     kinds = _kinds(hint)
     classes = tuple(kind for kind in kinds if isinstance(kind, type))
     if isinstance(value, str) and any(issubclass(kind, SecretString) for kind in classes):

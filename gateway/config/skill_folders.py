@@ -1,6 +1,6 @@
-"""Folders with skills beside `expose.skills`: those of other agents' hosts, and of installed Python packages.
+"""Finds folders with skills beside those in `expose.skills`: of other agent hosts, and of installed Python packages.
 
-Returns paths only. `load` adds them to `expose.skills`.
+`load` adds them to `expose.skills`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _FOLDERS: dict[Vendor, tuple[str, str]] = {
     "cursor": (".cursor/skills", ".cursor/skills"),
     "gemini": (".gemini/skills", ".gemini/skills"),
 }
-"""Below the project, and below the user's home."""
+"""The folder below the project and the folder below the user's home, by host."""
 
 
 def vendor_folders(vendors: Sequence[Vendor], base_dir: Path, home: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""The part `skills` of `gateway.json`: how skills are read, sources beside folders, and which scripts may run."""
+"""Pydantic models of `skills` in `gateway.json`: how skills are read, where they come from, and which scripts may run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Notices by polling that a file was replaced or edited; works with editors that rename, and on every file system.
+"""Detects by polling that a file was replaced or edited, on every file system and with every editor.
 
-Used by the running gateway for its configuration and lock file.
+The running gateway watches its configuration, its lock file and the record of accepted commands with it.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from gateway.agents.definition import AgentFile, read_agent
 from gateway.cli.main import cli
 from gateway.config.jsonc import parse
 from gateway.config.load import load_text
-from gateway.config.models import GatewayConfig, HttpServer, StdioServer
+from gateway.config.models import GatewayConfig, HttpServer, SecretCommand, SseServer, StdioServer
 from gateway.config.policies import AuthorizationCode, ClientCredentials, SourcePolicy, ToolOverride
 from gateway.skills.parser import parse_skill
 from gateway.staging import ExperimentalWarning
@@ -49,7 +49,9 @@ def all_config_keys() -> dict[str, set[str]]:
     models: list[tuple[type[BaseModel], str]] = [
         (GatewayConfig, ""),
         (HttpServer, "mcpServers.<name>."),
+        (SseServer, "mcpServers.<name>."),
         (StdioServer, "mcpServers.<name>."),
+        (SecretCommand, "secrets.<name>."),
         (SourcePolicy, "policies.<source>."),
         (ToolOverride, "policies.<source>.overrides.<tool>."),
         (ClientCredentials, "policies.<source>.auth."),
