@@ -299,7 +299,7 @@ from gateway.types.streams import (
     UpdateT as UpdateT,
 )
 from gateway.upstream.library.mcp_tool import MCPTool as MCPTool
-from gateway.upstream.library.options import (
+from gateway.upstream.library.mcp_tool_options import (
     MCPSpecificApproval as MCPSpecificApproval,
     SamplingApprovalCallback as SamplingApprovalCallback,
 )

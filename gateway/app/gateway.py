@@ -67,7 +67,7 @@ from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.gateway_chain import configuration_of
 from gateway.upstream.hop_id import hop_id
-from gateway.upstream.input_requests import AskServices
+from gateway.upstream.input_guard import AskServices
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.lock_file import LockFile
 from gateway.upstream.pins import Pins

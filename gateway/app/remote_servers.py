@@ -20,7 +20,7 @@ from gateway.json_types import JsonObject
 from gateway.storage.state_folder import StateFolder
 from gateway.upstream.accepted_definitions import AcceptedDefinitions, accepted_mark
 from gateway.upstream.child_processes import ChildProcesses
-from gateway.upstream.input_requests import AskServices
+from gateway.upstream.input_guard import AskServices
 from gateway.upstream.listing_cache import ListingCache
 from gateway.upstream.pins import Pins
 from gateway.upstream.source import UpstreamSource

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from gateway.app import Gateway
     from gateway.cli.endpoint import Status
     from gateway.config.load import LoadedConfig
-    from gateway.upstream.input_requests import Answered, Relayed
-    from gateway.upstream.session import Session
+    from gateway.upstream.input_guard import Answered, Relayed
+    from gateway.upstream.server_session import Session
     from gateway.upstream.tasks import TaskFollower
 
 NEGOTIATE_TIMEOUT_SECONDS = 30.0
@@ -322,7 +322,7 @@ class RunningHub:
         import anyio
 
         from gateway.upstream.listing import list_all
-        from gateway.upstream.session import PLAIN
+        from gateway.upstream.server_session import PLAIN
 
         try:
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
@@ -351,7 +351,7 @@ class RunningHub:
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
         """Send one request with the call's context and return its result (implements what `RemoteTool` needs)."""
-        from gateway.upstream.session import Envelope
+        from gateway.upstream.server_session import Envelope
 
         if ctx.input_responses is not None:
             params["inputResponses"] = ctx.input_responses
@@ -372,7 +372,7 @@ class RunningHub:
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
         """Return the request unchanged, because no policy applies in a command (implements `TaskLine`)."""
-        from gateway.upstream.input_requests import Relayed
+        from gateway.upstream.input_guard import Relayed
 
         return Relayed(request)
 
@@ -384,7 +384,7 @@ class RunningHub:
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
         """Return the gateway's request for input, which the user at the terminal answers."""
-        from gateway.upstream.input_requests import to_input_required
+        from gateway.upstream.input_guard import to_input_required
 
         return to_input_required(result)
 
@@ -406,7 +406,7 @@ async def _connect(
 
     from gateway.cli.endpoint import key_headers, not_usable
     from gateway.config.models import HttpServer
-    from gateway.upstream.session import open_session
+    from gateway.upstream.server_session import open_session
     from gateway.upstream.stdio import ChildLog
     from gateway.upstream.transport import open_transport
 

@@ -21,7 +21,7 @@ from gateway.errors import GatewayError, NotSent, only_cause
 from gateway.json_types import JsonObject
 from gateway.tools.context import CallContext
 from gateway.upstream.child_processes import Holder
-from gateway.upstream.session import Session
+from gateway.upstream.server_session import Session
 from gateway.upstream.transport import Remote
 
 logger = logging.getLogger(__name__)

@@ -19,7 +19,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import ChangeKind
 from gateway.upstream.connection import Connection
-from gateway.upstream.session import Session
+from gateway.upstream.server_session import Session
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from gateway.errors import Busy, GatewayError, NotSent, OutcomeUnknown, Unauthor
 from gateway.json_types import JsonMapping
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.server_messages import SessionHooks
-from gateway.upstream.session import Session, open_session
+from gateway.upstream.server_session import Session, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import Remote
 

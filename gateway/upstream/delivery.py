@@ -33,7 +33,7 @@ from gateway.upstream.gateway_chain import extend_via, received, received_call
 from gateway.upstream.pinning import Pinning
 from gateway.upstream.serial_queue import SerialQueue
 from gateway.upstream.server_messages import SessionHooks
-from gateway.upstream.session import Envelope, Session, open_session, with_extension
+from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.text_filters import hearing_readably
 from gateway.upstream.transport import Remote

@@ -15,7 +15,7 @@ from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.context import CallContext
 from gateway.tools.drive import MAX_ROUNDS
-from gateway.upstream.input_requests import Answered, InputGuard, to_input_required
+from gateway.upstream.input_guard import Answered, InputGuard, to_input_required
 
 Leg = Callable[[CallContext], Awaitable[JsonObject]]
 """Sends the request once, with the answers and the request state of the context, and returns the result."""

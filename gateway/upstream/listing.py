@@ -19,7 +19,7 @@ from gateway.tools.base import ChangeKind, Kind, TaskSupport, ToolDefinition
 from gateway.upstream.gateway_chain import received_entries
 from gateway.upstream.gateway_loops import GatewayLoops
 from gateway.upstream.param_headers import marked_headers
-from gateway.upstream.session import Envelope, Session
+from gateway.upstream.server_session import Envelope, Session
 
 logger = logging.getLogger(__name__)
 

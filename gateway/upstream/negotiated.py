@@ -1,4 +1,4 @@
-"""`Negotiated`: what a gateway and a server agreed on when they connected. Created by `session` from the server's answer."""
+"""`Negotiated`: what a gateway and a server agreed on when they connected. Created by `server_session` from the server's answer."""
 
 from __future__ import annotations
 

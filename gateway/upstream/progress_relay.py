@@ -1,4 +1,4 @@
-"""`ProgressRelay`: passes progress reports of one call from the server's connection to the caller. Used by `session`."""
+"""`ProgressRelay`: passes progress reports of one call from the server's connection to the caller. Used by `server_session`."""
 
 from __future__ import annotations
 

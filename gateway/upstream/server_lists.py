@@ -26,7 +26,7 @@ from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.pinning import Pinning
 from gateway.upstream.poisoning_check import PoisoningCheck
 from gateway.upstream.remote_tool import RemoteTool, Sender
-from gateway.upstream.session import Session
+from gateway.upstream.server_session import Session
 
 logger = logging.getLogger(__name__)
 

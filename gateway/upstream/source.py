@@ -1,7 +1,7 @@
 """`UpstreamSource`: one remote MCP server as a source of tools, resources, prompts and completion.
 
 Lists are read when the server becomes ready and when it announces a change, never per call. Each call is one request to the server. The
-gate applies policy to arguments and results, `input_requests` to requests for input.
+gate applies policy to arguments and results, `input_guard` to requests for input.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from gateway.upstream.connection import Connection
 from gateway.upstream.credential_protocols import OwnedCredentials
 from gateway.upstream.delivery import Delivery
 from gateway.upstream.error_translation import RESOURCE_MISSING, agreed, as_it_is, begin_again, explain, sign_in_first
-from gateway.upstream.input_requests import Answered, AskServices, InputGuard, Relayed, to_input_required
+from gateway.upstream.input_guard import Answered, AskServices, InputGuard, Relayed, to_input_required
 from gateway.upstream.input_rounds import converse
 from gateway.upstream.server_lists import ServerLists
 from gateway.upstream.server_messages import CANCEL_SECONDS
-from gateway.upstream.session import Session
+from gateway.upstream.server_session import Session
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.text_filters import readable_ask, readable_asks, readable_text, readable_value
 from gateway.upstream.transport import Remote

@@ -20,7 +20,7 @@ from gateway.config.models import StdioServer
 from gateway.errors import NotSent
 from gateway.processes import seal_descriptors
 from gateway.sdk import load
-from gateway.upstream.carriers.base import Carrier
+from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.pipe_carrier import PipeCarrier
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier
 from gateway.upstream.child_processes import ChildProcesses

@@ -34,7 +34,7 @@ from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, ME
 from gateway.tools.base import is_call_result
 from gateway.tools.context import CallContext
 from gateway.tools.drive import asking_of
-from gateway.upstream.input_requests import Answered, Relayed
+from gateway.upstream.input_guard import Answered, Relayed
 
 logger = logging.getLogger(__name__)
 

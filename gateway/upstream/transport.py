@@ -12,7 +12,7 @@ from gateway.config.policies import SourcePolicy
 from gateway.errors import NotSent
 from gateway.json_types import JsonObject
 from gateway.sdk import load
-from gateway.upstream.carriers.base import Carrier
+from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.http_carrier import open_http_carrier
 from gateway.upstream.carriers.http_carriers import HttpCarriers, OnSession
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams

@@ -24,7 +24,7 @@ from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.gateway_events import EventStream
 from gateway.gate.approvals import Approvals
 from gateway.tools.context import CallContext
-from gateway.upstream.input_requests import AskServices
+from gateway.upstream.input_guard import AskServices
 from gateway.upstream.source import UpstreamSource
 
 folder, sdk, *servers = sys.argv[1:]

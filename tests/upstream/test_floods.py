@@ -11,7 +11,7 @@ import pytest
 
 from gateway.config.models import HttpServer
 from gateway.json_types import JsonObject
-from gateway.upstream.carriers.base import OutgoingRequest
+from gateway.upstream.carriers.carrier import OutgoingRequest
 from gateway.upstream.carriers.http_carrier import open_http_carrier
 from gateway.upstream.pipe import ChildLog, Pipe
 from gateway.wire.framed_pipe import LINES_AT_ONCE

@@ -16,9 +16,9 @@ from gateway.config.models import HttpServer
 from gateway.errors import OutcomeUnknown, Rejected, SessionGone
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext, ClientProfile
-from gateway.upstream.carriers.base import FIRST_REQUEST_ID
+from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID
 from gateway.upstream.carriers.http_carriers import HttpCarriers
-from gateway.upstream.session import Envelope, Session, open_session
+from gateway.upstream.server_session import Envelope, Session, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import open_transport
 from tests.fakes.wired import served

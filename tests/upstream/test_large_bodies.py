@@ -13,7 +13,7 @@ import pytest
 from gateway.config.models import HttpServer
 from gateway.errors import TooLarge
 from gateway.json_types import JsonObject
-from gateway.upstream.carriers.base import OutgoingRequest
+from gateway.upstream.carriers.carrier import OutgoingRequest
 from gateway.upstream.carriers.http_carrier import open_http_carrier
 from gateway.upstream.large_bodies import Claim, LargeBodies
 from gateway.wire import http1_client

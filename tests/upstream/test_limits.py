@@ -19,7 +19,7 @@ from mcp_types import PromptReference
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.upstream.listing import MAX_ENTRIES, MAX_LISTING_CHARS, MAX_PAGES, list_all
-from gateway.upstream.session import PLAIN, Envelope
+from gateway.upstream.server_session import PLAIN, Envelope
 from tests.fakes.running import child, free_port, upstream_stdio, wait_until_ready, write_config
 from tests.faults.bounds import Meter, metered
 from tests.faults.far import Far, far_server

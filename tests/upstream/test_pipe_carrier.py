@@ -15,11 +15,11 @@ from gateway.config.models import StdioServer
 from gateway.errors import OutcomeUnknown, Rejected, RequestFailure, TooLarge
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext, LogLevel
-from gateway.upstream.carriers.base import OutgoingRequest
+from gateway.upstream.carriers.carrier import OutgoingRequest
 from gateway.upstream.carriers.pipe_carrier import PipeCarrier
 from gateway.upstream.pipe import MAX_UNREAD, ChildLog
 from gateway.upstream.server_messages import MAX_OPEN_REQUESTS, MAX_PENDING_NOTIFICATIONS
-from gateway.upstream.session import Envelope, open_session
+from gateway.upstream.server_session import Envelope, open_session
 from gateway.upstream.stdio import open_stdio
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the SDK's client is used there")

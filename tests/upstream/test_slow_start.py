@@ -14,15 +14,15 @@ from gateway.gate.approvals import Approvals
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.gateway_events import EventStream
-from gateway.upstream import session
-from gateway.upstream.input_requests import AskServices
+from gateway.upstream import server_session
+from gateway.upstream.input_guard import AskServices
 from gateway.upstream.source import UpstreamSource
 from tests.fakes.running import ROOT
 
 
 @pytest.mark.parametrize(("option", "version"), [("--stdio", "2026-07-28"), ("--legacy", "2025-11-25")])
 async def test_slow_server_connects_at_first_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str, version: str) -> None:
-    monkeypatch.setattr(session, "PROBE_TIMEOUT_SECONDS", 1.0)
+    monkeypatch.setattr(server_session, "PROBE_TIMEOUT_SECONDS", 1.0)
     program = f"sleep 1.2; exec {sys.executable} -m tests.fakes.upstream --stdio {option}"
     entry = StdioServer(command="sh", args=["-c", program], cwd=str(ROOT))
     events, records = EventStream(), Records(StateFolder(tmp_path), audit_days=1)

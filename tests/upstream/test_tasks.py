@@ -18,7 +18,7 @@ import pytest
 from gateway import CallContext, MCPStdioTool, MCPTaskOptions, MCPTool
 from gateway.errors import GatewayError, TaskError, ToolFailed
 from gateway.json_types import JsonObject
-from gateway.upstream.input_requests import Answered, Relayed
+from gateway.upstream.input_guard import Answered, Relayed
 from gateway.upstream.tasks import TaskFollower, poll_seconds
 from tests.fakes.running import ROOT
 

@@ -29,7 +29,7 @@ from gateway.errors import (
     Unauthorized,
     Unreachable,
 )
-from gateway.upstream.carriers.base import OutgoingRequest
+from gateway.upstream.carriers.carrier import OutgoingRequest
 from gateway.upstream.carriers.http_carrier import HttpCarrier, NeedsSdk, open_http_carrier
 from gateway.wire.http1_client import MAX_HEAD_BYTES, ConnectionPool
 from gateway.wire.sse import SseParser

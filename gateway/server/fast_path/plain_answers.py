@@ -24,7 +24,7 @@ from gateway.protocol import SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.fast_path.plain_entries import plain_entry
 from gateway.server.listings import LISTINGS, WIRE_KEY, Listed, ListingRequest, Listings
-from gateway.upstream.carriers.messages import has_odd_number
+from gateway.upstream.carriers.message_encoding import has_odd_number
 from gateway.wire.jsonrpc import RESULT
 
 DISCOVER = "server/discover"

@@ -23,9 +23,9 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.base import Received, Releasable
-from gateway.upstream.carriers.base import Headers, OutgoingRequest, Receiver, rejected
+from gateway.upstream.carriers.carrier import Headers, OutgoingRequest, Receiver, rejected
 from gateway.upstream.carriers.http_failures import refusal
-from gateway.upstream.carriers.messages import RequestWriter, report
+from gateway.upstream.carriers.message_encoding import RequestWriter, report
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.tracing import note_request_id
 from gateway.wire.content_coding import decompress

@@ -11,7 +11,7 @@ import anyio.abc
 
 from gateway.errors import Malformed, OutcomeUnknown
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.upstream.carriers.base import Headers, OutgoingRequest, Receiver
+from gateway.upstream.carriers.carrier import Headers, OutgoingRequest, Receiver
 from gateway.upstream.carriers.http_carrier import HttpCarrier, NeedsSdk
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 

@@ -15,10 +15,10 @@ import anyio.abc
 from gateway.errors import Malformed, NotSent, OutcomeUnknown, RequestFailure
 from gateway.json_types import JsonObject
 from gateway.tools.context import CallContext
-from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS, FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver
+from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver
 from gateway.upstream.carriers.http_carrier import HttpCarrier
 from gateway.upstream.carriers.http_failures import is_session_gone, session_gone
-from gateway.upstream.carriers.messages import cancellation
+from gateway.upstream.carriers.message_encoding import cancellation
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.wire.http1_response import Response
 from gateway.wire.outgoing_requests import get_request, post_request

@@ -13,8 +13,8 @@ from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.tools.context import CallContext
-from gateway.upstream.carriers.base import Receiver
-from gateway.upstream.carriers.messages import encode_message
+from gateway.upstream.carriers.carrier import Receiver
+from gateway.upstream.carriers.message_encoding import encode_message
 from gateway.wire.jsonrpc import error_message
 
 logger = logging.getLogger(__name__)

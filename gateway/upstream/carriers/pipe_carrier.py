@@ -11,8 +11,8 @@ import anyio.abc
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.telemetry.instrumentation import is_traced
-from gateway.upstream.carriers.base import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, rejected
-from gateway.upstream.carriers.messages import RequestWriter, cancellation, encode_message, report
+from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, rejected
+from gateway.upstream.carriers.message_encoding import RequestWriter, cancellation, encode_message, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.pipe import Pipe
 from gateway.upstream.tracing import note_request_id

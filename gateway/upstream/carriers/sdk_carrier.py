@@ -20,7 +20,7 @@ from gateway.json_types import JsonObject
 from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, PARSE_ERROR, RpcError
 from gateway.sdk import load
 from gateway.tools.context import CallContext
-from gateway.upstream.carriers.base import Headers, rejected
+from gateway.upstream.carriers.carrier import Headers, rejected
 from gateway.upstream.carriers.http_carrier import NEVER_MISSING
 from gateway.upstream.carriers.http_failures import no_endpoint, session_gone
 from gateway.upstream.carriers.in_band import from_rpc_error

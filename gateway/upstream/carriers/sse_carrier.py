@@ -20,10 +20,10 @@ from gateway.errors import GatewayError, Malformed, NotSent, RequestFailure, Too
 from gateway.json_types import JsonObject
 from gateway.protocol import RpcError
 from gateway.tools.context import CallContext
-from gateway.upstream.carriers.base import ACKNOWLEDGE_SECONDS, Headers, rejected
+from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, Headers, rejected
 from gateway.upstream.carriers.http_failures import is_session_gone, refusal, session_gone
 from gateway.upstream.carriers.message_carrier import MessageCarrier
-from gateway.upstream.carriers.messages import encode_message
+from gateway.upstream.carriers.message_encoding import encode_message
 from gateway.upstream.carriers.sdk_http_transport import beginning, build_sse_client, origin, undelivered
 from gateway.upstream.credential_protocols import Credentials
 from gateway.wire.jsonrpc import id_of, number_of, to_message

@@ -19,7 +19,7 @@ from gateway.errors import ModelError, PolicyDenied
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.decision import Reject
 from gateway.protocol import INTERNAL_ERROR, INVALID_REQUEST
-from gateway.upstream.library.options import MCPToolOptions, to_policy
+from gateway.upstream.library.mcp_tool_options import MCPToolOptions, to_policy
 
 logger = logging.getLogger(__name__)
 

@@ -18,11 +18,11 @@ from pydantic import BaseModel, ConfigDict
 from gateway.errors import NotSent, OutcomeUnknown, UpstreamError, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
-from gateway.upstream.carriers.base import describe
+from gateway.upstream.carriers.carrier import describe
 from gateway.upstream.carriers.sdk_carrier import sdk_failure
 from gateway.upstream.library.context_task import ContextTask
 from gateway.upstream.negotiated import Negotiated
-from gateway.upstream.session import PLAIN, Envelope, Session
+from gateway.upstream.server_session import PLAIN, Envelope, Session
 
 if TYPE_CHECKING:
     from mcp import ClientSession

@@ -11,10 +11,10 @@ from gateway.errors import NotSent, OutcomeUnknown, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
 from gateway.tools.invocation import FunctionInvocationContext
-from gateway.upstream.carriers.base import Carrier
+from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.library.mcp_tool import MCPTool
-from gateway.upstream.library.options import MCPToolOptions
+from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import open_transport
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES

@@ -21,7 +21,7 @@ from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTP
 from gateway.errors import ModelError, ToolFailed, UpstreamError
 from gateway.tools.base import Complete
 from gateway.tools.context import ClientProfile, NoCaller
-from gateway.upstream.library.options import MCPToolOptions
+from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from tests.architecture.documents import blocks
 from tests.fakes.openai_server import openai_server
 from tests.fakes.running import ROOT, free_port, raw_http, upstream_http, upstream_stdio

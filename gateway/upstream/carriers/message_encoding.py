@@ -9,7 +9,7 @@ from pydantic_core import to_json
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping
-from gateway.upstream.carriers.base import Progress
+from gateway.upstream.carriers.carrier import Progress
 from gateway.wire.jsonrpc import REQUEST_START, notification
 
 CANCELLATION = "notifications/cancelled"

@@ -14,7 +14,7 @@ from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.context import CallContext, ClientProfile
-from gateway.upstream.input_requests import AskServices, InputGuard, Relayed
+from gateway.upstream.input_guard import AskServices, InputGuard, Relayed
 
 pytestmark = pytest.mark.anyio
 CTX = CallContext(client=ClientProfile(capabilities={"sampling": {}}))

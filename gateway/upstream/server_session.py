@@ -34,7 +34,7 @@ from gateway.protocol import (
 )
 from gateway.telemetry.instrumentation import is_traced
 from gateway.tools.context import CallContext, LogLevel, severity
-from gateway.upstream.carriers.base import Carrier, Headers, OutgoingRequest, describe
+from gateway.upstream.carriers.carrier import Carrier, Headers, OutgoingRequest, describe
 from gateway.upstream.carriers.pipe_carrier import PipeCarrier
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.param_headers import encode_header_value
