@@ -1,4 +1,4 @@
-"""Authentication: principals, and API keys that identify them. `policy` decides what a principal may do.
+"""Authentication: API keys, and the callers that they identify (`Principal`). `policy` decides what a caller may do.
 
-Used by the server, the console and the command `keys`. `principal` is plain data for every package above.
+Used by the server, the console and `moongate keys`.
 """

@@ -26,11 +26,11 @@ from gateway.policy.scopes import MAX_SCOPES, scope_problem
 from gateway.storage.atomic_files import locked, read_json, write_atomic
 
 _VERSIONS = (1, 2)
-"""Versions of the file. Files with scopes have version 2, so that a Moongate without scopes accepts none of their keys."""
+"""Versions of the file. Files with scopes have version 2, so that a Moongate that does not support scopes rejects all of their keys."""
 _SECONDS_PER_DAY = 86_400
 _MAX_NAME_LENGTH = 100
 _MAX_TOKEN_LENGTH = 200
-"""Maximum length of a token that is examined; ours have 55 characters."""
+"""Maximum length of a token that is examined; a valid token has 55 characters."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +42,11 @@ class KeyInfo:
     created_at: float
     """Seconds since the epoch."""
     expires_at: float | None = None
-    """Seconds since the epoch; `None` means never."""
+    """Seconds since the epoch; `None`: the key never expires."""
     scopes: tuple[str, ...] | None = None
-    """Scopes of the key (`policy.scopes`); `None` for everything."""
+    """Scopes of the key (`policy.scopes`); `None` allows everything."""
     principal: Principal = field(init=False, repr=False, compare=False)
-    """The caller that uses this key; always the same object."""
+    """The caller with this key; always the same object."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "principal", Principal(f"key:{self.id}", self.name, self.scopes))
@@ -86,9 +86,10 @@ class KeyStore:
         self._infos: tuple[KeyInfo, ...] = ()
 
     def add(self, name: str, *, expires_days: float | None = None, scopes: Sequence[str] | None = None) -> NewKey:
-        """Create a key called `name` (for people; need not be unique), valid for `expires_days` or without end, for `scopes` or everything.
+        """Create a key and store its digest.
 
-        The scopes of a key never change: create another key and revoke this one.
+        `name` is for people and need not be unique. With `expires_days=None` the key never expires, and with `scopes=None` it allows
+        everything. Scopes of an existing key cannot be changed.
 
         Raises:
             ValueError: `name`, `expires_days` or a scope is invalid.
@@ -143,10 +144,10 @@ class KeyStore:
         return stored.info
 
     def find(self, token: str) -> KeyInfo | None:
-        """Return the key with this token, or `None` if the token is wrong, revoked or expired. Takes the same time in all cases.
+        """Return the key with this token, or `None` if the token is wrong, revoked or expired; the time taken does not depend on the token.
 
         Raises:
-            StorageError: The file exists but is unusable, so nobody is authenticated.
+            StorageError: The file exists but is unusable; then every token must be rejected.
         """
         self._reload()
         parts = token.split("_", 2) if len(token) <= _MAX_TOKEN_LENGTH else []
@@ -158,15 +159,15 @@ class KeyStore:
         return stored.info
 
     def holds(self, key: KeyInfo) -> bool:
-        """Return whether the token that yielded this very `key` is still valid, without hashing it again. Raises as `find`."""
+        """Return whether `key`, which `find` returned earlier, is still valid, without hashing its token again. Raises as `find`."""
         self._reload()
         stored = self._stored.get(key.id)
         return stored is not None and stored.info is key and not key.is_expired(time.time())
 
     def current(self, principal: Principal) -> Principal | None:
-        """Return the caller with the current scopes of its key, or `None` if the key is revoked or expired.
+        """Return the principal with the current scopes of its key, or `None` if the key is revoked or expired.
 
-        A caller without a key is returned unchanged.
+        A principal without a key is returned unchanged.
 
         Raises:
             StorageError: The file exists but is unusable.
@@ -179,7 +180,7 @@ class KeyStore:
         return None if stored is None or stored.info.is_expired(time.time()) else stored.info.principal
 
     def are_required(self) -> bool:
-        """Return whether HTTP clients need a key. An unreadable file counts as yes."""
+        """Return whether HTTP clients need a key: if there is one, or if the file is unusable."""
         try:
             return bool(self.list())
         except StorageError:
@@ -234,7 +235,7 @@ def _digest(token: str) -> str:
 
 
 def _decode(document: JsonValue, path: Path) -> dict[str, _Stored]:
-    """Decode the file's keys. Anything unexpected counts as damage, because a guess could admit somebody."""
+    """Decode the file's keys. Anything unexpected counts as damage, because a guess could accept a revoked key."""
     try:
         if not isinstance(document, dict):
             raise TypeError("not an object")

@@ -1,4 +1,4 @@
-"""`Principal`: the authenticated caller. Plain data; transports create it, and the packages below them read it."""
+"""`Principal`: an authenticated caller, which is the local user or an API key. The server creates it for each request."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ class Principal:
     name: str = ""
     """Name for people; never used for decisions."""
     scopes: tuple[str, ...] | None = field(default=None, compare=False)
-    """Scopes of the caller's key (`policy.scopes`); `None` for everything."""
+    """Scopes of the caller's key (`policy.scopes`); `None` allows everything."""
 
     def unscoped(self) -> Principal:
-        """Return the caller without scopes, for calls inside a tool that the caller was allowed to use."""
+        """Return the same caller with `scopes=None`: a tool that the caller may use makes its inner calls with all rights."""
         return self if self.scopes is None else replace(self, scopes=None)
 
 
 LOCAL = Principal("local", "local user")
-"""The local user, who starts the gateway: the caller over stdio, of a gateway without keys, and on the command line."""
+"""The local user: the caller over stdio, of commands, and over HTTP while the gateway has no API keys."""
 
 
 def is_operator(principal: Principal) -> bool:
-    """Return whether this principal may decide for others: the local user, or a key with the scope `admin`.
+    """Return whether this principal is an administrator: the local user, or a key with the scope `admin`.
 
-    Pass the original caller (`CallContext.on_behalf_of`): behind the gate a principal has no scopes.
+    Inside a tool, pass the original caller (`CallContext.on_behalf_of`), because `unscoped` has removed the scopes of the inner one.
     """
     return principal.id == LOCAL.id or is_admin(principal)

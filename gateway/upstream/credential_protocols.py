@@ -1,4 +1,4 @@
-"""Credentials of one server, as its connection uses them; `oauth` implements them."""
+"""Protocols of the credentials of one server, which its connection and carriers use. `oauth` implements them."""
 
 from __future__ import annotations
 

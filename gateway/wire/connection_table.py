@@ -20,7 +20,7 @@ class Peer(Protocol):
     """The client's network; `None` if the connection was lost before its address could be read."""
 
     def waits(self) -> tuple[int, float] | None:
-        """Return what the connection waits for and since when (loop time); `None` while it serves a request or closes."""
+        """Return `UNSENT`, `HALF_SENT` or `IDLE`, and since when (loop time); `None` while the connection serves a request or closes."""
         ...
 
     def give_way(self) -> None:
@@ -32,7 +32,7 @@ class ConnectionTable(Protocol):
     """Counts connections and incomplete requests, and closes some above a limit (`server.connections`)."""
 
     def network_of(self, client: tuple[str, int] | None, /) -> str | None:
-        """Return the network that a client's address counts for."""
+        """Return the key under which connections from this address are counted: the address, or an IPv6 network."""
         ...
 
     def opened(self, peer: Peer, now: float, /) -> bool | None:

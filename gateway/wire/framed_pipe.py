@@ -30,7 +30,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
     """The standard streams of one child process. A subclass implements the methods that receive lines."""
 
     def __init__(self, name: str, max_line_bytes: int, claims: Claims | None = None) -> None:
-        """Large lines are claimed for `name`. Without `claims` they need no claim and are delivered like short ones."""
+        """`name` is whose share of the memory large lines count to. Without `claims` they are delivered like short lines."""
         self._name = name
         self._claims = claims
         self._claim: Claim | None = None
@@ -72,7 +72,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         raise NotImplementedError
 
     def oversized_line_received(self, ends: bytes) -> None:
-        """Handle a line over the limit, of which only the beginning and the end are left."""
+        """Handle a line over `max_line_bytes`. `ends` is its beginning directly followed by its end."""
         raise NotImplementedError
 
     def stderr_line_received(self, line: bytes) -> None:
@@ -99,18 +99,18 @@ class FramedPipe(asyncio.SubprocessProtocol):
     # -- for the event loop ------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As `asyncio.SubprocessProtocol`."""
+        """Keep the transport, which has the child's pipes."""
         self._transport = cast("asyncio.SubprocessTransport", transport)
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        """As `asyncio.SubprocessProtocol`."""
+        """Split bytes of standard output or standard error into lines."""
         if fd == 1:
             self._frame(data)
         else:
             self._frame_stderr(data)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
-        """As `asyncio.SubprocessProtocol`."""
+        """Note that the child, or the system, closed one of its streams."""
         if fd == 0:
             self.takes_input = False
             self.resume_writing()
@@ -120,23 +120,23 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(b"\n")
 
     def process_exited(self) -> None:
-        """As `asyncio.SubprocessProtocol`."""
+        """Set `ended`, and wait `FINAL_OUTPUT_SECONDS` for the last output."""
         self.ended.set()
         asyncio.get_running_loop().call_later(FINAL_OUTPUT_SECONDS, self._end_output)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """As `asyncio.SubprocessProtocol`."""
+        """Note that the process has ended and all its streams are closed."""
         self.takes_input = False
         self.resume_writing()
         self._end_output()
 
     def pause_writing(self) -> None:
-        """As `asyncio.SubprocessProtocol`: the child does not read its input."""
+        """Make `write` wait, because the child does not read its input."""
         if self._writable is None:
             self._writable = asyncio.get_running_loop().create_future()
 
     def resume_writing(self) -> None:
-        """As `asyncio.SubprocessProtocol`: the child reads its input again, or never will."""
+        """Wake `write`: the child reads its input again, or the input is closed."""
         if self._writable is not None:
             self._writable.set_result(None)
             self._writable = None
@@ -159,7 +159,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         return self._writable is None
 
     def write_now(self, line: Iterable[bytes | memoryview]) -> None:
-        """As `write`, without waiting: for a short line that follows another one. It may stay in the buffer.
+        """As `write`, without waiting until the child reads: the line is buffered until then. For short lines only.
 
         Raises:
             BrokenResourceError: The child's input is closed.

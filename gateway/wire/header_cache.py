@@ -1,9 +1,9 @@
 """`HeaderCache`: recognizes the head of an HTTP message by its bytes, so that a peer's next message need not be parsed.
 
 The messages of one peer mostly differ only in the values of a few fields. A head is cached after the parser has parsed it; the same bytes
-would be parsed to the same result. Where a cached head has the visible value of a field that varies, a new head may have any other visible
-characters: they are that field's value, because a value ends only at the spaces before the end of its line. `http1_server` caches heads of
-requests, `http1_client` heads of responses.
+would be parsed to the same result. In place of a value that varies, a new head may have any other visible characters: they are that
+field's value, because a value ends only at the spaces before the end of its line. `http1_server` caches heads of requests, `http1_client`
+heads of responses.
 """
 
 from __future__ import annotations

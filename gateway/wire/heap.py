@@ -1,8 +1,7 @@
-"""`Heap`: memory of large messages is kept for the next one, and given back to the system when none comes.
+"""`Heap`: keeps the memory of a large message for the next one, and returns it to the system after a quiet second.
 
-Of its own the C library gives back what it has free at its end, and takes it again, with every message of a megabyte: the system
-hands out each page anew, which took two fifths of the processor time of such a call. Where the library has no such settings (it is
-not glibc) nothing is done.
+By default glibc returns free memory at the end of the heap after every message of a megabyte, and requests it again for the next one. The
+system then maps each page again, which took two fifths of the CPU time of such a call. `Heap` does nothing with another C library.
 """
 
 from __future__ import annotations
@@ -12,47 +11,47 @@ import contextlib
 from collections.abc import Callable
 
 KEPT_BYTES = 33_554_432
-"""Free memory up to this is kept meanwhile."""
+"""Free memory that is kept."""
 
 BLOCK_BYTES = 8_388_608
-"""A block up to this is taken from what is kept; a larger one is the system's."""
+"""Largest block that is allocated from the kept memory; a larger one is mapped by itself."""
 
 QUIET_SECONDS = 1.0
-"""Without a large message; then all that is free is given back."""
+"""Time without a large message after which all free memory is returned."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of `mallopt`."""
 
 
 class Heap:
-    """Of the process; belongs to one event loop."""
+    """Settings of the process's C library; belongs to one event loop."""
 
     def __init__(self) -> None:
-        """Nothing is changed before the first large message."""
+        """Change nothing before the first large message."""
         self._trim: Callable[[], object] | None = None
         self._last = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def used(self) -> None:
-        """A large message was here."""
+        """Note that a large message was processed."""
         loop = asyncio.get_running_loop()
         self._last = loop.time()
         if self._timer is None:
             if self._trim is None:
                 self._trim = _keep()
-            self._timer = loop.call_later(QUIET_SECONDS, self._look)
+            self._timer = loop.call_later(QUIET_SECONDS, self._trim_if_quiet)
 
-    def _look(self) -> None:
+    def _trim_if_quiet(self) -> None:
         loop = asyncio.get_running_loop()
         left = self._last + QUIET_SECONDS - loop.time()
-        self._timer = loop.call_later(left, self._look) if left > 0 else None
+        self._timer = loop.call_later(left, self._trim_if_quiet) if left > 0 else None
         if self._timer is None and self._trim is not None:
             self._trim()
 
 
 def _keep() -> Callable[[], object]:
-    """Have the C library keep what is freed; what gives it back."""
-    import ctypes  # not before it is needed: it takes longer to load than a call
+    """Make the C library keep freed memory; return the function that gives it back."""
+    import ctypes  # only when needed, because loading it takes longer than a call
 
     with contextlib.suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)

@@ -48,7 +48,7 @@ DRAIN_SECONDS = 1.0
 
 
 class ConnectionPool:
-    """Connections to one origin, in one event loop. The owner calls `close`."""
+    """Keeps connections to one origin open for further requests. Belongs to one event loop; its owner calls `close`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class ConnectionPool:
         max_body_bytes: int,
         claims: Claims | None = None,
     ) -> None:
-        """`server` is the name in errors; `connect` opens a connection when a request needs one; large responses need one of `claims`."""
+        """`server` is the name in errors. `connect` opens a connection. A large response is read when `claims` grants its memory."""
         self.server = server
         self.claims = claims
         self.max_body_bytes = max_body_bytes
@@ -275,7 +275,7 @@ class ClientConnection(asyncio.Protocol):
     # -- for the event loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register at the pool."""
+        """Register the connection at the pool."""
         self._transport = cast("asyncio.Transport", transport)
         self._has_unread_bytes = _unread_bytes_check(transport)
         self._pool.opened(self)
@@ -398,7 +398,7 @@ class ClientConnection(asyncio.Protocol):
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Decide by the head how the body is read."""
+        """Find out from the head how the body is framed, and reject an ambiguous or too large one."""
         status = self._parser.get_status_code()
         self._is_interim = status < 200
         if status == 101:
@@ -483,7 +483,7 @@ def _connect_problem(error: Exception) -> str:
 
 
 def connect_problem(error: Exception) -> str:
-    """Return the first line of a connection error, in plain words where OpenSSL's are not."""
+    """Return the first line of a connection error's text; if the server does not support TLS, say so."""
     text = str(error).strip()
     if "WRONG_VERSION_NUMBER" in text:
         return "it does not speak TLS; if it is reached without TLS, write http:// instead of https://"

@@ -66,7 +66,7 @@ class StartedRequest(Protocol):
         ...
 
     def cancel(self, msg: object = None) -> None:
-        """End it, as a stopping server does with tasks."""
+        """End the request without a response. uvicorn calls this when it stops, as it does for tasks."""
         ...
 
     def left(self) -> None:
@@ -74,7 +74,7 @@ class StartedRequest(Protocol):
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once, when `answer` may be called."""
+        """Call `then` once, as soon as `answer` may be called."""
         ...
 
     def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
@@ -82,7 +82,7 @@ class StartedRequest(Protocol):
         ...
 
     def forget(self) -> None:
-        """Release what the request holds; the last call."""
+        """Release the request's memory. No other method is called afterwards."""
         ...
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -91,7 +91,7 @@ class StartedRequest(Protocol):
 
 
 class ExchangeConnection(Protocol):
-    """What an exchange needs of its connection."""
+    """The connection of an exchange (`http1_server.ServerConnection`)."""
 
     transport: asyncio.Transport
     drained: asyncio.Event | None
@@ -124,7 +124,7 @@ class ExchangeConnection(Protocol):
         ...
 
     def answered(self, exchange: Exchange[Any], /) -> None:
-        """Go on after a complete response."""
+        """Start the next request, or close the connection, after a complete response."""
         ...
 
 
@@ -177,7 +177,7 @@ class Exchange(Generic[HeadT]):
 
     @property
     def scope(self) -> Scope:
-        """The ASGI scope; the fast path does without."""
+        """The ASGI scope, made on first access because the fast path does not need it."""
         if self.known_scope is None:
             self.known_scope = self.head.scope()
         return self.known_scope
@@ -195,17 +195,17 @@ class Exchange(Generic[HeadT]):
         return self._size <= HIGH_WATER_BYTES
 
     def reject(self) -> None:
-        """Drop the body, including parts that are still to come."""
+        """Drop the request's body, including parts that have not arrived."""
         self.is_started = self.is_rejected = True
         self._parts, self._size = [], 0
 
     def wake(self) -> None:
-        """Let `receive` look again."""
+        """Wake `receive`, because the body or the connection changed."""
         if self._waiter is not None:
             self._waiter.set()
 
     def body(self) -> bytes:
-        """Return the body without taking it: `receive` still returns it."""
+        """Return the body received so far; `receive` still returns it too."""
         if len(self._parts) != 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
@@ -232,7 +232,10 @@ class Exchange(Generic[HeadT]):
     # -- for the application ---------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """Return the next part of the body, then the disconnect. A call that the fast path started gets its body in any case."""
+        """Return the next part of the body, or the disconnect after it.
+
+        If the fast path hands the request over, the body is returned even if the client has disconnected.
+        """
         while not self.is_answered and (not self.client_gone or (self.is_fast and not self._is_received)):
             if self._parts or (self.is_complete and not self._is_received):
                 parts = self._parts

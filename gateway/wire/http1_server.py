@@ -62,11 +62,11 @@ class ServerConnection(ConnectionWriter[HeadT]):
     make_head: Callable[[dict[str, Any]], HeadT]
     """Makes the head of a request from its ASGI scope."""
     varies: Callable[[bytes], bool]
-    """Tells which fields may differ between requests with the same cached head."""
+    """Returns whether a field may differ between requests with the same cached head."""
     start_fast: Callable[[HeadT, bytes], StartedRequest | None] | None = None
     """Starts a complete request on the fast path; returns `None` to leave it to the application."""
     admit: Callable[[HeadT], ASGIApp | Admission] | None = None
-    """Judges a request by its head before its body is read; returns an application that rejects it, or who sends it."""
+    """Judges a request by its head before its body is read; returns its caller, or an application that rejects it."""
     connections: ConnectionTable
     head_seconds: float
     """Timeout from the connection, or the first byte of a later request, to the end of the head; then 408."""
@@ -81,7 +81,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._root = config.root_path
         self._idle_seconds = config.timeout_keep_alive
         self._tasks: set[Any] = server_state.tasks
-        """What uvicorn waits for when it stops: tasks, and requests of the fast path."""
+        """Tasks, and requests of the fast path, that uvicorn waits for when it stops."""
         self._app_state = app_state
         self.address: str | None = None
         self._parser = httptools.HttpRequestParser(self)
@@ -110,7 +110,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for the event loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection, or refuse it."""
+        """Register the connection; above the limit of connections, send a 503 and close it."""
         self.transport = cast("asyncio.Transport", transport)
         self._state.connections.add(cast("Any", self))
         self._base_scope = base_scope(self.transport, self._root)
@@ -123,7 +123,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._linger()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wake what works on requests of this connection, and break reference cycles."""
+        """Tell the handlers of pending requests that the client is gone, and break reference cycles."""
         self._state.connections.discard(cast("Any", self))
         self.connections.closed(self)
         for timer in (self._arrival_timer, self._unread_timer, self._idle_timer):
@@ -172,7 +172,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for uvicorn -----------------------------------------------------------------------------------------------
 
     def shutdown(self) -> None:
-        """Take no further request. A call in progress may finish; a stream that only the client ends is closed."""
+        """Accept no further request: let a call in progress finish, and close a stream that only the client would end."""
         exchange = self._current
         if exchange is None or exchange.is_answered or exchange.head.is_stream:
             self._close()
@@ -236,7 +236,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for httptools ---------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Begin a request."""
+        """Reset the state of the head for a new request."""
         self._url, self._headers = b"", []
         self._in_head = True
 
@@ -250,7 +250,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._headers.append((name.lower(), value.strip(b" \t")))  # the parser keeps spaces after a value
 
     def on_headers_complete(self) -> None:
-        """Take a request whose head is complete."""
+        """Make or queue the request whose head is complete; disconnect a client that pipelines too many."""
         self._in_head, self._other_bytes = False, 0
         if len(self._pipelined) >= MAX_PIPELINED:
             self._is_last = True

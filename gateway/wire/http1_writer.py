@@ -38,11 +38,11 @@ class UnreadResponses(Protocol[HeadT]):
     """Counts unread bytes of responses, and cuts connections above a limit."""
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
-        """Set a connection's unread bytes; return whether they count, which they do if the caller of the request is known."""
+        """Count `size` unread bytes for a connection, in place of the former figure; return whether the request has a caller to count them for."""
         ...
 
     def drop(self, connection: UnreadConnection, /) -> None:
-        """Count nothing more for a connection."""
+        """Forget the unread bytes of a connection."""
         ...
 
 
@@ -129,7 +129,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         self.loop.call_soon(self.transport.abort)
 
     def pause_writing(self) -> None:
-        """Give the client `unread_seconds` to read on."""
+        """Start the timeout for a client that does not read."""
         if self.drained is None:
             self.drained = asyncio.Event()
             self._unread_timer = self.loop.call_later(self.unread_seconds, self._unread_too_long)
@@ -142,7 +142,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
             self.transport.abort()
 
     def resume_writing(self) -> None:
-        """Wake those that wait for the client; it reads again, or is gone."""
+        """Stop the timeout and wake writers: the client reads again, or is gone."""
         if self._unread_timer is not None:
             self._unread_timer.cancel()
             self._unread_timer = None

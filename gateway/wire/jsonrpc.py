@@ -44,8 +44,8 @@ def decode_object(data: bytes, *, is_counted: bool = False) -> JsonObject | None
 def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError | None:
     """Return the result or the error that answers request `number`, or `None` if the message does not answer it.
 
-    A message with both counts as an error. An error may have another id or none, which servers send if they could not read the request; the
-    connection tells which request it belongs to.
+    A message with a result and an error counts as an error. The id of an error is not compared, because servers that could not read the
+    request send another id or `null`; the caller passes only messages that arrived in response to this request.
     """
     fields: JsonMapping | None = message  # or another value
     if not isinstance(fields, dict):
@@ -60,7 +60,7 @@ def outcome_of(message: JsonValue, number: int | str) -> JsonObject | RpcError |
 
 
 def id_of(message: bytes) -> int | str | None:
-    """Return the id of a response that cannot be parsed or was cut off; `None` if it cannot be read."""
+    """Return the id of a malformed or truncated response, searched at its start and end; `None` if it is not found."""
     found = _HEAD_ID.match(message) or _TAIL_ID.search(message)
     if found is None:
         return None
@@ -77,7 +77,7 @@ def first_id(head: bytes) -> int | str | None:
 
 
 def method_in(head: bytes) -> str:
-    """Return the method in the beginning of a message written without spaces; empty if there is none, as in a response."""
+    """Return the method in the beginning of a message written without spaces; empty for a response."""
     found = _METHOD.search(head)
     return "" if found is None else found[1].decode(errors="replace")
 
@@ -88,7 +88,7 @@ def looks_like_response(line: bytes) -> bool:
 
 
 def to_message(value: JsonValue) -> JsonObject | None:
-    """Return a decoded value if it is a JSON-RPC message, else `None`."""
+    """Return a decoded value if it is a valid request, notification or response, else `None`."""
     if not isinstance(value, dict):
         return None
     fields = cast("JsonObject", value)
@@ -104,14 +104,14 @@ def to_message(value: JsonValue) -> JsonObject | None:
 
 
 def number_of(value: JsonValue) -> int:
-    """Return the id of a request of ours, also from its text, as which some servers return it; -1 for any other value."""
+    """Return an id that the gateway gave to a request, also if the server returns it as text; -1 for any other value."""
     if isinstance(value, str):
         return int(value) if value.isdecimal() and len(value) < 20 else -1
     return value if isinstance(value, int) and not isinstance(value, bool) else -1
 
 
 def notification(method: str, params: JsonMapping | None) -> JsonObject:
-    """Return a notification, without the member `params` if there are none."""
+    """Return a notification; with `params=None` it has no such member."""
     return {"jsonrpc": "2.0", "method": method, **({} if params is None else {"params": dict(params)})}
 
 
@@ -122,7 +122,7 @@ def error_message(number: int | str | None, error: RpcError) -> JsonObject:
 
 
 def error_of(message: JsonValue) -> RpcError | None:
-    """Return the error in a message, or `None` if it has none."""
+    """Return the `error` member of a message, or `None` if it is missing or malformed."""
     found = cast("JsonMapping", message).get("error") if isinstance(message, dict) else None
     if not isinstance(found, dict):
         return None

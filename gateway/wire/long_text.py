@@ -1,9 +1,9 @@
-"""A long text (or image, or sound) in an answer, with its JSON: set apart when the answer is read, and written again as it came.
+"""Long texts in the results of servers: a long string is kept as the JSON in which it arrived, and is sent to the client unchanged.
 
-Encoding it anew would cost more than all else. Nothing is taken on trust: its JSON is read alone, as a string and nothing but that, and
-the rest of the answer is read with a mark in its place, which must come out as a text of the result. So what is written again is the
-JSON of the very text that was judged, however it was spelled. Many servers give a text twice, as a block and as structured content: it is
-read once where both are spelled the same.
+Encoding such a string again would cost more than the rest of the call. The parser checks the string separately from the rest of the
+message, in which a random marker stands in its place and must come out as a value of the result. The JSON that is sent is therefore the
+JSON of the string that the gateway has judged. Many servers repeat the text of a content block in the structured content: it is decoded
+once if both strings are spelled alike.
 """
 
 from __future__ import annotations
@@ -20,28 +20,28 @@ from pydantic_core import from_json, to_json
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 LONG_BYTES = 65_536
-"""Of the JSON of a text; shorter ones are encoded sooner than they are found."""
+"""Shortest JSON of a long text; encoding a shorter string takes less time than finding it."""
 
 ENDS_BYTES = 4096
-"""The text begins among the first bytes of an answer and ends among the last, so many each, or it is not set apart."""
+"""A long text begins within this many bytes of the start of the message, and ends within as many of its end."""
 
 SLICE_BYTES = 262_144
-"""Of a JSON string that are read at once."""
+"""Bytes of a JSON string that are decoded at once."""
 
 ESCAPES_BYTES = 12
-"""Of two escapes that stand for one character."""
+"""Bytes of a surrogate pair: two escapes that stand for one character."""
 
 WINDOW_BYTES = 64
-"""Looked at before a boundary."""
+"""Bytes that are examined before a boundary."""
 
 MAX_STEPS = 4096
-"""How far a boundary is searched for."""
+"""Bytes over which a boundary is searched."""
 
 _ENDS_IN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u(?![dD][89abAB])[0-9a-fA-F]{4}\Z")
-"""A whole escape, and not the first of two that stand for one character."""
+"""Ends in a whole escape that is not the first of a surrogate pair."""
 
 _MARK = secrets.token_hex(16)
-"""Known to nobody, so that nobody's answer holds it."""
+"""A random marker that cannot occur in a server's response."""
 
 _MARKED = to_json(_MARK)
 
@@ -52,30 +52,29 @@ _BACKSLASH = ord("\\")  # a number is found at once
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A text and its JSON, quotes included."""
+    """A long text of a result."""
 
     text: str
     encoded: memoryview
+    """The JSON of the text, quotes included."""
     holders: Sequence[tuple[JsonObject, str]]
-    """The objects of the result that hold the text, each with the key."""
+    """The objects of the result that hold the text, each with the key of the text."""
 
 
 Decoded = tuple[JsonValue, tuple[bytes, ...], LongText | None]
-"""A message, the JSON that it was read from in parts that follow each other, and the long text of its result if it was set apart."""
+"""A message, its JSON in consecutive parts, and the long text of its result if it has one: then the parts at odd indexes."""
 
 
 def decode(data: bytes) -> Decoded:
-    """As `decode_parts`, of a message in one piece."""
+    """As `decode_parts`, for a message in one piece."""
     return (from_json(data), (data,), None) if len(data) < LONG_BYTES else decode_parts([data])
 
 
 def decode_parts(parts: list[bytes]) -> Decoded:
-    """Read a message.
-
-    Takes over `parts`, the JSON in pieces as it came: a long text is put together once, by itself.
+    """Decode a message whose JSON arrived in `parts`, which the caller must not use afterwards: a long text is copied once.
 
     Raises:
-        ValueError: It is no JSON.
+        ValueError: The message is not JSON.
     """
     if len(parts) == 1 and len(parts[0]) < LONG_BYTES:
         return decode(parts[0])
@@ -91,10 +90,10 @@ def decode_parts(parts: list[bytes]) -> Decoded:
 
 
 def decode_lean(parts: list[bytes]) -> JsonValue:
-    """Read a message of which nothing is written again as it came: in less memory than `decode_parts`. Takes over `parts`.
+    """Decode a message whose JSON is not needed again, in less memory than `decode_parts`. Empties `parts`.
 
     Raises:
-        ValueError: It is not JSON.
+        ValueError: The message is not JSON.
     """
     data = parts[0] if len(parts) == 1 else b"".join(parts)
     parts.clear()
@@ -108,7 +107,7 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
 
 
 def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """A message without its long text, the place of this text, and the text in UTF-8; `None` if it cannot be set apart."""
+    """Return a message without its long text, the object and key of this text, and the text in UTF-8; `None` without a long text."""
     place = _place([data], len(data)) if len(data) >= LONG_BYTES else None
     if place is None:
         return None
@@ -122,7 +121,7 @@ def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
 
 
 def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | None:
-    """What is read with the text between these set apart, or the two texts if it is twice the same; nothing where it cannot be."""
+    """Decode a message whose long text may be between `start` and `stop`, once or twice; `None` if the text is not there."""
     gap = _gap(parts, start, stop)
     between = [] if gap is None else [_cut(parts, *gap)]
     around = [_cut(parts, 0, start), *between, _cut(parts, stop, size)]
@@ -133,7 +132,7 @@ def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | No
     encoded = _cut(parts, start, stop if gap is None else gap[0])
     if gap is not None and encoded != _cut(parts, gap[1], stop):
         return None
-    parts[:] = _joined(around, encoded)  # it is there twice else, and a third time when it is read
+    parts[:] = _joined(around, encoded)  # else the text would be in memory twice, and a third time when it is decoded
     text = _text(encoded)
     for node, name in marked:
         node[name] = text
@@ -141,10 +140,10 @@ def _apart(parts: list[bytes], size: int, start: int, stop: int) -> Decoded | No
 
 
 def _text(encoded: bytes) -> str:
-    """The text of a JSON string. A long one is read in slices, because other threads run only between two of them.
+    """Decode a JSON string. A long one is decoded in slices, because other threads run only between two slices.
 
     Raises:
-        ValueError: It is not a JSON string.
+        ValueError: `encoded` is not a JSON string.
     """
     if len(encoded) <= SLICE_BYTES:
         return cast("str", from_json(encoded))
@@ -152,7 +151,7 @@ def _text(encoded: bytes) -> str:
 
 
 def _utf8(encoded: memoryview) -> bytearray:
-    """As `_text`, in UTF-8."""
+    """As `_text`, but return UTF-8."""
     found = bytearray()
     for part in _slices(encoded):
         found += part.encode()
@@ -168,12 +167,12 @@ def _slices(encoded: bytes | memoryview) -> Iterator[str]:
 
 
 def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
-    """A place shortly before `near` that is neither within an escape, or two that belong together, nor within a character.
+    """Return the last position up to `near` that is not inside a character, an escape or a surrogate pair.
 
-    `start` is such a place.
+    `start` is such a position.
 
     Raises:
-        ValueError: There is none near enough.
+        ValueError: The last `MAX_STEPS` bytes have no such position.
     """
     for stop in range(near, near - MAX_STEPS, -1):
         before = bytes(encoded[max(start, stop - WINDOW_BYTES) : stop])
@@ -186,7 +185,7 @@ def _boundary(encoded: bytes | memoryview, start: int, near: int) -> int:
 
 
 def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
-    """Where a long text may stand, quotes included: from the first string that goes beyond the beginning to where one ends near the end."""
+    """Return start and end of a possible long text, quotes included: the first string that begins near the start and ends near the end."""
     head = _unescaped(_cut(parts, 0, 2 * ENDS_BYTES))
     start = head.find(b'"', 0, ENDS_BYTES)
     while start >= 0 and (end := head.find(b'"', start + 1, start + ENDS_BYTES)) >= 0:
@@ -194,19 +193,19 @@ def _place(parts: Sequence[bytes], size: int) -> tuple[int, int] | None:
     if start < 0:
         return None
     tail = _cut(parts, size - 2 * ENDS_BYTES, size)
-    edge = len(tail[:ENDS_BYTES].rstrip(b"\\"))  # not in the middle of an escape
+    edge = len(tail[:ENDS_BYTES].rstrip(b"\\"))  # do not start within an escape
     end = _unescaped(tail[edge:]).find(b'"')
     stop = size - 2 * ENDS_BYTES + edge + end + 1
     return (start, stop) if end >= 0 and stop - start >= LONG_BYTES else None
 
 
 def _unescaped(data: bytes) -> bytes:
-    """As long as `data`, without the quotes that end no string. A search for the others takes a tenth of one that knows escapes."""
+    """Replace escaped quotes by other bytes, so that the remaining quotes delimit strings: ten times faster than a pattern with escapes."""
     return data.replace(b"\\\\", b"__").replace(b'\\"', b"__") if _BACKSLASH in data else data
 
 
 def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
-    """What stands there in what the parts are together."""
+    """Return the bytes from `start` to `stop` of the joined parts."""
     found: list[bytes | memoryview] = []
     at = 0
     for part in parts:
@@ -223,11 +222,11 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
     for part in found:  # a join copies all of it at once, while no other thread runs
         whole[at : at + len(part)] = part
         at += len(part)
-    return cast("bytes", whole)  # only read from here on
+    return cast("bytes", whole)  # nothing changes it from here on
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
-    """Where the first of two long texts would end and the second begin, if both are as long as each other and nothing else is."""
+    """Return the end of the first and the start of the second long text, if the message has two of equal length, else `None`."""
     middle = (start + stop) // 2
     near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
     end = near.rfind(b'"', 0, max(near.find(b'"structuredContent"'), 0)) + 1
@@ -237,7 +236,7 @@ def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | Non
 
 
 def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
-    """The blocks of the result, and its structured content, that have the mark for a text, and by which name."""
+    """Return the content blocks, and the structured content, that have the marker as a value, each with the key."""
     result: JsonValue = cast("JsonMapping", message).get("result") if isinstance(message, dict) else None
     if not isinstance(result, dict):
         return []
@@ -247,10 +246,10 @@ def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
 
 
 def encode_around(value: JsonObject, long_text: LongText) -> Sequence[bytes | memoryview]:
-    """JSON of an answer in parts that follow each other; where its result has the text of `long_text`, that is written as it came.
+    """Encode a response in consecutive parts, with the JSON of `long_text` in place of each value that is this text.
 
     Raises:
-        ValueError: Half a character is in it.
+        ValueError: A string has a lone surrogate.
     """
     result = cast("JsonObject", value["result"])
     content, structured = cast("Sequence[JsonMapping]", result["content"]), result.get("structuredContent")
@@ -268,7 +267,7 @@ def _with_mark(node: JsonMapping, text: str) -> JsonMapping:
 
 
 def _joined(around: Sequence[_Part], between: _Part) -> list[_Part]:
-    """These, with the other one between each two."""
+    """Return the parts of `around` with `between` after each but the last."""
     found = [around[0]]
     for part in around[1:]:
         found += (between, part)

@@ -1,6 +1,6 @@
-"""Limits on the size of messages from servers, and the claims by which large messages take turns in memory.
+"""Limits on the size of messages from servers, and claims: permissions to hold a large message in memory.
 
-Used by `http1_client` and `framed_pipe`, which stop reading until a claim is granted; `upstream.large` grants the claims.
+Used by `http1_client` and `framed_pipe`, which stop reading until a claim is granted. `upstream.large_bodies` grants the claims.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""OAuth for remote servers: discovery, sign-in, token storage, and the header of each request.
+"""OAuth 2.1 as a client of remote servers: discovery, sign-in, token storage, and the `Authorization` header of requests.
 
 Decided: the SDK's models and pure functions (discovery URLs, PKCE, `iss` check, scope union), because they follow the specification.
 Instead of: its `OAuthClientProvider`, which holds a lock during each request and fetches any address it is given. `cryptography` (AES-GCM)

@@ -1,6 +1,6 @@
-"""The loopback address that a browser returns to after a sign-in (RFC 8252 §7.3).
+"""Receives the redirect of the browser at the end of a sign-in, on a loopback address (RFC 8252 §7.3).
 
-It listens on 127.0.0.1 during one sign-in, and accepts only its one path with the right `state`. It handles no tokens.
+The server runs during one sign-in, and accepts only the path `/callback` with the `state` of that sign-in. It handles no tokens.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PAGE = "<!doctype html><meta charset=utf-8><title>Moongate</title><body style='
 
 @dataclass(frozen=True, slots=True)
 class Redirected:
-    """The authorization server's response, which the browser brought."""
+    """The authorization response in the redirect (RFC 6749 §4.1.2)."""
 
     code: str | None
     error: str | None
@@ -47,7 +47,7 @@ class Callback:
         self._arrived = anyio.Event()
 
     async def wait(self, state: str) -> Redirected:
-        """Wait for the response with `state`, and return it. Any other request is rejected."""
+        """Wait for the redirect with `state`, and return its response. Requests with another `state` get 400."""
         self._state = state
         await self._arrived.wait()
         assert self._result is not None
@@ -79,7 +79,7 @@ class Callback:
 
 @asynccontextmanager
 async def listening(port: int, *, prefer: int | None = None) -> AsyncGenerator[Callback]:
-    """Listen on 127.0.0.1:`port` until left. If `port` is 0, use `prefer` if it is free, else any free port.
+    """Listen on 127.0.0.1:`port` until left, and yield the callback. If `port` is 0, use `prefer` if it is free, else any free port.
 
     Raises:
         ConfigError: The port is taken.

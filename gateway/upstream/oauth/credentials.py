@@ -1,8 +1,8 @@
-"""`OAuthCredentials`: the `Authorization` header for one server, fresh, from the token the installation holds.
+"""`OAuthCredentials`: the `Authorization` header for one server, from the token in the state folder. Used by `AuthorizedTransport`.
 
-A usable token is read from memory: no lock and no wait. Only one task of one process fetches at a time (a lock here, the
-token file's lock between processes), nothing is held while a request to the server runs, and a call that has a usable
-token never waits for the authorization server: `run` refreshes ahead of expiry. Called by `http.AuthorizedTransport`.
+A valid token is returned from memory, without a lock. One task of one process at a time renews a token: a lock of this object excludes
+other tasks, and the lock of the token file excludes other processes. `run` renews a token before it expires, so that calls do not wait for
+the authorization server.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ class OAuthCredentials:
         self._metadata: IssuerMetadata | None = None
         self._renewed_header = ""
         self.sign_in = SignInPage(server, SignIn(server, url, auth, file)) if isinstance(auth, AuthorizationCode) else None
-        """The sign-in that a call can offer; `None` if the client has credentials of its own."""
+        """The sign-in that a call can offer; `None` for client credentials, which need no person."""
 
     async def header(self) -> str:
-        """Return the value of `Authorization`.
+        """Return the value of the `Authorization` header, after renewing the token if it has expired.
 
         Raises:
             Unauthorized: A person must sign in, or the configured client was rejected.
@@ -86,7 +86,9 @@ class OAuthCredentials:
         return f"Bearer {grant.access_token}"
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Return another header after the server answered `status` to the one `used`; `None` if no other would help.
+        """Return another value after the server answered `status` to a request with the value `used`; `None` if that cannot help.
+
+        `challenge` is the `WWW-Authenticate` header of the response.
 
         Raises:
             Unauthorized, NotSent: As for `header`.
@@ -110,7 +112,11 @@ class OAuthCredentials:
         return self._renewed_header if self._renewed_header != used else None
 
     async def _after_missing_scope(self, scope: str, used: str) -> str | None:
-        """Request the missing scope if the configuration leaves scopes open; otherwise tell a person to sign in again."""
+        """Return a token with the missing scope if the configuration names no scopes.
+
+        Raises:
+            ScopeMissing: A person must add the scope to the configuration or sign in again, or the server rejects the scope it requires.
+        """
         grant = self._grant
         if isinstance(self._auth, ClientCredentials):
             if self._auth.scopes:
@@ -128,7 +134,7 @@ class OAuthCredentials:
         raise ScopeMissing(f"Server {self.server!r} wants the scope {scope!r} for this; {fix}", server=self.server)
 
     def explain(self) -> str:
-        """Return what helps if there is no usable token."""
+        """Return what a person can do if the server rejects the token."""
         if isinstance(self._auth, AuthorizationCode):
             return f"sign in: moongate auth login {self.server}"
         return f"check `policies.{self.server}.auth`"
@@ -151,13 +157,13 @@ class OAuthCredentials:
             self._due = anyio.Event()
 
     async def look_again(self) -> None:
-        """Read the file now instead of within `LOOK_SECONDS`."""
+        """Read the token file now instead of within `LOOK_SECONDS`."""
         await self._look()
 
     # -- the file ----------------------------------------------------------------------------------------------
 
     async def _look(self) -> None:
-        """Read changes of the file by another process."""
+        """Read the token file if another process changed it."""
         self._looked_at = anyio.current_time()
         stamp = await anyio.to_thread.run_sync(self._file.stamp)
         if stamp != self._stamp:
@@ -178,7 +184,11 @@ class OAuthCredentials:
     # -- the authorization server ------------------------------------------------------------------------------
 
     async def _renewed(self, rejected: str | None, *, more: str | None = None, ahead: bool = False) -> Grant:
-        """Return a usable grant other than the `rejected` one: another task's, another process's, or a new one."""
+        """Return a valid grant: one that another task or process has obtained, or a new one.
+
+        `rejected` is a header value that the server rejected, `more` a scope that the token must have. With `ahead` the grant must be valid
+        for another `AHEAD_SECONDS`.
+        """
         async with self._lock:
             if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
                 return known
@@ -187,7 +197,7 @@ class OAuthCredentials:
                 if (known := self._acceptable(rejected, more, ahead=ahead)) is not None:
                     return known
                 try:
-                    # shielded, because losing a refresh token that the issuer has replaced would end the sign-in
+                    # shielded, because the issuer replaces the refresh token: losing the response would end the sign-in
                     with anyio.fail_after(FETCH_ALL_SECONDS, shield=isinstance(self._auth, AuthorizationCode)):
                         return await self._fetched(more)
                 except TimeoutError:

@@ -1,7 +1,7 @@
 """Finds the authorization server for a remote server: RFC 9728 (the server's metadata) and RFC 8414 (the issuer's).
 
-Everything is fetched through `GuardedFetch`. A server's statements count only for its own origin, and with a pinned issuer the server is
-not asked for one. Lookups only: nothing is stored, and only GET requests are sent.
+Everything is fetched through `GuardedFetch`. Metadata counts only for the origin that serves
+it. Nothing is stored, and only GET requests are sent.
 """
 
 from __future__ import annotations

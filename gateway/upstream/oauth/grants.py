@@ -48,12 +48,14 @@ class TokenClient:
     metadata: IssuerMetadata
 
     async def request(self, grant: Grant, secret: str | None, form: Mapping[str, str]) -> Grant:
-        """Return `grant` with the tokens for `form`. A refresh token stays unless it is replaced.
+        """Send `form` to the token endpoint; return `grant` with the tokens of the response.
+
+        The old refresh token is kept if the response has none. `secret` is the configured client secret, if there is one.
 
         Raises:
             GrantRefused: The issuer refused.
-            FetchRefused: The issuer's address is not allowed, or the response is unusable.
-            FetchFailed: The issuer cannot be reached, or has an internal error.
+            FetchRefused: The issuer's address is not allowed, or the response is too large.
+            FetchFailed: The issuer cannot be reached, has an internal error, or sent no usable token.
         """
         asked_at = time.time()
         response = await self._post(self.metadata.token_endpoint, grant, secret, form)
@@ -115,7 +117,7 @@ class TokenClient:
         )
 
     async def revoke(self, grant: Grant, secret: str | None) -> bool:
-        """Revoke the tokens, and return whether the issuer accepted that. An issuer without revocation is not an error."""
+        """Revoke the tokens; return whether the issuer revoked any. An issuer without a revocation endpoint is not an error."""
         endpoint = self.metadata.revocation_endpoint
         if endpoint is None:
             return False

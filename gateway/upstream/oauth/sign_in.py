@@ -35,10 +35,10 @@ SIGN_IN_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a person is shown before they sign in."""
+    """The sign-in page, as it is offered to a person."""
 
     issuer: str
-    """The issuer, which asks for the password."""
+    """The authorization server, on whose page the person signs in."""
     url: str
     """The URL to open."""
     scopes: tuple[str, ...]
@@ -57,7 +57,7 @@ class SignIn:
         self._fetch = GuardedFetch.for_server(url, auth.issuer)
 
     async def run(self, show: Callable[[Invitation], None]) -> Grant:
-        """Sign in and store the tokens. `show` is called once with the page to open.
+        """Sign in and store the tokens. `show` is called once, with the page that the person must open.
 
         Raises:
             Unauthorized: The sign-in was refused or failed; the message says why.
@@ -79,7 +79,7 @@ class SignIn:
             raise Unauthorized(f"{error} Nothing was sent there.", server=self._server) from None
 
     async def sign_out(self) -> tuple[bool, bool]:
-        """Delete the tokens and revoke them. Return whether there were any, and whether the issuer revoked them."""
+        """Delete the stored tokens and revoke them; return whether a token file existed, and whether the issuer revoked the tokens."""
         async with self._file.locked():
             try:
                 grant = await anyio.to_thread.run_sync(self._file.read)
@@ -97,7 +97,7 @@ class SignIn:
     # -- steps -------------------------------------------------------------------------------------------------
 
     async def _probe(self) -> tuple[Resource, str | None]:
-        """Return the server's metadata, and the scopes that it requires of a request without a token."""
+        """Return the server's metadata, and the scopes in its 401 response to a request without a token."""
         headers = {"accept": "text/event-stream, application/json", "content-type": "application/json"}
         ping = b'%b{}}' % (REQUEST_START % (1, b'"ping"'))
         response = await self._fetch.send("POST", self._url, content=ping, headers=headers)
@@ -118,7 +118,7 @@ class SignIn:
         raise Unauthorized(f"Server {self._server!r} does not say who gives tokens for it; set its `auth.issuer`.", server=self._server)
 
     async def _known(self, issuer: str) -> Grant | None:
-        """Return the stored grant if it is of the same issuer; a client and tokens of another are never used."""
+        """Return the stored grant if it is from `issuer`, else `None`."""
         try:
             grant = await anyio.to_thread.run_sync(self._file.read)
         except StorageError:
@@ -126,7 +126,10 @@ class SignIn:
         return grant if grant is not None and issuers_match(grant.issuer, issuer) else None
 
     def _scope(self, resource: Resource, challenged: str | None, metadata: IssuerMetadata, old: Grant | None) -> str | None:
-        """Return the configured scopes, else those that the server requires, else those in its metadata; plus those required since."""
+        """Return the scopes to request: the configured ones, else those in the 401 response, else those in the metadata.
+
+        Scopes that the server required of earlier requests are added.
+        """
         scope = " ".join(self._auth.scopes) or challenged or " ".join(resource.scopes) or None
         scope = union_scopes(scope, old.wanted_scope if old is not None else None)
         if scope and "offline_access" in (metadata.scopes_supported or ()):
@@ -199,7 +202,7 @@ class SignIn:
         return urlunsplit(parts._replace(query=urlencode([*own, *query.items()]), fragment=""))
 
     def _code(self, came: Redirected, metadata: IssuerMetadata) -> str:
-        """Return the code, if it comes from the issuer that was asked (RFC 9207)."""
+        """Return the authorization code. Raises `Unauthorized` if there is none, or another issuer sent the response (RFC 9207)."""
         if came.issuer is not None and came.issuer != metadata.issuer:
             text = f"The answer came from {came.issuer[:200]!r} and not from {metadata.issuer!r}; it is not used."
             raise Unauthorized(text, server=self._server)

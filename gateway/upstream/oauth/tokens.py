@@ -1,7 +1,7 @@
-"""Stored tokens: one encrypted file per server, address and owner, shared by every process of the installation.
+"""Stored tokens: one encrypted file for each server, address and owner, shared by all processes that use the state folder.
 
-AES-256-GCM with the installation's key. The file's identity is authenticated too, so a file moved to another name cannot be opened. The
-content is bound to the issuer that granted it. Read and written under `storage`'s locks.
+Files are encrypted with AES-256-GCM and a key of the state folder. Server, address and owner are authenticated, so a file that is renamed
+cannot be decrypted.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """What one authorization server granted for one server. Immutable; a renewal creates another."""
+    """A client's registration at an authorization server, and the tokens of one MCP server. Renewing a token makes another object."""
 
     issuer: str
     """The authorization server. The tokens and the client are sent nowhere else."""
@@ -53,9 +53,9 @@ class Grant:
     access_token: str | None = None
     refresh_token: str | None = None
     expires_at: float | None = None
-    """Wall clock, seconds; `None`: unknown."""
+    """Seconds since the epoch; `None` if unknown."""
     obtained_at: float = 0.0
-    """Wall clock, seconds."""
+    """Seconds since the epoch."""
     scope: str | None = None
     """Scopes of the token, separated by spaces."""
     wanted_scope: str | None = None
@@ -90,7 +90,7 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ino
 
     def read(self) -> Grant | None:
-        """Return the grant, or `None` if there is none.
+        """Return the grant, or `None` without a file.
 
         Raises:
             StorageError: The file cannot be read, or is not of this installation; signing in again replaces it.
@@ -123,7 +123,7 @@ class TokenFile:
         write_atomic(self.path, nonce + _aes(self._state).encrypt(nonce, plain, self._identity))
 
     def delete(self) -> bool:
-        """Delete the grant, and return whether there was one."""
+        """Delete the file; return whether it existed."""
         try:
             self.path.unlink()
         except FileNotFoundError:
@@ -133,7 +133,7 @@ class TokenFile:
         return True
 
     def locked(self) -> AbstractAsyncContextManager[None]:
-        """Lock the file against other processes; see `locked_soon`."""
+        """Lock the file against other processes until the context is left; see `locked_soon`."""
         self._folder()
         return locked_soon(self.path, timeout_seconds=LOCK_SECONDS)
 
