@@ -38,7 +38,7 @@ class UnreadResponses(Protocol[HeadT]):
     """Counts unread bytes of responses, and cuts connections above a limit."""
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
-        """Count `size` unread bytes for a connection, in place of the former figure; return whether the request has a caller to count them for."""
+        """Count `size` unread bytes for a connection, in place of its former figure; return `False` if the request has no known caller."""
         ...
 
     def drop(self, connection: UnreadConnection, /) -> None:
