@@ -107,7 +107,7 @@ async def test_a_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second
                 gateway.process.send_signal(signal.SIGTERM)
             await gateway.until_ended(12)
             tasks.cancel_scope.cancel()
-    assert "Stopping" in gateway.log.read_text()
+    assert "stopping grace_seconds=" in gateway.log.read_text()
 
 
 @pytest.mark.fault(5)
