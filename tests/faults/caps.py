@@ -79,7 +79,7 @@ CAPS: tuple[Cap, ...] = (
         "server.askTimeoutSeconds",
         "a question to a person",
         "tests/interaction/test_governed_asks.py",
-        "test_a_question_nobody_answers_ends_in_a_readable_refusal",
+        "test_unanswered_question_ends_in_readable_rejection",
     ),
     Cap(
         "gateway.server.parked:MAX_PARKED_PER_PRINCIPAL",
@@ -175,13 +175,13 @@ CAPS: tuple[Cap, ...] = (
         "policies.<source>.maxResultBytes",
         "a result as it is given",
         "tests/interaction/test_results.py",
-        "test_twenty_megabytes_of_json_arrive_as_a_head_and_are_read_to_the_last_byte",
+        "test_twenty_megabytes_of_json_arrive_as_head_and_stay_readable",
     ),
     Cap(
         "policies.<source>.maxKeptBytes",
         "a result that is kept",
         "tests/interaction/test_results.py",
-        "test_what_is_too_large_to_keep_is_refused_by_the_rule_that_says_so",
+        "test_result_too_large_to_keep_is_rejected_by_a_named_rule",
     ),
     Cap(
         "policies.<source>.sampling.maxRequests",
@@ -229,7 +229,7 @@ CAPS: tuple[Cap, ...] = (
         "policies.<source>.connectTimeoutSeconds",
         "starting and negotiating",
         "tests/interaction/test_faults.py",
-        "test_one_failing_server_never_hurts_the_rest_and_says_why",
+        "test_failing_server_is_reported_and_others_keep_serving",
     ),
     Cap(
         "policies.<source>.idempotent",
@@ -253,7 +253,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.upstream.transport:MAX_MESSAGE_BYTES",
         "an answer, a line, an event of a server",
         "tests/interaction/test_faults.py",
-        "test_an_answer_larger_than_is_taken_says_so_at_once",
+        "test_response_over_the_limit_fails_at_once",
     ),
     Cap(
         "gateway.upstream.server_messages:MAX_OPEN_REQUESTS",
@@ -337,13 +337,13 @@ CAPS: tuple[Cap, ...] = (
         "sessions.maxPerCaller",
         "sessions of one caller",
         "tests/interaction/test_sessions.py",
-        "test_a_session_of_somebody_else_is_as_unknown_as_one_that_never_was",
+        "test_session_of_another_caller_reads_as_unknown",
     ),
     Cap(
         "sessions.waitSeconds",
         "waiting for a busy session",
         "tests/interaction/test_sessions.py",
-        "test_a_second_call_on_a_session_waits_a_while_and_is_then_refused_as_busy",
+        "test_second_call_on_a_session_waits_and_is_then_rejected_as_busy",
     ),
     Cap(
         "tasks.maxPerCaller",
@@ -361,7 +361,7 @@ CAPS: tuple[Cap, ...] = (
         "policies.<source>.tasks.maxWaitSeconds",
         "the working time of a task",
         "tests/interaction/test_tasks.py",
-        "test_a_call_that_runs_as_a_task_is_limited_by_its_own_time_and_not_by_that_of_a_plain_call",
+        "test_call_run_as_task_has_the_task_time_limit",
     ),
     Cap(
         "skills.scripts.timeoutSeconds",

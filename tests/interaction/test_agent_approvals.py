@@ -82,7 +82,7 @@ async def ask(client: Client) -> Any:
 
 @pytest.mark.requirement("AP1", "AP2", "AP3")
 @pytest.mark.parametrize(("front", "era"), [("http", "legacy"), ("http", "modern"), ("stdio", "legacy")])
-async def test_a_person_who_is_asked_in_the_client_decides_on_each_call_of_an_agents_tool(place: Place, front: str, era: Era) -> None:
+async def test_person_decides_each_agent_tool_call_in_client(place: Place, front: str, era: Era) -> None:
     await place.model.play(calling(f"yes {front} {era}", f"no {front} {era}"), ECHO)
     person = Person(["approve", "decline"])
     async with client_of(place.target(front), era, person) as client:
@@ -96,7 +96,7 @@ async def test_a_person_who_is_asked_in_the_client_decides_on_each_call_of_an_ag
 
 
 @pytest.mark.requirement("AP2", "AP13")
-async def test_a_modern_client_gets_input_required_and_its_answer_counts_for_that_call_only(place: Place) -> None:
+async def test_modern_client_gets_input_required_and_answers_one_call(place: Place) -> None:
     await place.model.play(calling("bound"), ECHO)
     async with over_http(place.url, "modern", tasks=False) as wire:
         first = (await wire.send("tools/call", name="agent__clerk", arguments={"task": "Go on."}))["result"]
@@ -114,7 +114,7 @@ async def test_a_modern_client_gets_input_required_and_its_answer_counts_for_tha
 
 
 @pytest.mark.requirement("AP4", "AP8", "AP11")
-async def test_of_calls_made_together_those_that_need_nobody_run_once_and_the_others_are_asked_about(place: Place) -> None:
+async def test_calls_without_approval_run_once_and_the_others_request_it(place: Place) -> None:
     added = {"name": "guarded__add", "arguments": {"a": 2, "b": 3}, "id": "c-add"}
     await place.model.play({**calling("one", "two"), "tool_calls": [added, *calling("one", "two")["tool_calls"]]}, ECHO)
     arguments: dict[str, Any] = {"name": "agent__clerk", "arguments": {"task": "All of it."}}
@@ -142,7 +142,7 @@ async def test_of_calls_made_together_those_that_need_nobody_run_once_and_the_ot
 
 
 @pytest.mark.requirement("AP9", "AP10")
-async def test_an_approval_for_good_holds_for_the_same_arguments_is_shown_and_can_be_revoked(place: Place) -> None:
+async def test_permanent_approval_matches_arguments_is_listed_and_revocable(place: Place) -> None:
     person = Person(["approve_always_with_arguments"])
     async with client_of(place.url, "legacy", person) as client:
         await place.model.play(calling("same"), ECHO)
@@ -167,7 +167,7 @@ async def test_an_approval_for_good_holds_for_the_same_arguments_is_shown_and_ca
 
 
 @pytest.mark.requirement("AP2", "AP5", "AP9", "AP10")
-async def test_without_forms_the_agent_waits_for_another_process_longer_than_its_own_time(place: Place) -> None:
+async def test_agent_without_forms_waits_past_its_deadline_for_approval(place: Place) -> None:
     await place.model.play(calling("over stdio"), ECHO)
 
     decided: list[Any] = []

@@ -41,7 +41,7 @@ def text_of(result: Any) -> str:
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_an_agent_without_an_endpoint_uses_the_clients_own_model(without_endpoint: str, way: Way) -> None:
+async def test_agent_without_endpoint_uses_the_clients_model(without_endpoint: str, way: Way) -> None:
     async with connected(way, without_endpoint) as (client, heard):
         result = await client.call_tool("agent__helper", {"task": "Name the capital of France."})
     assert not result.is_error, text_of(result)
@@ -52,7 +52,7 @@ async def test_an_agent_without_an_endpoint_uses_the_clients_own_model(without_e
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_an_agent_without_any_model_says_exactly_what_to_set(without_endpoint: str, way: Way) -> None:
+async def test_agent_without_any_model_names_the_setting_to_add(without_endpoint: str, way: Way) -> None:
     async with connected(way, without_endpoint, capable=False) as (client, _):
         result = await client.call_tool("agent__helper", {"task": "Anything."})
     assert result.is_error
@@ -61,7 +61,7 @@ async def test_an_agent_without_any_model_says_exactly_what_to_set(without_endpo
 
 @pytest.mark.requirement(12, 14, "MC11")
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_an_agent_calls_a_proxied_tool_through_the_gate_and_tells_its_progress(tmp_path: Path, way: Way) -> None:
+async def test_agent_calls_proxied_tool_through_gate_and_reports_progress(tmp_path: Path, way: Way) -> None:
     call = {"name": "up__echo", "arguments": {"text": "from the agent", "undeclared": 1}}
     turns = [{"when": {"last_role": "user"}, "tool_calls": [call]}, {"when": {"last_role": "tool"}, "text": "It said: {last_tool}"}]
     heard: list[tuple[float, str | None]] = []

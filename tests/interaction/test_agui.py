@@ -71,7 +71,7 @@ def kinds(events: Sequence[dict[str, Any]]) -> list[str]:
     return [event["type"] for event in events]
 
 
-async def test_a_run_is_told_from_its_start_over_its_tools_to_its_end(running: tuple[str, ScriptedServer]) -> None:
+async def test_run_streams_events_from_start_over_tools_to_end(running: tuple[str, ScriptedServer]) -> None:
     url, model = running
     await model.play({"when": {"last_role": "user"}, "tool_calls": [CALL]}, {"when": {"last_role": "tool"}, "text": "It said: {last_tool}"})
     events = await run(url, request(user("Echo something.")))
@@ -91,7 +91,7 @@ async def test_a_run_is_told_from_its_start_over_its_tools_to_its_end(running: t
     assert by_kind["RUN_FINISHED"]["outcome"] == {"type": "success"}
 
 
-async def test_the_application_keeps_the_conversation_and_the_model_reads_all_of_it(running: tuple[str, ScriptedServer]) -> None:
+async def test_application_keeps_conversation_and_model_reads_all_of_it(running: tuple[str, ScriptedServer]) -> None:
     url, model = running
     await model.play({"text": "You are Ada."})
     image = {"type": "image", "source": {"type": "data", "value": "aGk=", "mimeType": "image/png"}}
@@ -103,7 +103,7 @@ async def test_the_application_keeps_the_conversation_and_the_model_reads_all_of
     assert sent.index("I am Ada.") < sent.index("Hello Ada.") < sent.index("Who am I?")
 
 
-async def test_a_call_of_the_applications_own_tool_ends_the_run_and_its_answer_comes_with_the_next(
+async def test_application_tool_call_ends_run_and_next_run_brings_its_result(
     running: tuple[str, ScriptedServer],
 ) -> None:
     url, model = running
@@ -122,7 +122,7 @@ async def test_a_call_of_the_applications_own_tool_ends_the_run_and_its_answer_c
     assert "".join(e.get("delta", "") for e in events if e["type"] == "TEXT_MESSAGE_CONTENT") == "Painted green."
 
 
-async def test_a_question_to_the_person_interrupts_the_run_and_the_answer_resumes_it(tmp_path: Path) -> None:
+async def test_question_to_the_person_interrupts_run_and_answer_resumes_it(tmp_path: Path) -> None:
     with openai_server() as model, gateway_http(tmp_path, config(tmp_path, approval="always"), env=environment(model)) as front:
         url = front.removesuffix("/mcp") + "/agui/helper"
         await model.play({"when": {"last_role": "user"}, "tool_calls": [CALL]}, {"when": {"last_role": "tool"}, "text": "{last_tool}"})
@@ -142,7 +142,7 @@ async def test_a_question_to_the_person_interrupts_the_run_and_the_answer_resume
         assert "no longer waits" in late[-1]["message"]
 
 
-async def test_a_run_that_fails_ends_with_the_reason(running: tuple[str, ScriptedServer]) -> None:
+async def test_failed_run_ends_with_the_reason(running: tuple[str, ScriptedServer]) -> None:
     url, model = running
     await model.play({"status": 401, "message": "no"})
     events = await run(url, request(user("Anything.")))
@@ -162,7 +162,7 @@ async def test_a_run_that_fails_ends_with_the_reason(running: tuple[str, Scripte
         ("helper", request(user("x" * 5_000_000)), 413, "maxRequestBytes"),
     ],
 )
-async def test_what_cannot_be_run_is_refused_with_what_is_wrong(
+async def test_unrunnable_request_is_rejected_with_the_reason(
     running: tuple[str, ScriptedServer], path: str, body: Any, status: int, says: str
 ) -> None:
     async with httpx2.AsyncClient(timeout=30) as client:
@@ -176,7 +176,7 @@ async def test_another_origin_gets_no_run(running: tuple[str, ScriptedServer]) -
     assert answer.status_code == 403
 
 
-async def test_an_application_that_leaves_ends_the_run(running: tuple[str, ScriptedServer]) -> None:
+async def test_application_that_disconnects_ends_the_run(running: tuple[str, ScriptedServer]) -> None:
     url, model = running
     await model.play({"tool_calls": [CALL]}, {"hold": "never", "text": "x"}, {"text": "free"})
     async with httpx2.AsyncClient(timeout=30) as client, client.stream("POST", url, json=request(user("x"))) as answer:
@@ -186,7 +186,7 @@ async def test_an_application_that_leaves_ends_the_run(running: tuple[str, Scrip
     assert kinds(await run(url, request(user("again"))))[-1] == "RUN_FINISHED"
 
 
-async def test_a_remote_agent_is_an_agent_with_tools_of_ours(running: tuple[str, ScriptedServer]) -> None:
+async def test_remote_agent_can_call_our_tools(running: tuple[str, ScriptedServer]) -> None:
     url, model = running
     await model.play(
         {"when": {"last_role": "user"}, "tool_calls": [CALL]},
@@ -206,7 +206,7 @@ async def test_a_remote_agent_is_an_agent_with_tools_of_ours(running: tuple[str,
     assert {"mcp_server_tool_call", "mcp_server_tool_result", "function_call", "function_result"} <= set(kinds_seen)
 
 
-async def test_a_remote_agent_that_is_not_there_or_fails_says_so(running: tuple[str, ScriptedServer]) -> None:
+async def test_unreachable_or_failing_remote_agent_is_reported(running: tuple[str, ScriptedServer]) -> None:
     url, model = running
     await model.play({"status": 500, "message": "down", "repeat": True})
     with pytest.raises(ModelError, match="AG-UI agent failed"):
@@ -217,7 +217,7 @@ async def test_a_remote_agent_that_is_not_there_or_fails_says_so(running: tuple[
         await Agent(AGUIChatClient(endpoint="http://127.0.0.1:9/")).run("x")
 
 
-async def test_a_stream_that_is_cut_is_no_answer() -> None:
+async def test_truncated_stream_is_not_a_response() -> None:
     async def cut(stream: anyio.abc.SocketStream) -> None:
         async with stream:
             await stream.receive()

@@ -88,7 +88,7 @@ async def test_exactly_the_declared_arguments_reach_the_server(front: str, serve
 
 @pytest.mark.requirement(2, 3, 4)
 @pytest.mark.parametrize("name", NOTHING_DECLARED)
-async def test_a_tool_that_declares_nothing_gets_only_configured_extras(front: str, name: str) -> None:
+async def test_tool_without_schema_gets_only_configured_extras(front: str, name: str) -> None:
     given = {"a": 1, "everywhere": 2, "extra": 3}
     assert (await sent(front, f"many__{name}", given))["arguments"] == {"everywhere": 2, **({"extra": 3} if name == "none" else {})}
     assert (await sent(front, f"plain__{name}", given))["arguments"] == {"extra": 3}
@@ -96,7 +96,7 @@ async def test_a_tool_that_declares_nothing_gets_only_configured_extras(front: s
 
 
 @pytest.mark.requirement(4, 22)
-async def test_an_unreadable_schema_is_listed_as_one_without_properties(front: str) -> None:
+async def test_unreadable_schema_is_listed_without_properties(front: str) -> None:
     async with connected(Way("http", "legacy", "many"), front) as (client, _):
         listed = {tool.name: tool.input_schema for tool in (await client.list_tools()).tools}
     for name in NOTHING_DECLARED:
@@ -105,21 +105,21 @@ async def test_an_unreadable_schema_is_listed_as_one_without_properties(front: s
 
 
 @pytest.mark.requirement(5, 8)
-async def test_one_extra_name_counts_for_every_tool_of_its_server_and_for_no_other_server(front: str) -> None:
+async def test_extra_name_applies_to_every_tool_of_its_server_only(front: str) -> None:
     for name in ("two", "none", "framework"):
         assert "extra" in (await sent(front, f"plain__{name}", {"extra": 1, "a": 1}))["arguments"]
     assert "extra" not in (await sent(front, "many__two", {"extra": 1}))["arguments"]
 
 
 @pytest.mark.requirement(6, 7, 8)
-async def test_extras_by_tool_are_united_with_those_of_all_tools_and_keyed_by_the_servers_own_name(front: str) -> None:
+async def test_extras_by_tool_join_server_extras_under_server_names(front: str) -> None:
     got = await sent(front, "many__two", {"trace": 1, "everywhere": 2, "never": 3})
     assert got["arguments"] == {"trace": 1, "everywhere": 2}
     assert (await sent(front, "many__none", {"trace": 1, "everywhere": 2}))["arguments"] == {"everywhere": 2}
 
 
 @pytest.mark.requirement(9)
-async def test_framework_names_that_a_server_declares_are_neither_listed_nor_sent(front: str) -> None:
+async def test_declared_framework_names_are_neither_listed_nor_sent(front: str) -> None:
     given = {"a": 1, **dict.fromkeys(FRAMEWORK, "secret")}
     result = await call(front, "plain__framework", given)
     assert result.structured_content["got"]["arguments"] == {"a": 1}
@@ -131,7 +131,7 @@ async def test_framework_names_that_a_server_declares_are_neither_listed_nor_sen
 
 
 @pytest.mark.requirement(10)
-async def test_a_framework_name_listed_as_extra_is_sent_declared_or_not(front: str) -> None:
+async def test_framework_name_listed_as_extra_is_sent_declared_or_not(front: str) -> None:
     declared = await sent(front, "many__framework", {"a": 1, "options": {"x": 1}, "session": "s"})
     assert declared["arguments"] == {"a": 1, "options": {"x": 1}}
     undeclared = await sent(front, "many__none", {"thread": "t", "session": "s"})
@@ -140,7 +140,7 @@ async def test_a_framework_name_listed_as_extra_is_sent_declared_or_not(front: s
 
 @pytest.mark.requirement(11, 14)
 @pytest.mark.parametrize("name", ["many__with_meta_argument", "many__two"])
-async def test_meta_given_as_an_argument_is_discarded_and_replaces_nothing(front: str, name: str) -> None:
+async def test_meta_given_as_argument_is_discarded(front: str, name: str) -> None:
     without_host = await sent(front, name, {"a": 1, "_meta": {"com.example/tenant": "model"}})
     assert without_host["arguments"] == {"a": 1}
     assert "com.example/tenant" not in without_host["_meta"]
@@ -160,7 +160,7 @@ async def test_metadata_of_the_host_reaches_the_request(front: str, server: str,
 @pytest.mark.requirement(13)
 @pytest.mark.parametrize("key", ["bad key", "-x", "a/b/c", "1com/x", "com.example/", "é"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_metadata_under_malformed_keys_is_an_error_and_nothing_is_sent(front: str, key: str, era: Era) -> None:
+async def test_metadata_under_malformed_key_is_an_error_and_not_sent(front: str, key: str, era: Era) -> None:
     if key == "com.example/":  # a prefix without a name is well formed
         assert key in (await sent(front, "many__two", {}, era=era, meta={key: 1}))["_meta"]
         return
@@ -171,7 +171,7 @@ async def test_metadata_under_malformed_keys_is_an_error_and_nothing_is_sent(fro
 
 
 @pytest.mark.requirement(15, "MC11")
-async def test_metadata_of_the_listing_wins_over_the_hosts_and_cannot_forge_ours(front: str) -> None:
+async def test_listing_metadata_wins_over_host_metadata_and_cannot_forge_ours(front: str) -> None:
     got = await sent(front, "many__tagged", {"a": 1}, meta={"com.example/tenant": "host", "com.example/other": "host"})
     assert got["_meta"]["com.example/tenant"] == "listing"
     assert got["_meta"]["com.example/other"] == "host"
@@ -189,7 +189,7 @@ async def test_no_argument_and_no_published_rule_widens_the_allowlist(front: str
 
 @pytest.mark.requirement(23, 24)
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_arguments_named_like_internals_are_arguments_and_nothing_else(front: str, era: Era) -> None:
+async def test_arguments_named_like_internals_stay_plain_arguments(front: str, era: Era) -> None:
     given = dict.fromkeys(INTERNALS, "two")
     got = await sent(front, "many__internals", given, era=era)
     assert got["name"] == "internals"
@@ -205,7 +205,7 @@ async def test_reserved_arguments_of_another_gateway_are_stripped(front: str) ->
 
 
 @pytest.mark.requirement(20)
-async def test_a_name_that_was_never_listed_is_unknown_and_forwards_nothing(front: str) -> None:
+async def test_unlisted_name_is_unknown_and_forwards_nothing(front: str) -> None:
     async with connected(Way("http", "modern", "many"), front) as (client, _):
         with pytest.raises(MCPError) as caught:
             await client.call_tool("many__never_listed", {"everywhere": 1})
@@ -228,7 +228,7 @@ async def test_after_the_list_changed_the_new_declaration_counts(tmp_path: Path)
 
 
 @pytest.mark.requirement(1, 25)
-async def test_an_agents_and_a_workflows_calls_pass_the_same_filter(tmp_path: Path) -> None:
+async def test_agent_and_workflow_calls_pass_the_same_filter(tmp_path: Path) -> None:
     folder = tmp_path / "agents"
     folder.mkdir()
     (folder / "helper.agent.md").write_text("---\nname: helper\ndescription: Helps.\ntools: [up/two]\n---\nDo it.\n")
@@ -254,7 +254,7 @@ async def test_an_agents_and_a_workflows_calls_pass_the_same_filter(tmp_path: Pa
 
 @pytest.mark.requirement(21)
 @pytest.mark.parametrize("modern", [False, True], ids=["2025-dialect", "modern-dialect"])
-async def test_a_call_that_becomes_a_task_passes_the_same_filter(tmp_path: Path, modern: bool) -> None:
+async def test_call_that_becomes_a_task_passes_the_same_filter(tmp_path: Path, modern: bool) -> None:
     log = tmp_path / "requests.jsonl"
     made = {"taskId": "t1", "status": "working", "createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
     done = {"content": [{"type": "text", "text": "done\u202e"}]}
@@ -276,7 +276,7 @@ async def test_a_call_that_becomes_a_task_passes_the_same_filter(tmp_path: Path,
 
 
 @pytest.mark.requirement(15, "MC11")
-async def test_trace_context_wins_over_a_hosts_value_and_flows_where_there_is_no_other(front: str) -> None:
+async def test_trace_context_wins_over_host_value_and_else_host_value_is_sent(front: str) -> None:
     mine = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     got = await sent(front, "many__two", {"a": 1}, meta={"traceparent": mine})
     assert got["_meta"]["traceparent"].split("-")[1] == mine.split("-")[1]
@@ -290,7 +290,7 @@ async def test_trace_context_wins_over_a_hosts_value_and_flows_where_there_is_no
 
 
 @pytest.mark.requirement(25)
-async def test_dropped_names_are_counted_and_logged_without_their_values(tmp_path: Path) -> None:
+async def test_dropped_names_are_counted_and_logged_without_values(tmp_path: Path) -> None:
     config = {"mcpServers": {"up": raw_stdio({"tools": TOOLS})}, "server": {"logLevel": "info"}}
     with gateway_http(tmp_path, config) as front:
         await call(front, "up__two", {"a": "kept-canary", "secret": "canary-value", "other": 1})
@@ -303,7 +303,7 @@ async def test_dropped_names_are_counted_and_logged_without_their_values(tmp_pat
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_of_a_repeated_key_the_value_that_was_judged_is_the_one_that_is_sent(tmp_path: Path, era: Era) -> None:
+async def test_repeated_key_sends_the_value_that_was_checked(tmp_path: Path, era: Era) -> None:
     told = {"tools": [tool("read", {"type": "object", "properties": {"path": {"type": "string"}}})]}
     policies = {"up": {"arguments": {"read": {"path": {"pattern": "^docs/"}}}}}
     with gateway_http(tmp_path, {"mcpServers": {"up": raw_stdio(told)}, "policies": policies}) as front:
@@ -316,7 +316,7 @@ async def test_of_a_repeated_key_the_value_that_was_judged_is_the_one_that_is_se
 
 
 @pytest.mark.attack(25)
-async def test_a_name_in_the_header_that_differs_from_the_body_is_refused(front: str) -> None:
+async def test_header_name_that_differs_from_body_is_rejected(front: str) -> None:
     answer = await raw_call(front, "modern", "many__two", "{}", named="many__none")
     assert answer["error"]["code"] == -32020
 

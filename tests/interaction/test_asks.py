@@ -27,7 +27,7 @@ def text_of(result: Any) -> str:
 
 
 @pytest.mark.parametrize("way", ways(), ids=str)
-async def test_a_page_to_visit_is_shown_in_the_clients_era(gateways: Gateways, way: Way) -> None:
+async def test_url_elicitation_is_shown_in_the_clients_protocol(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_url"), {})
     assert text_of(result) == "accept"
@@ -36,7 +36,7 @@ async def test_a_page_to_visit_is_shown_in_the_clients_era(gateways: Gateways, w
 
 
 @pytest.mark.parametrize("way", [way for way in ways() if way.era == "legacy" and way.upstream.startswith("new")], ids=str)
-async def test_a_2025_client_is_told_when_the_page_of_a_2026_server_is_done_with(gateways: Gateways, way: Way) -> None:
+async def test_client_2025_is_notified_when_2026_url_elicitation_completes(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         await client.call_tool(way.name("ask_url"), {})
         with anyio.fail_after(20):
@@ -46,7 +46,7 @@ async def test_a_2025_client_is_told_when_the_page_of_a_2026_server_is_done_with
 
 
 @pytest.mark.parametrize("way", [way for way in ways() if way.upstream.startswith("old")], ids=str)
-async def test_a_2025_servers_demand_for_a_page_becomes_a_question_for_a_2026_client(gateways: Gateways, way: Way) -> None:
+async def test_url_required_error_of_2025_server_elicits_from_2026_client(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         if way.era == "modern" or way.hops == 2:  # a gateway is a 2026 client of the next one, and asks in its own client's way
             assert text_of(await client.call_tool(way.name("need_url"), {})) == "signed in"
@@ -61,7 +61,7 @@ async def test_a_2025_servers_demand_for_a_page_becomes_a_question_for_a_2026_cl
 
 
 @pytest.mark.parametrize("way", ways(), ids=str)
-async def test_progress_and_logs_reach_whichever_leg_of_a_call_that_asks_twice_is_there(gateways: Gateways, way: Way) -> None:
+async def test_progress_and_logs_reach_the_current_leg_of_a_call(gateways: Gateways, way: Way) -> None:
     heard_progress: list[float] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -79,7 +79,7 @@ async def test_progress_and_logs_reach_whichever_leg_of_a_call_that_asks_twice_i
 
 
 @pytest.mark.parametrize("way", ways(), ids=str)
-async def test_a_resource_and_a_prompt_that_ask_are_answered_by_the_connected_client(gateways: Gateways, way: Way) -> None:
+async def test_connected_client_answers_for_a_resource_and_a_prompt(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         resource: Any = await client.read_resource(way.uri("data://asked"))
         prompt: Any = await client.get_prompt(way.name("asked"), {})
@@ -117,7 +117,7 @@ async def test_missing_client_capability_is_named_in_the_error(gateways: Gateway
 
 
 @pytest.mark.parametrize("way", cells(), ids=str)
-async def test_a_client_that_leaves_after_its_answer_cancels_the_call_at_the_server(gateways: Gateways, way: Way) -> None:
+async def test_client_disconnect_after_its_answer_cancels_upstream_call(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
 
         async def cancelled() -> int:
@@ -140,7 +140,7 @@ async def test_a_client_that_leaves_after_its_answer_cancels_the_call_at_the_ser
 
 
 @pytest.mark.parametrize("way", [way for way in cells() if way.era == "legacy" and way.upstream.startswith("old")], ids=str)
-async def test_a_client_that_cancels_while_it_is_asked_cancels_the_call_at_the_server(gateways: Gateways, way: Way) -> None:
+async def test_client_cancellation_while_elicited_cancels_upstream_call(gateways: Gateways, way: Way) -> None:
     asked = anyio.Event()
 
     async def never(context: Any, params: Any) -> t.ElicitResult:
@@ -165,7 +165,7 @@ async def test_a_client_that_cancels_while_it_is_asked_cancels_the_call_at_the_s
 
 
 @pytest.mark.parametrize("kind", ["old-http", "new-http"])
-async def test_clients_asked_at_the_same_time_are_each_asked_for_their_own_call(gateways: Gateways, kind: str) -> None:
+async def test_concurrent_clients_each_get_the_request_of_their_own_call(gateways: Gateways, kind: str) -> None:
     """Folders are asked for outside any call's stream, so only a session per running call tells whom they are of."""
     way = Way("http", "modern", f"{kind}-roots")
     both, seen = anyio.Event(), list[str]()

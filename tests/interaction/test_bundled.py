@@ -50,7 +50,7 @@ def content(result: Any) -> dict[str, Any]:
     return result.structured_content
 
 
-async def test_make_run_serves_every_source_and_takes_the_http_server_with_it(tmp_path: Path) -> None:
+async def test_make_run_serves_every_source_and_stops_the_http_server_too(tmp_path: Path) -> None:
     port, units_port, log = free_port(), free_port(), tmp_path / "run.log"
     argv = ["bash", str(ROOT / "config/servers/run.sh"), "--config", str(CONFIG), "--http", f"127.0.0.1:{port}", "--json"]
     process = start(argv, environment(tmp_path, units_port), log)
@@ -87,7 +87,7 @@ async def answers(url: str) -> bool:
     return True
 
 
-async def test_without_the_http_server_the_rest_serves_and_it_is_shown_down(tmp_path: Path) -> None:
+async def test_missing_http_server_is_shown_down_and_the_rest_serves(tmp_path: Path) -> None:
     with bundled(tmp_path) as url:
         assert states(url) == {"skill": "ready", "agent": "ready", "workflow": "ready", "notes": "ready", "units": "down"}
 
@@ -123,7 +123,7 @@ async def test_notes_outlive_the_gateway_and_are_shared_between_two(tmp_path: Pa
     assert sorted(note["id"] for note in kept["notes"]) == list(range(1, 11))
 
 
-async def test_a_note_that_is_not_there_is_said_to_the_model_and_to_the_reader(tmp_path: Path) -> None:
+async def test_missing_note_is_reported_to_model_and_reader(tmp_path: Path) -> None:
     with bundled(tmp_path) as url:
         async with connected(MODERN, url) as (client, _):
             deleted: Any = await client.call_tool("notes__delete_note", {"id": 7})
@@ -134,7 +134,7 @@ async def test_a_note_that_is_not_there_is_said_to_the_model_and_to_the_reader(t
     assert caught.value.error.data == {"uri": "notes+note://7"}
 
 
-async def test_a_broken_notes_file_is_named_and_not_overwritten(tmp_path: Path) -> None:
+async def test_broken_notes_file_is_named_and_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "notes.json").write_text("{not json")
     with bundled(tmp_path) as url:
         async with connected(MODERN, url) as (client, _):
@@ -163,7 +163,7 @@ async def test_units_say_why_they_cannot_convert(tmp_path: Path, arguments: dict
     assert told in refused.content[0].text
 
 
-async def test_every_unit_converts_to_its_base_and_back_and_ctrl_c_ends_server_quietly(tmp_path: Path) -> None:
+async def test_units_convert_both_ways_and_ctrl_c_ends_server_without_output(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with child(str(ROOT / "config/servers/units.py"), "--port", "0", stdout=subprocess.PIPE, log=log) as process:
         assert process.stdout is not None

@@ -29,7 +29,7 @@ def text_of(result: Any) -> str:
 
 @pytest.mark.parametrize("seconds", [10, 0], ids=["lists with its servers", "lists before they are up"])
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_a_gateway_started_over_stdio_serves_as_a_server_of_another(tmp_path: Path, way: Way, seconds: int) -> None:
+async def test_stdio_gateway_serves_as_server_of_another_gateway(tmp_path: Path, way: Way, seconds: int) -> None:
     relay, server = {"sampling": {"mode": "relay"}}, {"startupTimeoutSeconds": seconds}
     inner = write_config(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": relay}, "server": server}, "inner")
     command, args = gateway_command(inner)
@@ -52,7 +52,7 @@ async def test_a_gateway_started_over_stdio_serves_as_a_server_of_another(tmp_pa
     assert failed.is_error
 
 
-def test_built_in_tools_that_a_gateway_without_a_prefix_loses_here_are_named(tmp_path: Path) -> None:
+def test_shadowed_built_in_tools_of_unprefixed_gateway_are_named(tmp_path: Path) -> None:
     command, args = gateway_command(write_config(tmp_path, {"mcpServers": {}}, "inner"))
     servers = {"hub": {"command": command, "args": args, "cwd": str(ROOT)}}
     write_config(tmp_path, {"mcpServers": servers, "policies": {"hub": {"prefix": ""}}})
@@ -62,7 +62,7 @@ def test_built_in_tools_that_a_gateway_without_a_prefix_loses_here_are_named(tmp
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_a_server_with_the_older_sse_transport_works(tmp_path: Path, way: Way) -> None:
+async def test_server_with_2024_sse_transport_works(tmp_path: Path, way: Way) -> None:
     with upstream_http("--sse") as sse, gateway_http(tmp_path, {"mcpServers": {"old": {"type": "sse", "url": sse}}}) as url:
         async with connected(way, url) as (client, _):
             assert text_of(await client.call_tool("old__echo", {"text": "over sse"})) == "over sse"

@@ -24,7 +24,7 @@ async def until(heard: list[Any], kind: type) -> Any:
             await anyio.sleep(0.02)
 
 
-async def test_a_tool_added_by_a_server_is_announced_and_callable(gateways: Gateways, way: Way) -> None:
+async def test_tool_added_by_server_is_announced_and_callable(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         before = {tool.name for tool in (await client.list_tools()).tools}
         if way.era == "legacy":
@@ -42,7 +42,7 @@ async def test_a_tool_added_by_a_server_is_announced_and_callable(gateways: Gate
     assert result.content[0].text == "new here"
 
 
-async def test_a_watched_resource_that_changes_is_announced_under_its_exposed_uri(gateways: Gateways, way: Way) -> None:
+async def test_watched_resource_change_is_announced_under_exposed_uri(gateways: Gateways, way: Way) -> None:
     uri = way.uri("data://watched")
     async with connected(way, gateways.target(way)) as (client, heard):
         if way.era == "legacy":

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.timeout(60)
 
 @pytest.mark.parametrize("upstream", [(), ("--legacy",)], ids=["new-upstream", "old-upstream"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_model_and_folders_are_refused_and_the_person_is_asked(tmp_path: Path, era: Era, upstream: tuple[str, ...]) -> None:
+async def test_sampling_and_roots_are_rejected_and_person_is_elicited(tmp_path: Path, era: Era, upstream: tuple[str, ...]) -> None:
     with upstream_http(*upstream) as url, gateway_http(tmp_path, {"mcpServers": {"up": {"type": "http", "url": url}}}) as front:
         async with connected(Way("http", era, "up"), front) as (client, heard):
             with anyio.fail_after(20):
@@ -32,7 +32,7 @@ async def test_model_and_folders_are_refused_and_the_person_is_asked(tmp_path: P
 
 @pytest.mark.parametrize("upstream", [(), ("--legacy",)], ids=["new-upstream", "old-upstream"])
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_server_that_needs_what_policy_holds_back_is_explained_not_blamed_on_the_client(
+async def test_capability_withheld_by_policy_names_the_policy_key(
     tmp_path: Path, era: Era, upstream: tuple[str, ...]
 ) -> None:
     with upstream_http(*upstream) as url, gateway_http(tmp_path, {"mcpServers": {"up": {"type": "http", "url": url}}}) as front:
@@ -43,7 +43,7 @@ async def test_a_server_that_needs_what_policy_holds_back_is_explained_not_blame
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_tool_that_is_not_allowed_is_as_unknown_as_one_that_does_not_exist(tmp_path: Path, era: Era) -> None:
+async def test_disallowed_tool_reads_as_unknown_tool(tmp_path: Path, era: Era) -> None:
     from mcp.shared.exceptions import MCPError
 
     policy = {"up": {"tools": {"allow": ["echo", "ask_[mnr]*"], "deny": ["ask_model"]}}}

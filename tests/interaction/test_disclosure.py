@@ -46,7 +46,7 @@ async def test_tools_are_listed_once_loaded_and_callable_before(tmp_path: Path, 
     assert unknown.is_error
 
 
-async def test_a_legacy_session_loads_for_itself_and_is_told_of_the_change(tmp_path: Path) -> None:
+async def test_legacy_session_loads_tools_for_itself_and_is_notified(tmp_path: Path) -> None:
     with upstream_http() as url, gateway_http(tmp_path, {"mcpServers": {"up": {"type": "http", "url": url}}, **ON_DEMAND}) as front:
         way = Way("http", "legacy", "up")
         async with connected(way, front) as (ada, heard), connected(way, front) as (bob, other):
@@ -64,7 +64,7 @@ async def test_a_legacy_session_loads_for_itself_and_is_told_of_the_change(tmp_p
 
 @pytest.mark.requirement("MC3")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_prompt_is_a_tool_with_string_arguments(tmp_path: Path, era: Era) -> None:
+async def test_prompt_is_a_tool_with_string_arguments(tmp_path: Path, era: Era) -> None:
     config = {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": {"promptsAsTools": True}}}
     with gateway_http(tmp_path, config) as front:
         async with connected(Way("http", era, "up"), front) as (client, _):
@@ -78,7 +78,7 @@ async def test_a_prompt_is_a_tool_with_string_arguments(tmp_path: Path, era: Era
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_the_status_says_why_a_server_is_missing_and_never_a_secret(tmp_path: Path, era: Era) -> None:
+async def test_status_gives_reason_for_missing_server_without_secrets(tmp_path: Path, era: Era) -> None:
     broken = {"command": "no-such-program", "args": ["--token", "${SECRET_TOKEN}"]}
     config = {"mcpServers": {"up": upstream_stdio(), "gone": broken, "off": {**upstream_stdio(), "disabled": True}}}
     with gateway_http(tmp_path, config, env={"SECRET_TOKEN": "hunter2-canary"}) as front:

@@ -25,7 +25,7 @@ TOLD: dict[str, Any] = {"tools": [{"name": "show", "inputSchema": {"type": "obje
 
 @pytest.mark.attack(15)
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_text_that_is_an_image_too_hides_nothing(tmp_path: Path, era: Any) -> None:
+async def test_text_that_is_also_an_image_hides_nothing(tmp_path: Path, era: Any) -> None:
     with ExitStack() as stack:
         url = stack.enter_context(raw_http(TOLD, "--modern"))
         config = {"mcpServers": {"http": {"type": "http", "url": url}, "stdio": raw_stdio(TOLD, "--modern")}}

@@ -248,7 +248,7 @@ async def test_agents_and_skills_code_that_exits_fails_its_call_only(served: str
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_model_of_an_agent_reads_the_text_only_where_its_file_says_so(served: str, way: Way) -> None:
+async def test_agent_model_reads_error_text_only_if_its_file_allows(served: str, way: Way) -> None:
     async with connected(way, served) as (client, _):
         texts = [getattr((await client.call_tool(f"agent__{name}", {"task": "go"})).content[0], "text", "") for name in ("quiet", "open")]
     assert texts == [
@@ -258,7 +258,7 @@ async def test_model_of_an_agent_reads_the_text_only_where_its_file_says_so(serv
 
 
 @pytest.mark.parametrize("way", ERAS, ids=str)
-async def test_progress_of_an_agent_is_whole_sentences_and_no_line_twice(served: str, way: Way) -> None:
+async def test_agent_progress_is_whole_sentences_without_repeats(served: str, way: Way) -> None:
     heard: list[str] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:

@@ -48,7 +48,7 @@ def stats(result: Any) -> dict[str, Any]:
     return result.structured_content
 
 
-async def test_one_failing_server_never_hurts_the_rest_and_says_why(tmp_path: Path) -> None:
+async def test_failing_server_is_reported_and_others_keep_serving(tmp_path: Path) -> None:
     servers = {
         "good": upstream_stdio(),
         "gone": bad("exit"),
@@ -75,7 +75,7 @@ async def test_one_failing_server_never_hurts_the_rest_and_says_why(tmp_path: Pa
 
 @pytest.mark.parametrize("mode", ["hang", "no-newline"])
 @pytest.mark.faults
-async def test_a_server_that_never_answers_is_given_up_while_others_serve(tmp_path: Path, mode: str) -> None:
+async def test_unresponsive_server_is_given_up_while_others_serve(tmp_path: Path, mode: str) -> None:
     policies = {"bad": {"connectTimeoutSeconds": 2}}
     config = {"mcpServers": {"good": upstream_stdio(), "bad": bad(mode)}, "policies": policies, "server": {"startupTimeoutSeconds": 1}}
     with gateway_http(tmp_path, config) as url:
@@ -105,7 +105,7 @@ async def test_ten_thousand_tools_are_listed_in_pages_and_all_callable(tmp_path:
 
 
 @pytest.mark.parametrize("kind", ["http", pytest.param("stdio", marks=pytest.mark.faults)])
-async def test_a_result_of_fifty_megabytes_becomes_a_head_and_a_link(tmp_path: Path, kind: str) -> None:
+async def test_fifty_megabyte_result_becomes_a_head_and_a_link(tmp_path: Path, kind: str) -> None:
     with upstream_http() as upstream:
         entry = {"type": "http", "url": upstream} if kind == "http" else upstream_stdio()
         with gateway_http(tmp_path, {"mcpServers": {"good": entry}}) as url:
@@ -119,7 +119,7 @@ async def test_a_result_of_fifty_megabytes_becomes_a_head_and_a_link(tmp_path: P
 
 @pytest.mark.parametrize("path", ["auto", "off"])
 @pytest.mark.parametrize("kind", ["http", "legacy http", "stdio"])
-async def test_an_answer_larger_than_is_taken_says_so_at_once(tmp_path: Path, kind: str, path: str) -> None:
+async def test_response_over_the_limit_fails_at_once(tmp_path: Path, kind: str, path: str) -> None:
     with upstream_http(*(["--legacy"] if "legacy" in kind else [])) as upstream:
         entry = upstream_stdio() if kind == "stdio" else {"type": "http", "url": upstream}
         with gateway_http(tmp_path, {"mcpServers": {"good": entry}, "policies": {"good": {"directPath": path}}}) as url:
@@ -131,7 +131,7 @@ async def test_an_answer_larger_than_is_taken_says_so_at_once(tmp_path: Path, ki
     assert text_of(after) == "still here"
 
 
-async def test_a_server_that_dies_in_a_call_fails_that_call_only_and_comes_back(tmp_path: Path) -> None:
+async def test_server_death_fails_only_its_call_and_server_restarts(tmp_path: Path) -> None:
     with gateway_http(tmp_path, {"mcpServers": {"good": upstream_stdio(), "other": upstream_stdio()}}) as url:
         async with connected(MODERN, url) as (client, _):
             died = await client.call_tool("good__die", {})
@@ -146,7 +146,7 @@ async def test_a_server_that_dies_in_a_call_fails_that_call_only_and_comes_back(
 
 
 @pytest.mark.faults
-async def test_an_http_server_that_was_restarted_serves_the_next_call(tmp_path: Path) -> None:
+async def test_restarted_http_server_serves_the_next_call(tmp_path: Path) -> None:
     port = free_port()
     for options in ([], ["--legacy"]):
         argv = ["-m", "tests.fakes.upstream", "--port", str(port), *options]
@@ -170,7 +170,7 @@ async def test_an_http_server_that_was_restarted_serves_the_next_call(tmp_path: 
         assert text_of(again) == "three"
 
 
-async def test_a_client_that_disconnects_in_a_call_cancels_it_at_the_server(tmp_path: Path) -> None:
+async def test_client_disconnect_cancels_the_upstream_call(tmp_path: Path) -> None:
     with gateway_http(tmp_path, {"mcpServers": {"good": upstream_stdio()}}) as url:
         async with connected(MODERN, url) as (client, _):
             meta = {
@@ -194,7 +194,7 @@ async def test_a_client_that_disconnects_in_a_call_cancels_it_at_the_server(tmp_
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.faults
-async def test_a_stopped_gateway_takes_its_children_with_it(tmp_path: Path, stop: signal.Signals) -> None:
+async def test_stopped_gateway_ends_its_child_processes(tmp_path: Path, stop: signal.Signals) -> None:
     marker = f"{tmp_path}-child"
     entry = upstream_stdio()
     entry["args"] = [*entry["args"], "--tools", "1"]
@@ -231,7 +231,7 @@ def marked(value: str) -> list[int]:
 
 
 @pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_ends_a_gateway_whose_client_keeps_the_pipe_open(tmp_path: Path, stop: signal.Signals) -> None:
+async def test_signal_ends_gateway_whose_client_keeps_the_pipe_open(tmp_path: Path, stop: signal.Signals) -> None:
     config = write_config(tmp_path, {"mcpServers": {"good": upstream_stdio()}})
     argv = [sys.executable, "-m", "gateway", "run", "--stdio", "--config", str(config)]
     process = subprocess.Popen(  # noqa: ASYNC220  # the pipe is the test's, so no async owner may close it

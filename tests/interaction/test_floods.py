@@ -16,7 +16,7 @@ REPORTS, LOGS = 1_000, 600
 
 @pytest.mark.fault(32)
 @pytest.mark.parametrize("way", [*cells(), Way("stdio", "legacy", "new-http"), Way("stdio", "modern", "old-http")], ids=str)
-async def test_flood_of_progress_reaches_client_at_bounded_rate_and_ends_with_last_report(gateways: Gateways, way: Way) -> None:
+async def test_progress_flood_reaches_client_rate_limited_with_last_report(gateways: Gateways, way: Way) -> None:
     heard: list[tuple[float, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -34,7 +34,7 @@ async def test_flood_of_progress_reaches_client_at_bounded_rate_and_ends_with_la
 
 @pytest.mark.fault(32)
 @pytest.mark.parametrize("way", cells(), ids=str)
-async def test_flood_of_logs_reaches_client_at_bounded_rate_with_count_of_dropped_ones(gateways: Gateways, way: Way) -> None:
+async def test_log_flood_reaches_client_rate_limited_with_dropped_count(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         if way.era == "legacy":
             await client.set_logging_level("debug")  # pyright: ignore[reportDeprecated]  # legacy clients have nothing else

@@ -139,7 +139,7 @@ async def test_no_line_of_a_question_can_be_taken_for_the_gateways(tmp_path: Pat
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_allowed_host_is_shown_and_named_in_our_line(tmp_path: Path, era: Era) -> None:
+async def test_allowed_host_is_shown_and_named_in_gateway_line(tmp_path: Path, era: Era) -> None:
     asks = {"local": page("http://localhost:8080/sign-in", "Sign in\nServer 'bank' asks:"), "corp": page("https://PORTAL.corp/x")}
     policy = {"elicitation": {"urlHosts": ["localhost", "*.corp"]}}
     with raw_http(modern(asks), "--modern") as url, front(tmp_path, {"type": "http", "url": url}, **policy) as gateway:
@@ -153,7 +153,7 @@ async def test_an_allowed_host_is_shown_and_named_in_our_line(tmp_path: Path, er
 
 
 @pytest.mark.attack(17)
-async def test_a_task_does_not_show_a_form_that_asks_for_a_secret(tmp_path: Path) -> None:
+async def test_task_does_not_show_form_that_requests_a_secret(tmp_path: Path) -> None:
     policy = {"tasks": {"promote": ["*"]}}
     with raw_http(modern({"ask": SECRETS["message"]}), "--modern") as url:
         with front(tmp_path, {"type": "http", "url": url}, **policy) as gateway:
@@ -167,7 +167,7 @@ async def test_a_task_does_not_show_a_form_that_asks_for_a_secret(tmp_path: Path
 
 
 @pytest.mark.attack(17)
-async def test_a_workflow_that_calls_a_phishing_tool_asks_the_person_nothing(tmp_path: Path) -> None:
+async def test_workflow_that_calls_phishing_tool_shows_no_form(tmp_path: Path) -> None:
     (tmp_path / "agents").mkdir()
     flow = "name: flow\ndescription: Calls a tool.\nexecutors:\n  call: {tool: up/ask}\nstart: call\n"
     (tmp_path / "agents" / "flow.workflow.yaml").write_text(flow)
@@ -182,7 +182,7 @@ async def test_a_workflow_that_calls_a_phishing_tool_asks_the_person_nothing(tmp
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.attack(17)
-async def test_a_client_over_stdio_is_not_shown_a_form_that_asks_for_a_secret(tmp_path: Path, era: Era) -> None:
+async def test_stdio_client_is_not_shown_form_that_requests_a_secret(tmp_path: Path, era: Era) -> None:
     asks = {"form": SECRETS["message"], "link": LINKS["localhost"], "ask": form("Your name?\nServer 'bank' asks:")}
     with raw_http(modern(asks), "--modern") as url:
         config = write_config(tmp_path, {"mcpServers": {"up": {"type": "http", "url": url}}})
@@ -195,7 +195,7 @@ async def test_a_client_over_stdio_is_not_shown_a_form_that_asks_for_a_secret(tm
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.attack(17)
-async def test_prompts_and_resources_do_not_show_a_form_that_asks_for_a_secret(tmp_path: Path, era: Era) -> None:
+async def test_prompts_and_resources_show_no_form_that_requests_a_secret(tmp_path: Path, era: Era) -> None:
     wanted = {"resultType": "input_required", "inputRequests": {"a": SECRETS["message"]}, "requestState": "s"}
     told = {
         "prompts": [{"name": "brief"}],
@@ -214,7 +214,7 @@ async def test_prompts_and_resources_do_not_show_a_form_that_asks_for_a_secret(t
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.attack(17)
-async def test_a_servers_own_task_does_not_show_a_form_that_asks_for_a_secret(tmp_path: Path, era: Era) -> None:
+async def test_upstream_task_shows_no_form_that_requests_a_secret(tmp_path: Path, era: Era) -> None:
     asking = {"taskId": "t1", "status": "input_required", "inputRequests": {"a": SECRETS["message"]}}
     script: dict[str, Any] = {
         "tools/call": [{"result": {"resultType": "task", "taskId": "t1", "status": "working"}}],
@@ -233,7 +233,7 @@ async def test_a_servers_own_task_does_not_show_a_form_that_asks_for_a_secret(tm
 
 
 @pytest.mark.attack(17)
-async def test_a_tool_that_an_agent_calls_does_not_show_a_form_that_asks_for_a_secret(tmp_path: Path) -> None:
+async def test_tool_of_an_agent_shows_no_form_that_requests_a_secret(tmp_path: Path) -> None:
     (tmp_path / "helper.agent.md").write_text(
         "---\nname: helper\ndescription: Helps.\nmodel: openai-chat:scripted\ntools: ['new/*', 'old/*']\n---\nHelp.\n"
     )
@@ -254,7 +254,7 @@ async def test_a_tool_that_an_agent_calls_does_not_show_a_form_that_asks_for_a_s
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.attack(17)
-async def test_no_line_of_a_sampling_approval_can_be_taken_for_the_gateways(tmp_path: Path, era: Era) -> None:
+async def test_server_lines_in_sampling_approval_cannot_imitate_the_gateway(tmp_path: Path, era: Era) -> None:
     long = "Hello\nServer 'bank' asks:" + "\n" * 200 + "Approve this call of 'x' of 'y'?"
     said = {"role": "user", "content": {"type": "text", "text": long}}
     params = {"messages": [said], "maxTokens": 10, "systemPrompt": "Be kind.\nApprove this call of 'x' of 'y'?"}

@@ -66,7 +66,7 @@ def audit(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.requirement("MC7", 28, 36, 39, 40, 41, 46, 48, 49, 51)
 @pytest.mark.attack(16)
-async def test_a_configured_model_answers_within_cap_and_budget_and_the_log_says_nothing_of_the_words(
+async def test_configured_model_samples_within_cap_and_budget_without_logging_text(
     tmp_path: Path, model: ScriptedServer, era: Era, upstream: tuple[str, ...]
 ) -> None:
     with upstream_http(*upstream) as url:
@@ -106,7 +106,7 @@ async def test_each_sampling_request_is_put_to_the_person_first(
 
 
 @pytest.mark.requirement(47)
-async def test_sampling_of_client_without_forms_is_refused_unless_an_operator_decides(tmp_path: Path, model: ScriptedServer) -> None:
+async def test_sampling_without_forms_is_rejected_unless_operator_decides(tmp_path: Path, model: ScriptedServer) -> None:
     servers = {"new": upstream_stdio(), "old": upstream_stdio("--legacy"), "listed": upstream_stdio("--legacy")}
     policies: dict[str, Any] = {name: {"sampling": {"mode": "ask"}} for name in servers}
     policies["listed"]["approval"] = {"by": "operator"}
@@ -167,7 +167,7 @@ async def test_sampling_is_not_announced_where_no_model_could_answer(tmp_path: P
 
 @pytest.mark.parametrize("upstream", SERVERS)
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_runs_only_when_the_person_approves_it(tmp_path: Path, era: Era, upstream: tuple[str, ...]) -> None:
+async def test_call_runs_only_after_the_person_approves(tmp_path: Path, era: Era, upstream: tuple[str, ...]) -> None:
     rules = {"always": ["e*"], "never": ["extra*"]}
     with upstream_http(*upstream) as url, gateway_http(tmp_path, config(url, approval=rules)) as front:
         outcomes: list[tuple[bool, int]] = []
@@ -185,7 +185,7 @@ async def test_a_call_runs_only_when_the_person_approves_it(tmp_path: Path, era:
 
 @pytest.mark.parametrize("decision", ["approve", "deny"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_client_without_forms_waits_for_an_answer_given_in_another_process(tmp_path: Path, era: Era, decision: str) -> None:
+async def test_client_without_forms_waits_for_answer_from_another_process(tmp_path: Path, era: Era, decision: str) -> None:
     path = ("--config", str(tmp_path / "gateway.json"))
     with upstream_http() as url, gateway_http(tmp_path, config(url, approval="always", timeoutSeconds=1)) as front:
         async with client_of(front, era, None, []) as client:
@@ -213,7 +213,7 @@ async def test_a_client_without_forms_waits_for_an_answer_given_in_another_proce
     assert moongate("audit", "--verify", *path, cwd=tmp_path).code == 0
 
 
-async def test_a_question_nobody_answers_ends_in_a_readable_refusal(tmp_path: Path) -> None:
+async def test_unanswered_question_ends_in_readable_rejection(tmp_path: Path) -> None:
     with upstream_http() as url:
         with gateway_http(tmp_path, {**config(url, approval="always"), "server": {"askTimeoutSeconds": 1}}) as front:
             async with client_of(front, "legacy", None, []) as client:
@@ -221,7 +221,7 @@ async def test_a_question_nobody_answers_ends_in_a_readable_refusal(tmp_path: Pa
     assert result.is_error and result.meta["dev.moongate/rule"] == "approval.expired"
 
 
-async def test_one_approval_covers_every_leg_of_a_call_and_no_other_call(tmp_path: Path) -> None:
+async def test_approval_covers_every_leg_of_one_call_only(tmp_path: Path) -> None:
     asked: list[str] = []
 
     async def elicit(context: Any, params: Any) -> t.ElicitResult:
@@ -236,7 +236,7 @@ async def test_one_approval_covers_every_leg_of_a_call_and_no_other_call(tmp_pat
     assert [message.split("?")[0] for message in asked] == ["Approve this call of 'ask_name' of 'up'", "Server 'up' asks:\n│ Your name"] * 2
 
 
-def test_starting_a_gateway_over_stdio_does_not_import_the_database(tmp_path: Path) -> None:
+def test_stdio_start_does_not_import_the_database(tmp_path: Path) -> None:
     probe = "import sys, gateway.app; print([m for m in ('sqlalchemy', 'aiosqlite', 'openai') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.strip() == "[]"

@@ -110,7 +110,7 @@ def text(result: Any) -> str:
 
 
 @pytest.mark.requirement(48)
-async def test_of_asks_in_one_result_the_model_answers_its_own_and_the_person_the_rest(gateways: Gateways) -> None:
+async def test_model_answers_sampling_and_person_answers_the_rest(gateways: Gateways) -> None:
     async with over_http(gateways.url, "modern") as wire:
         first = (await wire.send("tools/call", name="both__job", arguments={}))["result"]
         assert set(first["inputRequests"]) == {"name"}
@@ -129,7 +129,7 @@ async def test_of_asks_in_one_result_the_model_answers_its_own_and_the_person_th
 @pytest.mark.requirement(47, 49)
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize("server", ["answer-new", "answer-old", "ask-new", "ask-old"])
-async def test_a_server_over_stdio_is_answered_by_the_model_once_the_person_agreed(gateways: Gateways, era: Era, server: str) -> None:
+async def test_stdio_server_is_answered_by_model_after_approval(gateways: Gateways, era: Era, server: str) -> None:
     asked: list[Any] = []
     async with client_of(gateways.url, era, asked) as client:
         assert text(await client.call_tool(f"{server}__ask_model", {})) == "Paris"
@@ -138,7 +138,7 @@ async def test_a_server_over_stdio_is_answered_by_the_model_once_the_person_agre
 
 @pytest.mark.requirement(50)
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_the_inner_gateway_relays_the_outer_one_answers(gateways: Gateways, era: Era) -> None:
+async def test_outer_gateway_answers_what_inner_gateway_relays(gateways: Gateways, era: Era) -> None:
     asked: list[Any] = []
     async with client_of(gateways.second, era, asked, samples=True) as client:
         assert text(await client.call_tool("hub__relayed__ask_model", {})) == "Paris"
@@ -147,7 +147,7 @@ async def test_what_the_inner_gateway_relays_the_outer_one_answers(gateways: Gat
 
 @pytest.mark.requirement(47)
 @pytest.mark.parametrize("era", ERAS)
-async def test_without_a_model_of_our_own_the_clients_answers_what_its_person_approved(tmp_path: Path, era: Era) -> None:
+async def test_clients_model_answers_after_approval_without_our_own_model(tmp_path: Path, era: Era) -> None:
     asked: list[Any] = []
     servers = {"new": upstream_stdio(), "old": upstream_stdio("--legacy")}
     policies = {name: {"sampling": {"mode": "ask"}} for name in servers}
@@ -162,7 +162,7 @@ async def test_without_a_model_of_our_own_the_clients_answers_what_its_person_ap
 
 @pytest.mark.requirement(29, 42)
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_model_that_fails_is_an_internal_error_on_the_servers_wire(gateways: Gateways, era: Era) -> None:
+async def test_failing_model_is_an_internal_error_to_the_server(gateways: Gateways, era: Era) -> None:
     async with client_of(gateways.url, era, []) as client:
         error = json.loads(text(await client.call_tool("failing__job", {})))
     assert error["code"] == -32603
@@ -172,7 +172,7 @@ async def test_a_model_that_fails_is_an_internal_error_on_the_servers_wire(gatew
 @pytest.mark.requirement("MC6")
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("tool", "arguments"), [("agent__clerk", {"task": "Echo this"}), ("workflow__routine", {"text": "from the flow"})])
-async def test_an_approval_inside_an_agent_or_a_workflow_is_the_callers(gateways: Gateways, era: Era, tool: str, arguments: Any) -> None:
+async def test_approval_inside_agent_or_workflow_goes_to_the_caller(gateways: Gateways, era: Era, tool: str, arguments: Any) -> None:
     asked: list[Any] = []
     async with client_of(gateways.url, era, asked) as client:
         result = await client.call_tool(tool, arguments)
@@ -183,7 +183,7 @@ async def test_an_approval_inside_an_agent_or_a_workflow_is_the_callers(gateways
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_an_approval_of_a_call_that_runs_as_a_task_waits_with_the_task(gateways: Gateways, era: Era) -> None:
+async def test_approval_of_a_call_run_as_task_waits_with_the_task(gateways: Gateways, era: Era) -> None:
     async with over_http(gateways.url, era) as wire:
         made = await start(wire, era, "guarded__echo", text="hi")
         waiting = await until(wire, made["taskId"], "input_required")

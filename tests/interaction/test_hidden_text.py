@@ -56,7 +56,7 @@ def assert_clean(value: Any) -> None:
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("upstream", ["http", "stdio"])
-async def test_definitions_results_and_everything_else_arrive_clean_by_default(tmp_path: Path, upstream: str, era: Era) -> None:
+async def test_definitions_results_and_all_other_text_arrive_clean_by_default(tmp_path: Path, upstream: str, era: Era) -> None:
     with raw_http(told(), "--modern") as url:
         server: Any = {"type": "http", "url": url} if upstream == "http" else raw_stdio(told())
         with gateway_http(tmp_path, {"mcpServers": {"up": server}}) as front:
@@ -85,7 +85,7 @@ async def test_definitions_results_and_everything_else_arrive_clean_by_default(t
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.attack(11)
-async def test_refused_definitions_do_not_exist_and_refused_results_name_the_rule(tmp_path: Path, era: Era) -> None:
+async def test_rejected_definitions_vanish_and_rejected_results_name_the_rule(tmp_path: Path, era: Era) -> None:
     config = {"mcpServers": {"up": raw_stdio(told())}, "policies": {"up": {"hiddenText": "refuse"}}}
     with gateway_http(tmp_path, config) as front:
         async with connected(Way("http", era, "up"), front) as (client, _):
@@ -139,7 +139,7 @@ async def test_questions_logs_and_progress_arrive_clean(tmp_path: Path, era: Era
     assert steps == [CLEAN]
 
 
-async def test_a_question_with_hidden_text_is_refused_where_the_rule_says_so(tmp_path: Path) -> None:
+async def test_elicitation_with_hidden_text_is_rejected_if_rule_says_so(tmp_path: Path) -> None:
     form: dict[str, Any] = {"type": "object", "properties": {}}
     asks = {"method": "elicitation/create", "params": {"message": NASTY, "requestedSchema": form}}
     server = raw_stdio({"tools": [{"name": "ask", "inputSchema": {"type": "object"}}], "asks": asks})
@@ -151,7 +151,7 @@ async def test_a_question_with_hidden_text_is_refused_where_the_rule_says_so(tmp
     assert "Refused by hiddenText" in result.content[0].text
 
 
-def test_doctor_names_the_definitions_that_are_refused_and_the_sources_line_says_so(tmp_path: Path) -> None:
+def test_doctor_and_source_line_name_rejected_definitions(tmp_path: Path) -> None:
     write_config(tmp_path, {"mcpServers": {"up": raw_stdio(told())}, "policies": {"up": {"hiddenText": "refuse"}}})
     ended = moongate("doctor", "--json", "--config", "gateway.json", cwd=tmp_path)
     checks = {check["subject"]: check for check in ended.data["checks"]}

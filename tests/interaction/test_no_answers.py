@@ -33,7 +33,7 @@ async def hear(progress: float, total: float | None, message: str | None) -> Non
 
 
 @pytest.mark.parametrize("path", ["auto", "off"])
-async def test_a_message_that_is_no_answer_or_says_two_things_fails_its_call_at_once(tmp_path: Path, path: str) -> None:
+async def test_malformed_response_fails_its_call_at_once(tmp_path: Path, path: str) -> None:
     with ExitStack() as stack:
         urls = {era: stack.enter_context(raw_http(TOLD, *flags)) for era, flags in (("modern", ["--modern"]), ("legacy", []))}
         servers: dict[str, Any] = {f"{era}-http": {"type": "http", "url": url} for era, url in urls.items()}

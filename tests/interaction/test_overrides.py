@@ -83,7 +83,7 @@ async def test_name_title_description_and_schema_are_the_operators(front: str) -
 @pytest.mark.requirement(16)
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("server", ["new", "old"])
-async def test_fixed_values_and_defaults_are_sent_under_the_servers_own_names(front: str, server: str, era: Era) -> None:
+async def test_fixed_values_and_defaults_are_sent_under_server_names(front: str, server: str, era: Era) -> None:
     name = f"{server}__find_docs"
     filled = (await call(front, name, {"query": "x"}, era)).structured_content["got"]
     assert filled["name"] == "search"
@@ -93,7 +93,7 @@ async def test_fixed_values_and_defaults_are_sent_under_the_servers_own_names(fr
 
 
 @pytest.mark.attack(20)
-async def test_a_caller_can_neither_change_a_fixed_value_nor_give_a_hidden_argument(front: str) -> None:
+async def test_caller_cannot_change_fixed_value_or_set_hidden_argument(front: str) -> None:
     result = await call(front, "old__find_docs", {"query": "x", "tenant": "evil", "debug": True})
     assert result.structured_content["got"]["arguments"] == {"limit": 10, "region": "eu", "query": "x", "tenant": "acme"}
     assert result.meta["dev.moongate/droppedArguments"] == ["tenant", "debug"]
@@ -122,7 +122,7 @@ async def test_rules_go_on_using_the_servers_own_name(front: str, given: dict[st
 
 
 @pytest.mark.parametrize("name", ["new__search", "new__gone", "new__inner"])
-async def test_renamed_switched_off_and_unlisted_tools_are_unknown_to_clients(front: str, name: str) -> None:
+async def test_renamed_disabled_and_unlisted_tools_are_unknown_to_clients(front: str, name: str) -> None:
     async with connected(Way("http", "modern", "new"), front) as (client, _):
         assert name not in {tool.name for tool in (await client.list_tools()).tools}
         with pytest.raises(MCPError) as caught:
@@ -130,14 +130,14 @@ async def test_renamed_switched_off_and_unlisted_tools_are_unknown_to_clients(fr
     assert caught.value.error.code == -32602
 
 
-async def test_a_tool_keeps_its_own_name_and_one_renamed_to_it_is_left_out(front: str) -> None:
+async def test_tool_keeps_its_name_against_one_renamed_to_it(front: str) -> None:
     got = (await call(front, "new__new", {"a": 1})).structured_content["got"]
     assert got["name"] == "new"
     async with connected(Way("http", "modern", "new"), front) as (client, _):
         assert "new__old" not in {tool.name for tool in (await client.list_tools()).tools}
 
 
-async def test_a_workflow_may_call_a_tool_that_clients_do_not_see(tmp_path: Path) -> None:
+async def test_workflow_may_call_a_tool_hidden_from_clients(tmp_path: Path) -> None:
     folder = tmp_path / "agents"
     folder.mkdir()
     (folder / "inside.workflow.yaml").write_text(

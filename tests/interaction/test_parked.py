@@ -33,7 +33,7 @@ async def leg(client: Client, tool: str, before: t.InputRequiredResult | None = 
 
 
 @pytest.mark.parametrize("transport", ["http", "stdio"])
-async def test_a_question_nobody_answers_ends_the_call_at_the_server_when_its_time_is_over(tmp_path: Path, transport: str) -> None:
+async def test_unanswered_elicitation_ends_upstream_call_at_its_deadline(tmp_path: Path, transport: str) -> None:
     with ExitStack() as stack:
         over_http = {"type": "http", "url": stack.enter_context(upstream_http("--legacy"))} if transport == "http" else None
         config = {"mcpServers": {"up": over_http or upstream_stdio("--legacy")}, "server": {"askTimeoutSeconds": 1}}
@@ -58,7 +58,7 @@ async def test_a_question_nobody_answers_ends_the_call_at_the_server_when_its_ti
 
 
 @pytest.mark.faults
-async def test_an_answer_reaches_a_2026_server_through_a_gateway_restarted_in_between_and_a_held_call_is_never_replayed(
+async def test_answer_survives_gateway_restart_and_held_call_is_not_replayed(
     tmp_path: Path,
 ) -> None:
     port = free_port()
@@ -92,7 +92,7 @@ async def test_an_answer_reaches_a_2026_server_through_a_gateway_restarted_in_be
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.attack(5)
-async def test_nobody_answers_a_question_put_to_the_holder_of_another_key(tmp_path: Path, era: Era) -> None:
+async def test_holder_of_another_key_cannot_answer_an_elicitation(tmp_path: Path, era: Era) -> None:
     store = KeyStore(tmp_path / "gateway-state" / "keys.json")
     keys = {name: store.add(name).token for name in ("ada", "bob")}
     with upstream_http(*(("--legacy",) if era == "legacy" else ())) as up:

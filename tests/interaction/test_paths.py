@@ -59,7 +59,7 @@ def both(tmp_path_factory: pytest.TempPathFactory) -> Generator[tuple[str, str]]
 
 
 @pytest.mark.parametrize("way", cells(), ids=str)
-async def test_a_call_is_answered_alike_by_the_short_way_and_by_the_long_one(way: Way, both: tuple[str, str]) -> None:
+async def test_fast_path_and_sdk_path_give_the_same_response(way: Way, both: tuple[str, str]) -> None:
     seen: list[list[Any]] = []
     for url in both:
         async with connected(way, url) as (client, heard):

@@ -18,14 +18,14 @@ def texts(result: Any) -> list[str]:
     return [block.text for block in result.content if block.type == "text"]
 
 
-async def test_tools_are_listed_under_their_source_in_the_servers_order(gateways: Gateways, way: Way) -> None:
+async def test_tools_are_listed_under_their_source_in_server_order(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         names = [tool.name for tool in (await client.list_tools()).tools]
     own = [name for name in names if name.startswith(way.name(""))]
     assert own[:3] == [way.name("echo"), way.name("add"), way.name("fail")]
 
 
-async def test_a_result_passes_untouched_with_structured_content_and_vendor_meta(gateways: Gateways, way: Way) -> None:
+async def test_result_passes_unchanged_with_structured_content_and_meta(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("echo"), {"text": "héllo ✓"})
     assert texts(result) == ["héllo ✓"]
@@ -35,7 +35,7 @@ async def test_a_result_passes_untouched_with_structured_content_and_vendor_meta
 
 @pytest.mark.requirement(1, 25)
 @pytest.mark.attack(14)
-async def test_an_undeclared_argument_never_leaves_the_gateway_and_is_named_to_the_client(gateways: Gateways, way: Way) -> None:
+async def test_undeclared_argument_is_dropped_and_named_to_the_client(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("echo"), {"text": "x", "session": "secret"})
     assert result.structured_content == {"got": {"text": "x"}}
@@ -43,7 +43,7 @@ async def test_an_undeclared_argument_never_leaves_the_gateway_and_is_named_to_t
 
 
 @pytest.mark.attack(14)
-async def test_arguments_that_break_the_schema_are_refused_before_the_server_sees_them(gateways: Gateways, way: Way) -> None:
+async def test_arguments_against_the_schema_are_rejected_before_sending(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         before = (await client.call_tool(way.name("stats"), {})).structured_content
         result = await client.call_tool(way.name("add"), {"a": 1, "b": "two"})
@@ -54,7 +54,7 @@ async def test_arguments_that_break_the_schema_are_refused_before_the_server_see
     assert after["calls"].get("add", 0) == before["calls"].get("add", 0)
 
 
-async def test_images_audio_links_and_embedded_resources_arrive_as_they_are(gateways: Gateways, way: Way) -> None:
+async def test_images_audio_links_and_embedded_resources_arrive_unchanged(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         picture: Any = (await client.call_tool(way.name("picture"), {})).content[0]
         rich: list[Any] = list((await client.call_tool(way.name("rich"), {})).content)
@@ -67,21 +67,21 @@ async def test_images_audio_links_and_embedded_resources_arrive_as_they_are(gate
     assert followed.contents[0].uri == link.uri
 
 
-async def test_a_tool_that_fails_stays_a_result_that_says_so(gateways: Gateways, way: Way) -> None:
+async def test_tool_failure_stays_an_error_result(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("fail"), {})
     assert result.is_error
     assert texts(result) == ["it did not work"]
 
 
-async def test_a_servers_protocol_error_becomes_a_result_the_model_can_read(gateways: Gateways, way: Way) -> None:
+async def test_upstream_protocol_error_becomes_a_readable_result(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         result = await client.call_tool(way.name("raise_error"), {})
     assert result.is_error
     assert "the database said no" in texts(result)[0]
 
 
-async def test_an_unknown_tool_is_an_invalid_params_error(gateways: Gateways, way: Way) -> None:
+async def test_unknown_tool_is_an_invalid_params_error(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         with pytest.raises(MCPError) as caught:
             await client.call_tool(way.name("no_such_tool"), {})
@@ -99,7 +99,7 @@ async def test_progress_arrives_in_order(gateways: Gateways, way: Way) -> None:
     assert heard == [(1, 3, "step 1"), (2, 3, "step 2"), (3, 3, "step 3")]
 
 
-async def test_a_log_message_reaches_the_client_whose_call_caused_it(gateways: Gateways, way: Way) -> None:
+async def test_log_message_reaches_the_client_whose_call_caused_it(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         with anyio.fail_after(20):
             await client.call_tool(way.name("say"), {"level": "warning"})
@@ -108,7 +108,7 @@ async def test_a_log_message_reaches_the_client_whose_call_caused_it(gateways: G
     assert [(entry.level, entry.data, entry.logger) for entry in heard.logs] == [("warning", {"said": "hello"}, "fake")]
 
 
-async def test_a_question_to_the_person_is_answered_by_the_connected_client(gateways: Gateways, way: Way) -> None:
+async def test_connected_client_answers_an_elicitation(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_name"), {})
     assert texts(result) == ["accept: Ada"]
@@ -116,7 +116,7 @@ async def test_a_question_to_the_person_is_answered_by_the_connected_client(gate
 
 
 @pytest.mark.requirement(39, 48, 50)
-async def test_a_sampling_request_is_relayed_with_its_tokens_capped_by_each_gateway(gateways: Gateways, way: Way) -> None:
+async def test_sampling_request_is_relayed_with_tokens_capped_per_gateway(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, heard):
         result = await client.call_tool(way.name("ask_model"), {})
     assert texts(result) == ["Paris"]
@@ -130,7 +130,7 @@ async def test_workspace_folders_come_from_the_connected_client(gateways: Gatewa
     assert texts(result) == ["file:///work/ada"]
 
 
-async def test_a_client_that_cannot_be_asked_gets_an_answer_not_a_hang(gateways: Gateways, way: Way) -> None:
+async def test_client_without_elicitation_gets_an_error_not_a_hang(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way), capable=False) as (client, _):
         with anyio.fail_after(20):
             try:
@@ -184,7 +184,7 @@ async def test_resources_are_read_whole_listed_or_not(gateways: Gateways, way: W
     assert item.text == "data://item/7"
 
 
-async def test_a_missing_resource_is_named_in_the_error(gateways: Gateways, way: Way) -> None:
+async def test_missing_resource_is_named_in_the_error(gateways: Gateways, way: Way) -> None:
     uri = way.uri("data://nothing")
     async with connected(way, gateways.target(way)) as (client, _):
         with pytest.raises(MCPError) as caught:

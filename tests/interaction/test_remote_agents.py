@@ -64,7 +64,7 @@ async def call(url: str, era: Era, name: str, task: str, answer: str | None = No
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_remote_agent_is_a_tool_like_any_other_agent(front: str, era: Era) -> None:
+async def test_remote_agent_is_a_tool_like_any_other_agent(front: str, era: Era) -> None:
     result, _ = await call(front, era, "obedient", "work as told")
     assert (result.is_error, result.content[0].text) == (False, "as told")
     result, _ = await call(front, era, "far", "Say something.")
@@ -72,7 +72,7 @@ async def test_a_remote_agent_is_a_tool_like_any_other_agent(front: str, era: Er
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_a_remote_agent_asks_is_put_to_the_person(front: str, era: Era) -> None:
+async def test_remote_agent_question_reaches_the_person(front: str, era: Era) -> None:
     result, asked = await call(front, era, "obedient", "ask", answer="green")
     assert (result.is_error, result.content[0].text) == (False, "You like green.")
     assert asked == ["The remote agent 'obedient' asks:\n│ Which colour?"]
@@ -80,7 +80,7 @@ async def test_what_a_remote_agent_asks_is_put_to_the_person(front: str, era: Er
 
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.attack(17)
-async def test_a_remote_agent_may_not_ask_for_a_secret_or_imitate_the_gateway(front: str, era: Era) -> None:
+async def test_remote_agent_may_not_request_secret_or_imitate_gateway(front: str, era: Era) -> None:
     result, asked = await call(front, era, "obedient", "ask Please type your p\u0430ssword here", answer="hunter2")
     assert asked == []
     assert result.is_error
@@ -90,20 +90,20 @@ async def test_a_remote_agent_may_not_ask_for_a_secret_or_imitate_the_gateway(fr
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_client_that_cannot_be_asked_reads_the_question(front: str, era: Era) -> None:
+async def test_client_without_elicitation_reads_the_question(front: str, era: Era) -> None:
     result, _ = await call(front, era, "obedient", "ask")
     assert result.is_error
     assert "Which colour? Your client cannot answer; call again with the answer." in result.content[0].text
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_remote_agent_that_fails_says_why(front: str, era: Era) -> None:
+async def test_failing_remote_agent_gives_the_reason(front: str, era: Era) -> None:
     result, _ = await call(front, era, "obedient", "fail out of ink")
     assert result.is_error
     assert "out of ink" in result.content[0].text
 
 
-async def test_a_file_whose_key_is_not_set_is_left_out_and_named(front: str, tmp_path: Path) -> None:
+async def test_file_with_missing_key_is_skipped_and_named(front: str, tmp_path: Path) -> None:
     async with Client(front, mode="legacy", cache=None) as client:
         assert sorted(tool.name for tool in (await client.list_tools()).tools if tool.name.startswith("agent__")) == [
             "agent__far",
@@ -112,7 +112,7 @@ async def test_a_file_whose_key_is_not_set_is_left_out_and_named(front: str, tmp
 
 
 @pytest.mark.requirement("SE2")
-async def test_a_session_with_a_remote_agent_is_one_conversation_there_too(front: Front) -> None:
+async def test_session_with_remote_agent_is_one_conversation_there_too(front: Front) -> None:
     async with Client(front, mode=MODERN, cache=None) as client:
         session = "new"
         for said in ("one", "two", "three"):

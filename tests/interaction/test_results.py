@@ -95,7 +95,7 @@ HUGE = {("http", "modern", "up"), ("http", "legacy", "old")}
 
 @pytest.mark.parametrize(("front", "era", "upstream"), WAYS)
 @pytest.mark.faults
-async def test_twenty_megabytes_of_json_arrive_as_a_head_and_are_read_to_the_last_byte(
+async def test_twenty_megabytes_of_json_arrive_as_head_and_stay_readable(
     fronts: Fronts, front: str, era: Any, upstream: str
 ) -> None:
     huge = (front, era, upstream) in HUGE
@@ -152,7 +152,7 @@ async def test_five_megabytes_of_text_are_read_by_lines_and_join_again(fronts: F
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_media_order_annotations_and_meta_stay_when_texts_beside_them_are_cut(fronts: Fronts, era: Any) -> None:
+async def test_media_order_annotations_and_meta_stay_when_texts_are_cut(fronts: Fronts, era: Any) -> None:
     async with connected(Way("http", era, "up"), fronts.small) as (client, _):
         result: Any = await client.call_tool("up__mixed", {"count": 5_000})
         texts = [await read_all(client, kept) for kept in ids_of(result)]
@@ -178,7 +178,7 @@ async def test_pictures_alone_are_never_shortened(fronts: Fronts) -> None:
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("upstream", ["up", "old"])
-async def test_a_large_picture_arrives_as_it_is_and_its_caption_without_what_is_hidden(fronts: Fronts, era: Any, upstream: str) -> None:
+async def test_large_picture_arrives_unchanged_and_its_caption_cleaned(fronts: Fronts, era: Any, upstream: str) -> None:
     async with connected(Way("http", era, upstream), fronts.http) as (client, _):
         plain: Any = await client.call_tool(f"{upstream}__shown", {"count": 12_000})
         hiding: Any = await client.call_tool(f"{upstream}__secretly_shown", {"count": 12_000})
@@ -191,7 +191,7 @@ async def test_a_large_picture_arrives_as_it_is_and_its_caption_without_what_is_
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("upstream", ["up", "old"])
-async def test_a_long_text_that_is_structured_content_too_arrives_as_both_without_what_is_hidden(
+async def test_long_text_that_is_also_structured_arrives_as_both_cleaned(
     fronts: Fronts, era: Any, upstream: str
 ) -> None:
     async with connected(Way("http", era, upstream), fronts.http) as (client, _):
@@ -212,7 +212,7 @@ async def test_many_small_texts_are_kept_as_one_document(fronts: Fronts) -> None
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("tool", ["typed_rows", "closed_rows"])
-async def test_structured_content_with_a_schema_is_cut_so_that_it_still_matches(fronts: Fronts, era: Any, tool: str) -> None:
+async def test_structured_content_with_schema_still_matches_after_cut(fronts: Fronts, era: Any, tool: str) -> None:
     async with connected(Way("http", era, "up"), fronts.small) as (client, _):
         result: Any = await client.call_tool(f"up__{tool}", {"count": 5_000})  # the SDK client checks it against the schema
         texts = {kept: await read_all(client, kept) for kept in ids_of(result)}
@@ -228,7 +228,7 @@ async def test_structured_content_with_a_schema_is_cut_so_that_it_still_matches(
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_structured_content_that_cannot_be_cut_becomes_an_error_with_everything_kept(fronts: Fronts, era: Any) -> None:
+async def test_uncuttable_structured_content_is_an_error_and_kept_whole(fronts: Fronts, era: Any) -> None:
     async with connected(Way("http", era, "up"), fronts.small) as (client, _):
         result: Any = await client.call_tool("up__uncuttable_rows", {"count": 5_000})
         [kept] = set(ids_of(result))
@@ -239,7 +239,7 @@ async def test_structured_content_that_cannot_be_cut_becomes_an_error_with_every
 
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-async def test_a_large_resource_and_a_large_prompt_are_shortened_the_same_way(fronts: Fronts, era: Any) -> None:
+async def test_large_resource_and_large_prompt_are_shortened_alike(fronts: Fronts, era: Any) -> None:
     whole = lines_text(100_000)
     async with connected(Way("http", era, "up"), fronts.small) as (client, _):
         resource: Any = await client.read_resource("up+data://lines")
@@ -253,7 +253,7 @@ async def test_a_large_resource_and_a_large_prompt_are_shortened_the_same_way(fr
     assert [message.content.type for message in prompt.messages] == ["text", "text", "resource_link"]
 
 
-async def test_what_is_too_large_to_keep_is_refused_by_the_rule_that_says_so(tmp_path: Path) -> None:
+async def test_result_too_large_to_keep_is_rejected_by_a_named_rule(tmp_path: Path) -> None:
     policy = {"up": {"maxResultBytes": 10_000, "maxKeptBytes": 100_000}}
     storage = {"dir": str(tmp_path / "state"), "maxResultBytesPerCaller": 50_000}
     config = {"mcpServers": {"up": upstream_stdio(module=MODULE)}, "policies": policy, "storage": storage}
@@ -269,7 +269,7 @@ async def test_what_is_too_large_to_keep_is_refused_by_the_rule_that_says_so(tmp
     assert not fits.is_error
 
 
-async def test_a_result_of_somebody_else_is_as_unknown_as_one_that_never_was(tmp_path: Path) -> None:
+async def test_result_of_another_caller_reads_as_unknown(tmp_path: Path) -> None:
     config = {"mcpServers": {"up": upstream_stdio(module=MODULE)}, **SMALL}
     path = write_config(tmp_path, config)
     keys = [new_key(path, name) for name in ("ada", "bob")]
@@ -288,7 +288,7 @@ async def test_a_result_of_somebody_else_is_as_unknown_as_one_that_never_was(tmp
     assert answers[0] == answers[1]
 
 
-async def test_results_outlive_the_process_and_every_process_of_the_folder_reads_them(tmp_path: Path) -> None:
+async def test_results_outlive_the_process_and_share_the_state_folder(tmp_path: Path) -> None:
     config = {"mcpServers": {"up": upstream_stdio(module=MODULE)}, **SMALL, "storage": {"dir": str(tmp_path / "state")}}
     with gateway_http(tmp_path, config, "one") as one, gateway_http(tmp_path, config, "two") as two:
         async with connected(Way("http", "modern", "up"), one) as (client, _):
@@ -338,7 +338,7 @@ def connected_with(url: str, key: str) -> Client:
 
 
 @pytest.mark.parametrize("era", ["legacy", "2026-07-28"])
-async def test_a_result_that_no_client_could_read_is_an_error_that_says_so(tmp_path: Path, era: Any) -> None:
+async def test_result_no_client_could_read_is_a_named_error(tmp_path: Path, era: Any) -> None:
     odd: list[dict[str, Any]] = [{"content": [block]} for block in (None, {"type": "text", "text": 5}, {"type": ["text"]}, {"type": "new"})]
     told = {"tools": [{"name": "odd", "inputSchema": {"type": "object"}}], "results": {"odd": [*odd, {"content": [], "_meta": [1]}]}}
     with raw_inside(told) as url, gateway_inside(tmp_path, {"mcpServers": {"up": {"type": "http", "url": url}}}) as gateway:

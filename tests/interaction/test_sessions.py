@@ -88,7 +88,7 @@ async def test_gateway_of_another_configuration_does_not_know_the_session(place:
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-async def test_a_conversation_goes_on_over_three_turns(place: Place, way: Way) -> None:
+async def test_conversation_goes_on_over_three_turns(place: Place, way: Way) -> None:
     await place.model.play(ECHO)
     async with connected(way, place.target(way.front)) as (client, _):
         session = id_of(await say(client, "I am Ada.", "new"))
@@ -122,7 +122,7 @@ async def test_without_a_session_every_task_stands_alone(place: Place) -> None:
     assert "session_id" not in schemas["agent__alone"]["properties"]
 
 
-async def test_an_answer_with_a_form_keeps_it_in_a_session(place: Place) -> None:
+async def test_answer_to_a_form_is_kept_in_the_session(place: Place) -> None:
     await place.model.play({"text": '{"n": 1}'}, {"text": "no object"}, {"text": '{"n": 3}'})
     async with connected(WAYS[1], place.url) as (client, _):
         first = await say(client, "one", "new", agent="strict")
@@ -134,7 +134,7 @@ async def test_an_answer_with_a_form_keeps_it_in_a_session(place: Place) -> None
     assert await heard_by(place.model) == ["user: one", 'assistant: {"n": 1}', "user: three"]
 
 
-async def test_a_turn_that_fails_leaves_the_session_as_it_was(place: Place) -> None:
+async def test_failed_turn_leaves_the_session_unchanged(place: Place) -> None:
     await place.model.play({"text": "hello"}, {"status": 400, "message": "no"}, {"text": "back"})
     async with connected(WAYS[1], place.url) as (client, _):
         session = id_of(await say(client, "one", "new"))
@@ -143,7 +143,7 @@ async def test_a_turn_that_fails_leaves_the_session_as_it_was(place: Place) -> N
     assert await heard_by(place.model) == ["user: one", "assistant: hello", "user: three"]
 
 
-async def test_ids_that_mean_nothing_or_another_agent_are_told_apart_only_for_their_owner(place: Place) -> None:
+async def test_session_ids_unknown_and_of_another_agent_differ_for_owner(place: Place) -> None:
     await place.model.play(ECHO)
     async with connected(WAYS[1], place.url) as (client, _):
         for unknown in ("nothing", "0" * 32, "../etc", "nul\0", "half \\ud83d"):
@@ -155,7 +155,7 @@ async def test_ids_that_mean_nothing_or_another_agent_are_told_apart_only_for_th
         assert id_of(await say(client, "y", session)) == session
 
 
-async def test_a_second_call_on_a_session_waits_a_while_and_is_then_refused_as_busy(place: Place) -> None:
+async def test_second_call_on_a_session_waits_and_is_then_rejected_as_busy(place: Place) -> None:
     await place.model.play({"text": "hello"}, {"text": "slow", "hold": "slow", "when": {"contains": "take long"}}, ECHO)
     async with connected(WAYS[1], place.url) as (client, _), connected(WAYS[0], place.url) as (other, _):
         session = id_of(await say(client, "one", "new"))
@@ -179,7 +179,7 @@ async def test_a_second_call_on_a_session_waits_a_while_and_is_then_refused_as_b
     ]  # fmt: skip
 
 
-async def test_a_call_that_is_cancelled_lets_go_of_its_session(place: Place) -> None:
+async def test_cancelled_call_releases_its_session(place: Place) -> None:
     await place.model.play({"text": "hello"}, {"text": "never", "fault": "hang"}, ECHO)
     async with connected(WAYS[1], place.url) as (client, _):
         session = id_of(await say(client, "one", "new"))
@@ -195,7 +195,7 @@ async def test_a_call_that_is_cancelled_lets_go_of_its_session(place: Place) -> 
     assert await heard_by(place.model) == ["user: one", "assistant: hello", "user: three"]
 
 
-async def test_a_session_is_forgotten_when_its_time_is_over(place: Place) -> None:
+async def test_session_is_forgotten_after_its_idle_timeout(place: Place) -> None:
     await place.model.play(ECHO)
     async with connected(WAYS[1], place.url) as (client, _):
         session = id_of(await say(client, "one", "new", agent="short"))
@@ -218,7 +218,7 @@ def cli(path: Path, *argv: str) -> Any:
     return json.loads(done.stdout or done.stderr.splitlines()[-1])
 
 
-async def test_a_session_of_somebody_else_is_as_unknown_as_one_that_never_was(tmp_path: Path, place: Place) -> None:
+async def test_session_of_another_caller_reads_as_unknown(tmp_path: Path, place: Place) -> None:
     await place.model.play(ECHO)
     settings = config(tmp_path, sessions={"maxPerCaller": 1})
     path = write_config(tmp_path, settings)
@@ -247,7 +247,7 @@ async def test_a_session_of_somebody_else_is_as_unknown_as_one_that_never_was(tm
 
 
 @pytest.mark.faults
-async def test_a_session_goes_on_at_the_next_gateway_when_one_is_killed_in_the_middle_of_a_turn(tmp_path: Path) -> None:
+async def test_session_continues_at_next_gateway_after_kill_in_a_turn(tmp_path: Path) -> None:
     with openai_server() as model:
         await model.play({"text": "hello"}, {"text": "never", "hold": "ever"}, ECHO)
         env = {"OPENAI_BASE_URL": model.base_url, "OPENAI_API_KEY": ""}

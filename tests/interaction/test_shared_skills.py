@@ -122,7 +122,7 @@ async def test_every_surface_shows_the_same_skills(chain: str) -> None:
     assert f"{len(FOR_MODELS)} skills" in instructions
 
 
-async def test_a_skill_of_a_server_is_found_by_words_and_loaded_with_its_digest(chain: str) -> None:
+async def test_server_skill_is_found_by_search_and_loaded_with_its_digest(chain: str) -> None:
     (first, *_) = (await call(chain, "search_skills", query="merge pdf documents"))["structuredContent"]["skills"]
     assert first["skill"] == "pdf"
     loaded = (await call(chain, "load_skill", skill_name="pdf"))["structuredContent"]
@@ -135,7 +135,7 @@ async def test_a_skill_of_a_server_is_found_by_words_and_loaded_with_its_digest(
     assert loaded["body"].startswith("# PDF")
 
 
-async def test_a_file_of_a_servers_skill_is_the_same_by_tool_and_by_resource(chain: str) -> None:
+async def test_server_skill_file_is_the_same_by_tool_and_by_resource(chain: str) -> None:
     for path, name in (("references/a b.md", "references/a%20b.md"), ("logo.png", "logo.png"), ("SKILL.md", "SKILL.md")):
         by_tool = (await call(chain, "read_skill_resource", skill_name="pdf", resource_name=path))["structuredContent"]
         (content,) = (await request(chain, "resources/read", uri=f"skill://team/pdf/{name}"))["contents"]
@@ -146,14 +146,14 @@ async def test_a_file_of_a_servers_skill_is_the_same_by_tool_and_by_resource(cha
 
 
 @pytest.mark.requirement(130)
-async def test_prompts_of_shared_skills_say_what_load_skill_says(chain: str) -> None:
+async def test_prompts_of_shared_skills_equal_load_skill(chain: str) -> None:
     for name, prompt in (("pdf", "team__pdf"), ("skill://team/same", "team__same"), ("units", "units"), ("greeter", "greeter")):
         loaded = await call(chain, "load_skill", skill_name=name)
         (message,) = (await request(chain, "prompts/get", name=prompt))["messages"]
         assert message["content"]["text"] == loaded["content"][0]["text"]
 
 
-async def test_a_denied_skill_is_on_no_surface(chain: str) -> None:
+async def test_denied_skill_is_on_no_surface(chain: str) -> None:
     for error in (
         await request(chain, "skills/get", uri="skill://team/secret/SKILL.md"),
         await request(chain, "resources/read", uri="skill://team/secret/SKILL.md"),
@@ -175,14 +175,14 @@ async def test_files_of_a_denied_skill_are_not_read_by_their_uri(chain: str, fol
         assert refused.get("code") == -32602, refused
 
 
-async def test_a_shared_name_asks_for_the_qualified_one(chain: str) -> None:
+async def test_shared_name_requires_the_qualified_name(chain: str) -> None:
     refused = await call(chain, "load_skill", skill_name="same")
     assert refused["isError"] and "skill://team/same (from team)" in refused["content"][0]["text"]
     assert "The inner one." in (await call(chain, "load_skill", skill_name="skill://team/same"))["structuredContent"]["description"]
 
 
 @pytest.mark.requirement(116, 117)
-async def test_a_skill_in_code_is_served_with_its_functions(chain: str) -> None:
+async def test_skill_in_code_is_served_with_its_functions(chain: str) -> None:
     result = await call(chain, "load_skill", skill_name="units")
     loaded, text = result["structuredContent"], result["content"][0]["text"]
     assert "\n<name>units</name>\n<description>" in text and "\n\n<instructions>\n# Units" in text and "---\nname:" not in text
@@ -202,7 +202,7 @@ async def test_a_skill_in_code_is_served_with_its_functions(chain: str) -> None:
     assert remote["isError"] and "a server publishes the skill" in remote["content"][0]["text"]
 
 
-async def test_resources_in_code_are_files_and_what_a_function_gives_is_made_at_each_read(chain: str) -> None:
+async def test_resources_in_code_are_files_computed_at_each_read(chain: str) -> None:
     entry = next(e for e in await every_entry(chain) if e["uri"] == "skill://units/SKILL.md")
     assert entry["resources"] == "dynamic" and entry["frontmatter"]["metadata"] == {"tags": "length"}
     entry = next(e for e in await every_entry(chain) if e["uri"] == "skill://greeter/SKILL.md")
@@ -215,7 +215,7 @@ async def test_resources_in_code_are_files_and_what_a_function_gives_is_made_at_
     assert seen[1]["calls"] == seen[0]["calls"] + 1 and json.loads(by_tool["text"])["calls"] == seen[1]["calls"] + 1
 
 
-async def test_a_program_reads_them_by_the_extension_with_their_digests(chain: str) -> None:
+async def test_program_reads_skills_by_the_extension_with_digests(chain: str) -> None:
     async with Client(chain) as client:
         skills = {skill.frontmatter.name: skill for skill in await MCPSkillsSource(client).get_skills()}
         assert set(skills) == {name.rpartition("/")[2] for name in ALL}
@@ -235,7 +235,7 @@ def test_the_command_lists_them_too(chain: str, folder: Path) -> None:
     assert [row["name"] for row in ended.data["skills"]] == ["same"]
 
 
-async def test_a_gateway_without_skills_of_its_own_offers_those_of_a_server_and_follows_their_changes(chain: str, folder: Path) -> None:
+async def test_gateway_without_own_skills_serves_and_follows_server_skills(chain: str, folder: Path) -> None:
     inner = (folder / "inner.url").read_text()
     team = {"type": "http", "url": inner}
     config = {"mcpServers": {"team": team}, "policies": {"team": {"skills": {"allow": ["pdf", "added"]}}}}

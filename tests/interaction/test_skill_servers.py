@@ -138,14 +138,14 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Generator[Servers]:
         yield Servers(stack.enter_context(gateway_inside(tmp_path_factory.mktemp("servers"), config)).url, liar, old)
 
 
-async def test_an_entry_that_breaks_the_format_is_on_no_surface(servers: Servers) -> None:
+async def test_entry_that_breaks_the_format_is_on_no_surface(servers: Servers) -> None:
     assert await surfaces(servers.url, ("liar",)) == same(*(f"liar/{name}" for name in ("good", "body", "front", "file", "veiled")))
     for name in ("misnamed", "no-files", "no-manifest", "leads-out", "too-many", "odd-digest"):
         assert (await request(servers.url, "skills/get", uri=f"skill://liar/{name}/SKILL.md"))["code"] == -32602
         assert (await call(servers.url, "load_skill", skill_name=f"skill://liar/{name}"))["isError"]
 
 
-async def test_hidden_text_that_is_refused_keeps_an_entry_from_every_surface(servers: Servers) -> None:
+async def test_rejected_hidden_text_keeps_entry_from_every_surface(servers: Servers) -> None:
     assert await surfaces(servers.url, ("wary",)) == same(*(f"wary/{name}" for name in ("good", "body", "front", "file")))
     assert (await request(servers.url, "skills/get", uri="skill://wary/veiled/SKILL.md"))["code"] == -32602
     assert (await request(servers.url, "resources/read", uri="skill://wary/veiled/SKILL.md")).get("code")
@@ -153,14 +153,14 @@ async def test_hidden_text_that_is_refused_keeps_an_entry_from_every_surface(ser
 
 
 @pytest.mark.parametrize(("skill", "said"), [("body", "than it lists"), ("front", "The frontmatter of skill")])
-async def test_a_skill_that_is_not_what_was_listed_is_not_loaded_and_no_prompt_says_it(servers: Servers, skill: str, said: str) -> None:
+async def test_skill_that_differs_from_listing_is_not_loaded_or_prompted(servers: Servers, skill: str, said: str) -> None:
     loaded = await call(servers.url, "load_skill", skill_name=f"skill://liar/{skill}")
     assert loaded["isError"] and said in loaded["content"][0]["text"]
     assert "Body of" not in json.dumps(loaded)
     assert "Body of" not in json.dumps(await request(servers.url, "prompts/get", name=f"liar__{skill}"))
 
 
-async def test_a_file_that_is_not_what_was_listed_is_not_read_and_one_that_was_not_listed_neither(servers: Servers) -> None:
+async def test_changed_or_unlisted_file_is_not_read(servers: Servers) -> None:
     good = await call(servers.url, "read_skill_resource", skill_name="skill://liar/good", resource_name="a.md")
     assert good["structuredContent"]["text"] == "a"
     for path in ("a.md", "unlisted.md", "../good/a.md"):
@@ -168,7 +168,7 @@ async def test_a_file_that_is_not_what_was_listed_is_not_read_and_one_that_was_n
         assert done["isError"] and not {"not what was listed", "secret"} & {c["text"] for c in done["content"]}
 
 
-async def test_an_entry_that_changed_or_went_is_learnt_when_it_is_used(servers: Servers) -> None:
+async def test_changed_or_removed_entry_is_noticed_when_used(servers: Servers) -> None:
     body = next(e for e in servers.liar["skills"] if "//good/" in e["uri"])
     changed = manifest("good", extra="license: MIT\n")
     servers.liar["reads"] |= reads({"skill://good/SKILL.md": changed})
@@ -181,7 +181,7 @@ async def test_an_entry_that_changed_or_went_is_learnt_when_it_is_used(servers: 
     assert "liar/file" not in (await surfaces(servers.url, ("liar",)))["search"]
 
 
-async def test_skills_of_a_server_without_the_extension_are_listed_with_the_frontmatter_of_their_files(servers: Servers) -> None:
+async def test_skills_without_extension_are_listed_with_file_frontmatter(servers: Servers) -> None:
     seen = await surfaces(servers.url, ("old",))
     assert seen["extension"] == {"old/old", "old/by-index", "old/quiet", "old/veiled"}
     assert seen["search"] == seen["index"] == {"old/old", "old/by-index", "old/repaired", "old/veiled"}
@@ -201,7 +201,7 @@ async def test_skills_of_a_server_without_the_extension_are_listed_with_the_fron
     assert (await request(servers.url, "skills/get", uri="skill://old/repaired/SKILL.md"))["code"] == -32602
 
 
-async def test_folders_of_a_skill_without_a_manifest_of_files_show_what_its_server_lists(servers: Servers) -> None:
+async def test_folders_of_skill_without_manifest_show_the_server_listing(servers: Servers) -> None:
     top = (await request(servers.url, "resources/directory/read", uri="skill://old/old"))["resources"]
     assert top == [
         {"uri": "skill://old/old/SKILL.md", "name": "SKILL.md"},
@@ -218,7 +218,7 @@ async def test_hidden_text_is_refused_in_what_such_a_server_shows_too(servers: S
     assert "oldwary/old" in seen["extension"] & seen["search"] & seen["index"] & seen["prompts"]
 
 
-async def test_a_file_that_changes_there_is_listed_as_it_is_now(servers: Servers) -> None:
+async def test_changed_server_file_is_listed_as_it_is_now(servers: Servers) -> None:
     servers.old["reads"] |= reads({"skill://by-index/SKILL.md": manifest("by-index", "Newer.")})
     got = (await request(servers.url, "skills/get", uri="skill://old/by-index/SKILL.md"))["skill"]
     assert got["frontmatter"]["description"] == "Newer."
@@ -249,7 +249,7 @@ STEPS: list[tuple[list[str], bool, dict[str, Any], set[str]]] = [
 ]
 
 
-async def test_every_surface_follows_a_reload_that_brings_or_takes_skills(reloaded: tuple[Inside, Path, dict[str, Any]]) -> None:
+async def test_every_surface_follows_a_reload_of_skills(reloaded: tuple[Inside, Path, dict[str, Any]]) -> None:
     gateway, folder, server = reloaded
     for names, own, policies, expected in STEPS:
         expose = {"expose": {"skills": [str(folder / "own")]}} if own else {}
@@ -264,7 +264,7 @@ async def test_every_surface_follows_a_reload_that_brings_or_takes_skills(reload
                 await anyio.sleep(0.02)
 
 
-async def test_of_two_sources_that_want_one_uri_one_has_it_on_every_surface(tmp_path: Path) -> None:
+async def test_one_of_two_sources_has_a_contested_uri_on_every_surface(tmp_path: Path) -> None:
     write_skill(tmp_path / "own" / "good")
     told: dict[str, Any] = {"skills": LISTED[:1], "reads": reads(FILES)}
     with raw_inside(told) as url:

@@ -58,7 +58,7 @@ def chain(tmp_path_factory: pytest.TempPathFactory) -> Generator[str]:
         yield stack.enter_context(gateway_inside(folder, config, "front")).url
 
 
-async def test_own_skills_and_those_of_a_server_are_listed_with_where_they_come_from(chain: str) -> None:
+async def test_own_and_server_skills_are_listed_with_their_origin(chain: str) -> None:
     found = {entry["uri"]: entry for entry in await every_entry(chain)}
     assert set(found) == {"skill://same/SKILL.md", "skill://team/pdf/SKILL.md", "skill://team/same/SKILL.md"}
     assert found["skill://team/pdf/SKILL.md"]["_meta"] == {"dev.moongate/origin": "team"}
@@ -68,7 +68,7 @@ async def test_own_skills_and_those_of_a_server_are_listed_with_where_they_come_
 
 
 @pytest.mark.requirement(129)
-async def test_every_file_of_a_published_skill_is_read_with_the_digest_that_was_listed(chain: str) -> None:
+async def test_every_published_skill_file_is_read_with_its_listed_digest(chain: str) -> None:
     seen = 0
     for entry in await every_entry(chain):
         again = (await request(chain, "skills/get", uri=entry["uri"]))["skill"]
@@ -97,17 +97,17 @@ UNKNOWN = ["skill://team/none/SKILL.md", "skill://none/SKILL.md", "skill://team/
 
 
 @pytest.mark.parametrize("uri", UNKNOWN)
-async def test_an_unknown_skill_is_invalid_params_wherever_it_would_be(chain: str, uri: str) -> None:
+async def test_unknown_skill_is_invalid_params_on_every_surface(chain: str, uri: str) -> None:
     error = await request(chain, "skills/get", uri=uri)
     assert error["code"] == -32602
 
 
-async def test_a_foreign_cursor_is_invalid_params(chain: str) -> None:
+async def test_foreign_cursor_is_invalid_params(chain: str) -> None:
     for cursor in ("x", base64.b64encode(b'["gone", null]').decode().rstrip("="), base64.b64encode(b'["team", "!"]').decode().rstrip("=")):
         assert (await request(chain, "skills/list", cursor=cursor))["code"] == -32602
 
 
-async def test_a_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> None:
+async def test_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> None:
     write_skill(tmp_path / "own" / "pdf")
     config = {"expose": {"skills": [str(tmp_path / "own")]}, "mcpServers": {"gone": {"type": "http", "url": "http://127.0.0.1:9/mcp"}}}
     with gateway_inside(tmp_path, config) as front:
@@ -116,7 +116,7 @@ async def test_a_server_that_is_down_hides_no_other_skills(tmp_path: Path) -> No
 
 @pytest.mark.requirement(132, 133)
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="the sandbox is for Linux")
-async def test_a_granted_script_runs_through_the_gateway_and_waits_for_a_person_unless_told_otherwise(tmp_path: Path) -> None:
+async def test_granted_script_runs_and_waits_for_approval_unless_never(tmp_path: Path) -> None:
     write_skill(tmp_path / "own" / "pdf", files={"run.py": "import sys\nprint('ran', *sys.argv[1:])\n"})
     digest = set_digest(build_index([str(tmp_path / "own")]).named("pdf")[0])
     scripts = {"enabled": True, "allow": [{"skill": "pdf", "script": "run.py", "digest": digest}]}

@@ -39,7 +39,7 @@ def front(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         yield url
 
 
-async def test_a_task_started_at_the_front_ends_with_the_result_of_the_far_server(front: str) -> None:
+async def test_task_started_at_front_ends_with_far_server_result(front: str) -> None:
     async with over_http(front, "modern") as wire:
         made = await start(wire, "modern", "slow_compute", seconds=1, label="far")
         done = await until(wire, made["taskId"], "completed", "failed")
@@ -47,7 +47,7 @@ async def test_a_task_started_at_the_front_ends_with_the_result_of_the_far_serve
     assert "far" in text(done["result"])
 
 
-async def test_a_question_of_the_far_server_is_answered_at_the_front(front: str) -> None:
+async def test_far_server_question_is_answered_at_the_front(front: str) -> None:
     async with over_http(front, "modern", capabilities={"elicitation": {"form": {}}}) as wire:
         made = await start(wire, "modern", "confirm_delete", filename="far.txt")
         asking = await until(wire, made["taskId"], "input_required", "completed", "failed")
@@ -59,7 +59,7 @@ async def test_a_question_of_the_far_server_is_answered_at_the_front(front: str)
     assert text(done["result"]) == "deleted"
 
 
-async def test_a_task_cancelled_at_the_front_is_over(front: str) -> None:
+async def test_task_cancelled_at_the_front_ends_at_the_far_server(front: str) -> None:
     async with over_http(front, "modern") as wire:
         made = await start(wire, "modern", "slow_compute", seconds=60)
         await wire.send("tasks/cancel", taskId=made["taskId"])

@@ -102,7 +102,7 @@ def structured(answer: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.requirement(92, 96)
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_that_takes_longer_than_its_client_waits_goes_on_under_a_handle(front: str, folder: Path, era: Era) -> None:
+async def test_call_longer_than_client_wait_continues_under_a_handle(front: str, folder: Path, era: Era) -> None:
     async with over_http(front, era, tasks=False) as wire:
         started = await wire.send("tools/call", name="workflow__flow", arguments={"name": era})
         handle = structured(started)
@@ -125,7 +125,7 @@ async def test_a_call_that_takes_longer_than_its_client_waits_goes_on_under_a_ha
 
 
 @pytest.mark.requirement(94)
-async def test_a_handle_can_be_cancelled_and_is_nothing_to_others(front: str) -> None:
+async def test_handle_can_be_cancelled_and_is_unknown_to_others(front: str) -> None:
     async with over_http(front, "modern", tasks=False) as wire:
         handle = structured(await wire.send("tools/call", name="workflow__flow", arguments={"name": "never"}))
         for _ in range(2):
@@ -138,7 +138,7 @@ async def test_a_handle_can_be_cancelled_and_is_nothing_to_others(front: str) ->
 
 
 @pytest.mark.requirement(91, 92)
-async def test_a_tool_that_only_runs_as_a_task_gives_each_client_what_it_can_take(front: str, folder: Path) -> None:
+async def test_task_only_tool_serves_each_client_by_its_capabilities(front: str, folder: Path) -> None:
     (folder / "go-must").touch()
     async with over_http(front, "modern", tasks=False) as modern, over_http(front, "legacy") as legacy:
         assert (await modern.send("tools/call", name="workflow__must", arguments={"name": "must"}))["error"]["code"] == -32021
@@ -158,7 +158,7 @@ KINDS: list[tuple[str, Era, bool, str]] = [
 
 
 @pytest.mark.requirement(91, 92)
-async def test_a_tool_that_never_runs_as_a_task_is_a_plain_call_for_every_client_however_long_it_takes(front: str, folder: Path) -> None:
+async def test_never_task_tool_is_a_plain_call_for_every_client(front: str, folder: Path) -> None:
     kinds: dict[str, Any] = {}
     listed: dict[str, Any] = {}
 
@@ -187,7 +187,7 @@ async def test_a_tool_that_never_runs_as_a_task_is_a_plain_call_for_every_client
 @pytest.mark.requirement(91, 92)
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.parametrize(("tool", "is_error"), [("flow", False), ("must", False), ("broken", True)])
-async def test_clients_with_tasks_get_one_and_a_failed_workflow_is_told_in_the_words_of_each_era(
+async def test_clients_with_tasks_get_a_task_and_failure_in_their_protocol(
     front: str, folder: Path, era: Era, tool: str, is_error: bool
 ) -> None:
     (folder / "go-quick").touch()
@@ -204,7 +204,7 @@ async def test_clients_with_tasks_get_one_and_a_failed_workflow_is_told_in_the_w
     assert ("'fails' failed" if is_error else "done quick") in result["content"][0]["text"]
 
 
-async def test_a_client_that_waits_hears_that_the_work_goes_on(front: str, folder: Path) -> None:
+async def test_waiting_client_gets_progress_that_work_continues(front: str, folder: Path) -> None:
     heard: list[tuple[float, str | None]] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -221,7 +221,7 @@ async def test_a_client_that_waits_hears_that_the_work_goes_on(front: str, folde
 
 
 @pytest.mark.requirement(89)
-async def test_what_a_task_asks_reaches_the_person_who_waits_for_its_result(front: str, folder: Path) -> None:
+async def test_task_elicitation_reaches_person_waiting_for_its_result(front: str, folder: Path) -> None:
     async with connected(Way("http", "modern", "up"), front) as (client, told):
         result: Any = await client.call_tool("up__job", {})
         with anyio.fail_after(20):
@@ -233,7 +233,7 @@ async def test_what_a_task_asks_reaches_the_person_who_waits_for_its_result(fron
     assert sent.count("tools/call") == 1
 
 
-async def test_the_tools_are_listed_only_where_some_tool_can_become_a_task(front: str, tmp_path: Path) -> None:
+async def test_task_tools_are_listed_only_if_some_tool_can_become_a_task(front: str, tmp_path: Path) -> None:
     with gateway_http(tmp_path, {}) as bare:
         for url, listed in ((front, True), (bare, False)):
             async with over_http(url, "modern", capabilities=ELICITS) as wire:

@@ -70,7 +70,7 @@ async def told_until(heard: Messages, method: str, task_id: str, status: str) ->
 
 
 @pytest.mark.requirement(95)
-async def test_both_eras_are_told_of_their_own_tasks_and_of_nothing_else(tmp_path: Path) -> None:
+async def test_clients_are_notified_of_their_own_tasks_only(tmp_path: Path) -> None:
     (tmp_path / "news_functions.py").write_text(FUNCTIONS)
     (tmp_path / "flow.workflow.yaml").write_text(FLOW)
     with upstream_http(module="tests.conformance.upstream") as url:

@@ -25,7 +25,7 @@ DECLINED: dict[str, Any] = {"error": {"code": -32601, "message": "no tasks"}}
 
 @pytest.mark.requirement(77)
 @pytest.mark.parametrize("odd", [{"content": [None]}, {"content": "?"}, {}], ids=["no block", "no list", "nothing"])
-async def test_a_task_that_ends_with_what_no_client_could_read_says_so(tmp_path: Path, odd: dict[str, Any]) -> None:
+async def test_task_result_no_client_could_read_is_a_named_error(tmp_path: Path, odd: dict[str, Any]) -> None:
     old: dict[str, Any] = {"support": "required", "tasks_get": [{"result": DONE}], "tasks_result": [{"result": odd}]}
     configs = {
         "new": scripted(tmp_path / "new", "--modern", tools_call=[MADE], tasks_get=[{"result": {**DONE, "result": odd}}]),
@@ -49,7 +49,7 @@ async def test_a_task_that_ends_with_what_no_client_could_read_says_so(tmp_path:
 
 
 @pytest.mark.requirement(78)
-async def test_a_task_may_end_with_structured_content_alone(tmp_path: Path) -> None:
+async def test_task_may_end_with_structured_content_alone(tmp_path: Path) -> None:
     done: dict[str, Any] = {"result": {**DONE, "result": {"structuredContent": {"n": 1}}}}
     with gateway_http(tmp_path, scripted(tmp_path / "log", "--modern", tools_call=[MADE], tasks_get=[done])) as front:
         async with connected(Way("http", "modern", "up"), front) as (client, _):
@@ -81,7 +81,7 @@ async def test_hidden_text_is_stripped_from_tasks_of_servers(tmp_path: Path, era
 
 @pytest.mark.attack(11)
 @pytest.mark.parametrize("era", ERAS)
-async def test_hidden_text_in_results_of_servers_tasks_is_refused_if_the_policy_says_so(tmp_path: Path, era: Era) -> None:
+async def test_hidden_text_in_upstream_task_results_is_rejected_by_policy(tmp_path: Path, era: Era) -> None:
     hidden: dict[str, Any] = {"content": [{"type": "text", "text": NASTY}]}
     if era == "modern":
         config = scripted(tmp_path / "log", "--modern", tools_call=[MADE], tasks_get=[{"result": {**DONE, "result": hidden}}])

@@ -82,7 +82,7 @@ async def start(wire: Wire, era: Era, name: str, **arguments: Any) -> dict[str, 
 
 
 @pytest.mark.requirement(90, 92)
-async def test_a_modern_task_is_relayed_under_an_id_of_its_own_and_can_be_polled_answered_and_cancelled(tmp_path: Path) -> None:
+async def test_modern_task_is_relayed_under_own_id_and_fully_controllable(tmp_path: Path) -> None:
     with jobs() as url, gateway_http(tmp_path, http_server(url)) as front:
         async with over_http(front, "modern") as wire, over_http(url, "modern") as direct:
             made = await start(wire, "modern", "up__multi_input")
@@ -103,7 +103,7 @@ async def test_a_modern_task_is_relayed_under_an_id_of_its_own_and_can_be_polled
 
 @pytest.mark.requirement(90)
 @pytest.mark.attack(5)
-async def test_an_id_of_another_principal_reads_as_one_that_never_was(tmp_path: Path) -> None:
+async def test_task_id_of_another_principal_reads_as_unknown(tmp_path: Path) -> None:
     store = KeyStore(tmp_path / "gateway-state" / "keys.json")
     ada, bob = (store.add(name).token for name in ("ada", "bob"))
     with jobs() as url, upstream_http() as plain:
@@ -150,7 +150,7 @@ async def test_the_task_of_a_revoked_key_is_refused_at_once_and_stops(tmp_path: 
                 await other.send("tasks/cancel", taskId=begun[1])
 
 
-async def test_a_plain_call_of_a_revoked_key_ends_like_its_tasks(tmp_path: Path) -> None:
+async def test_plain_call_of_revoked_key_ends_like_its_tasks(tmp_path: Path) -> None:
     store = KeyStore(tmp_path / "gateway-state" / "keys.json")
     ada, bob = (store.add(name) for name in ("ada", "bob"))
     (tmp_path / "own").mkdir()
@@ -192,7 +192,7 @@ async def test_a_plain_call_of_a_revoked_key_ends_like_its_tasks(tmp_path: Path)
 
 
 @pytest.mark.requirement(90)
-async def test_the_id_of_a_relayed_task_is_good_after_the_gateway_was_killed(tmp_path: Path) -> None:
+async def test_relayed_task_id_is_valid_after_gateway_kill(tmp_path: Path) -> None:
     with jobs() as url:
         path = write_config(tmp_path, http_server(url))
         port, log = free_port(), tmp_path / "gateway.log"
@@ -212,7 +212,7 @@ async def test_the_id_of_a_relayed_task_is_good_after_the_gateway_was_killed(tmp
 
 
 @pytest.mark.requirement(92)
-async def test_a_modern_client_gets_a_task_only_for_a_request_that_declared_the_extension(tmp_path: Path) -> None:
+async def test_modern_client_gets_task_only_if_request_declared_extension(tmp_path: Path) -> None:
     with jobs() as url, gateway_http(tmp_path, http_server(url)) as front:
         async with over_http(front, "modern", tasks=False) as plain, over_http(front, "modern") as wire:
             inline = await plain.send("tools/call", name="up__slow_compute", arguments={"seconds": 0.1, "label": "x"})
@@ -229,7 +229,7 @@ async def test_a_modern_client_gets_a_task_only_for_a_request_that_declared_the_
 @pytest.mark.requirement(91, 94, 96)
 @pytest.mark.parametrize("front", ["http", "stdio"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_slow_plain_tool_runs_as_a_task_until_it_is_cancelled(tmp_path: Path, era: Era, front: str) -> None:
+async def test_slow_plain_tool_runs_as_task_until_cancelled(tmp_path: Path, era: Era, front: str) -> None:
     with upstream_http("--legacy") as url:
         config = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED}
         if front == "stdio":
@@ -278,7 +278,7 @@ async def count(wire: Wire, what: str) -> int:
 
 @pytest.mark.requirement(91)
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_tool_that_says_it_failed_is_a_failed_task_in_2025_and_a_completed_one_today(tmp_path: Path, era: Era) -> None:
+async def test_error_result_is_a_failed_task_in_2025_and_completed_in_2026(tmp_path: Path, era: Era) -> None:
     with gateway_http(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": PROMOTED}) as front:
         async with over_http(front, era) as wire:
             made = await start(wire, era, "up__fail")
@@ -290,7 +290,7 @@ async def test_a_tool_that_says_it_failed_is_a_failed_task_in_2025_and_a_complet
 
 
 @pytest.mark.requirement(91)
-async def test_a_2025_client_is_told_which_tools_have_tasks_and_is_refused_one_for_the_others(tmp_path: Path) -> None:
+async def test_client_2025_sees_which_tools_have_tasks_and_gets_no_other(tmp_path: Path) -> None:
     policies = {"up": {"tasks": {"promote": ["echo"]}}}
     with gateway_http(tmp_path, {"mcpServers": {"up": upstream_stdio()}, "policies": policies}) as front:
         async with over_http(front, "legacy") as wire:
@@ -304,7 +304,7 @@ async def test_a_2025_client_is_told_which_tools_have_tasks_and_is_refused_one_f
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_call_that_runs_as_a_task_is_limited_by_its_own_time_and_not_by_that_of_a_plain_call(tmp_path: Path, era: Era) -> None:
+async def test_call_run_as_task_has_the_task_time_limit(tmp_path: Path, era: Era) -> None:
     both = {"promote": ["hang"]}
     with upstream_http() as url:
         config: dict[str, Any] = {
@@ -330,7 +330,7 @@ async def test_a_call_that_runs_as_a_task_is_limited_by_its_own_time_and_not_by_
 
 @pytest.mark.requirement(96)
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_client_without_tasks_that_cancels_its_call_within_its_wait_ends_the_servers_call(tmp_path: Path, era: Era) -> None:
+async def test_cancellation_without_tasks_within_wait_ends_upstream_call(tmp_path: Path, era: Era) -> None:
     with upstream_http() as url:
         config: dict[str, Any] = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED}
         path = write_config(tmp_path, {**config, "tasks": {"inlineSeconds": 60}})
@@ -350,7 +350,7 @@ async def test_a_client_without_tasks_that_cancels_its_call_within_its_wait_ends
 
 
 @pytest.mark.requirement(96)
-async def test_over_http_a_2026_client_cancels_by_closing_its_stream_and_a_2025_one_by_saying_so_but_not_by_leaving(tmp_path: Path) -> None:
+async def test_http_client_2026_cancels_by_closing_and_2025_by_notification(tmp_path: Path) -> None:
     """All within the time that their calls may take before they become tasks (protocol.md 1.2, 1.6)."""
     with upstream_http() as url:
         config: dict[str, Any] = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED, "tasks": {"inlineSeconds": 3}}
@@ -404,7 +404,7 @@ async def until_counted(wire: Wire, what: str, number: int) -> None:
 
 
 @pytest.mark.requirement(94)
-async def test_cancelling_a_task_of_ours_cancels_the_servers_task_that_it_follows(tmp_path: Path) -> None:
+async def test_cancelling_our_task_cancels_the_server_task_it_follows(tmp_path: Path) -> None:
     """Each client speaks the other dialect than its server, so that the task is the gateway's own."""
     working: dict[str, Any] = {"taskId": "t1", "status": "working"}
     common: dict[str, Any] = {"tasks_get": [{"result": working}], "tasks_cancel": [{"result": {**working, "status": "cancelled"}}]}
@@ -433,7 +433,7 @@ async def test_cancelling_a_task_of_ours_cancels_the_servers_task_that_it_follow
 
 @pytest.mark.requirement(89)
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_client_without_tasks_is_asked_on_the_way_and_gets_the_result_and_the_progress(tmp_path: Path, era: Era) -> None:
+async def test_client_without_tasks_is_elicited_and_gets_result_and_progress(tmp_path: Path, era: Era) -> None:
     log = tmp_path / "requests.jsonl"
     form = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
     ask = {"confirm": {"method": "elicitation/create", "params": {"mode": "form", **form}}}
@@ -478,7 +478,7 @@ ASKING: dict[str, Any] = {
 
 @pytest.mark.requirement(79, 89)
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_a_2025_server_asks_while_its_result_is_fetched_reaches_the_person_of_the_call(tmp_path: Path, era: Era) -> None:
+async def test_elicitation_during_2025_result_fetch_reaches_the_caller(tmp_path: Path, era: Era) -> None:
     log = tmp_path / "requests.jsonl"
     with gateway_http(tmp_path, scripted(log, **ASKING)) as front:
         asked, _, result = await call_as_person(front, era)
@@ -488,7 +488,7 @@ async def test_what_a_2025_server_asks_while_its_result_is_fetched_reaches_the_p
 
 
 @pytest.mark.requirement(89)
-async def test_what_a_2025_server_asks_while_its_result_is_fetched_waits_with_the_task_of_a_modern_client(tmp_path: Path) -> None:
+async def test_elicitation_during_2025_result_fetch_waits_with_modern_task(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     with gateway_http(tmp_path, scripted(log, **ASKING)) as front:
         async with over_http(front, "modern") as wire:
@@ -502,7 +502,7 @@ async def test_what_a_2025_server_asks_while_its_result_is_fetched_waits_with_th
 
 
 @pytest.mark.requirement(79, 89)
-async def test_a_task_that_asks_a_client_nobody_can_ask_fails_and_says_what_it_wanted(tmp_path: Path) -> None:
+async def test_task_that_elicits_without_capability_fails_and_names_request(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     form: dict[str, Any] = {"mode": "form", "message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
     asks: dict[str, Any] = {"confirm": {"method": "elicitation/create", "params": form}}
@@ -518,7 +518,7 @@ async def test_a_task_that_asks_a_client_nobody_can_ask_fails_and_says_what_it_w
 
 
 @pytest.mark.requirement(83)
-async def test_a_server_that_times_out_inside_its_task_is_not_reported_as_our_deadline(tmp_path: Path) -> None:
+async def test_server_timeout_inside_task_is_not_reported_as_our_deadline(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     late = {"result": {"taskId": "t1", "status": "failed", "statusMessage": "TimeoutError: the database was slow"}}
     created = {"result": {"resultType": "task", "taskId": "t1", "status": "working"}}
@@ -534,7 +534,7 @@ async def test_a_server_that_times_out_inside_its_task_is_not_reported_as_our_de
 
 @pytest.mark.requirement(21)
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_a_tool_does_not_declare_stays_here_when_the_call_becomes_a_task(tmp_path: Path, era: Era) -> None:
+async def test_undeclared_argument_is_dropped_when_call_becomes_a_task(tmp_path: Path, era: Era) -> None:
     log = tmp_path / "requests.jsonl"
     created = {"result": {"task": {"taskId": "t1", "status": "working", "createdAt": "2026-01-01T00:00:00Z"}}}
     done = {"result": {"taskId": "t1", "status": "completed"}}
@@ -550,7 +550,7 @@ async def test_what_a_tool_does_not_declare_stays_here_when_the_call_becomes_a_t
 
 
 @pytest.mark.requirement(21)
-async def test_what_a_tool_does_not_declare_stays_here_when_a_modern_server_makes_the_task(tmp_path: Path) -> None:
+async def test_undeclared_argument_is_dropped_when_server_makes_the_task(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     created = {"result": {"resultType": "task", "taskId": "t1", "status": "working"}}
     with gateway_http(tmp_path, scripted(log, "--modern", tools_call=[created])) as front:

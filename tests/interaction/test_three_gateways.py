@@ -111,7 +111,7 @@ async def test_calls_reads_and_prompts_cross(chain: Chain, era: Era) -> None:
 
 
 @eras
-async def test_questions_of_every_kind_cross_in_rounds_with_their_progress(chain: Chain, era: Era) -> None:
+async def test_requests_of_every_kind_cross_in_rounds_with_progress(chain: Chain, era: Era) -> None:
     reported: list[float] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -130,7 +130,7 @@ async def test_questions_of_every_kind_cross_in_rounds_with_their_progress(chain
 
 
 @eras
-async def test_a_cancelled_call_ends_at_the_far_end(chain: Chain, era: Era) -> None:
+async def test_cancelled_call_ends_at_the_far_end(chain: Chain, era: Era) -> None:
     async with connected(Way("http", era, "b"), chain.url) as (client, _):
 
         async def cancelled() -> int:
@@ -153,7 +153,7 @@ async def test_a_cancelled_call_ends_at_the_far_end(chain: Chain, era: Era) -> N
 
 
 @eras
-async def test_trace_context_crosses_and_each_gateway_adds_its_random_id_never_its_name(chain: Chain, era: Era) -> None:
+async def test_trace_context_crosses_and_each_gateway_adds_a_random_id(chain: Chain, era: Era) -> None:
     async with connected(Way("http", era, "b"), chain.url) as (client, _):
         seen: Any = (await client.call_tool(f"{PREFIX}who", {}, meta=TRACE)).structured_content
     values = seen["values"]
@@ -179,7 +179,7 @@ async def test_the_smallest_limit_of_the_row_wins(chain: Chain, era: Era) -> Non
 
 @eras
 @pytest.mark.requirement(27)
-async def test_what_one_gateway_lets_through_the_next_drops_unless_the_tool_declares_it(chain: Chain, era: Era) -> None:
+async def test_next_gateway_drops_arguments_the_tool_does_not_declare(chain: Chain, era: Era) -> None:
     given = {"text": "x", "session_id": "s-1", "dry_run": True}
     async with connected(Way("http", era, "b"), chain.url) as (client, _):
         result = await client.call_tool(f"{PREFIX}echo", given)
@@ -230,7 +230,7 @@ async def test_sessions_of_agents_and_parts_of_large_results_cross(tmp_path: Pat
 
 
 @pytest.mark.attack(35)
-async def test_three_gateways_in_a_circle_come_to_rest_and_refuse_to_go_round(tmp_path: Path) -> None:
+async def test_three_gateways_in_a_circle_settle_and_reject_a_loop(tmp_path: Path) -> None:
     ports = {name: free_port() for name in "abc"}
     after = {"a": "b", "b": "c", "c": "a"}
     with ExitStack() as stack:

@@ -82,7 +82,7 @@ async def client_of(served: Served, era: Era, front: str, person: Person | None)
 @pytest.mark.requirement("WF9")
 @pytest.mark.parametrize("front", ["http", "stdio"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_typed_questions_put_at_once_reach_the_person_and_their_answers_the_workflow(served: Served, era: Era, front: str) -> None:
+async def test_concurrent_typed_questions_reach_person_and_their_answers_workflow(served: Served, era: Era, front: str) -> None:
     person = Person(together=2)
     async with client_of(served, era, front, person) as client:
         result = await client.call_tool("workflow__order", {"item": "tea", "count": 2})
@@ -100,7 +100,7 @@ async def test_typed_questions_put_at_once_reach_the_person_and_their_answers_th
 
 @pytest.mark.requirement("WF9")
 @pytest.mark.parametrize("era", ERAS)
-async def test_one_question_after_the_other_and_an_answer_that_is_a_no(served: Served, era: Era) -> None:
+async def test_questions_come_in_turn_and_a_declined_answer_counts(served: Served, era: Era) -> None:
     person = Person()
     async with client_of(served, era, "http", person) as client:
         result = await client.call_tool("workflow__page", {"text": "it"})
@@ -111,7 +111,7 @@ async def test_one_question_after_the_other_and_an_answer_that_is_a_no(served: S
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_workflow_in_code_takes_what_its_start_takes_and_gives_what_it_yields(served: Served, era: Era) -> None:
+async def test_workflow_in_code_takes_start_input_and_returns_its_outputs(served: Served, era: Era) -> None:
     told: list[str | None] = []
 
     async def note(progress: float, total: float | None, message: str | None) -> None:
@@ -138,7 +138,7 @@ async def test_a_workflow_in_code_takes_what_its_start_takes_and_gives_what_it_y
 
 
 @pytest.mark.requirement("WF9")
-async def test_inside_a_task_all_open_questions_are_in_the_task_and_answered_there(served: Served) -> None:
+async def test_open_questions_of_a_task_are_listed_and_answered_in_it(served: Served) -> None:
     async with over_http(served.url, "modern") as wire:
         made = (await wire.send("tools/call", name="workflow__order", arguments={"item": "tea"}))["result"]
         assert made["resultType"] == "task"
@@ -186,7 +186,7 @@ async def approvals(served: Served, *words: str, code: int = 0) -> Any:
 
 
 @pytest.mark.requirement("WF9")
-async def test_where_the_client_cannot_ask_the_questions_wait_on_the_list_and_are_answered_from_a_terminal(served: Served) -> None:
+async def test_questions_without_elicitation_are_answered_from_a_terminal(served: Served) -> None:
     results: list[Any] = []
 
     async def call() -> None:

@@ -117,7 +117,7 @@ async def test_wrong_answer_to_a_task_is_an_error_and_the_question_stays_open(se
     assert done["result"]["content"][0]["text"] == "44"
 
 
-async def test_answer_that_only_the_workflow_can_judge_is_an_error_and_the_question_stays_open(served: Served) -> None:
+async def test_answer_the_workflow_rejects_is_an_error_and_question_stays_open(served: Served) -> None:
     async with over_http(served.url, "modern") as wire:
         task = await begin(wire, "modern", "amount")
         [(key, shown)] = task["inputRequests"].items()
@@ -147,7 +147,7 @@ async def test_answer_that_only_the_workflow_can_judge_is_an_error_and_the_quest
 
 
 @pytest.mark.parametrize(("era", "front"), [("legacy", "http"), ("modern", "http"), ("legacy", "stdio")])
-async def test_client_that_answers_wrongly_is_asked_again_with_the_reason(served: Served, era: Era, front: str) -> None:
+async def test_wrong_client_answer_is_elicited_again_with_the_reason(served: Served, era: Era, front: str) -> None:
     class Careless(Person):
         async def elicit(self, context: Any, params: Any) -> t.ElicitResult:
             self.asked.append(params)
@@ -163,7 +163,7 @@ async def test_client_that_answers_wrongly_is_asked_again_with_the_reason(served
 
 
 @pytest.mark.parametrize("way", ["task_result", "plain call"])
-async def test_waiting_client_is_asked_again_after_an_answer_that_only_the_workflow_can_judge(served: Served, way: str) -> None:
+async def test_waiting_client_is_elicited_again_after_workflow_rejection(served: Served, way: str) -> None:
     class Careless(Person):
         async def elicit(self, context: Any, params: Any) -> t.ElicitResult:
             self.asked.append(params)
@@ -209,7 +209,7 @@ async def test_status_and_commands_name_the_question_and_its_answer(served: Serv
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_task_of_a_client_that_cannot_ask_names_the_entry_of_the_list(served: Served, era: Era) -> None:
+async def test_task_of_client_without_elicitation_names_the_list_entry(served: Served, era: Era) -> None:
     async with over_http(served.url, era, capabilities={}) as wire:
         task: dict[str, Any] = {"task": {}} if era == "legacy" else {}
         made = (await wire.send("tools/call", name="workflow__number", arguments={"input": "x"}, **task))["result"]
