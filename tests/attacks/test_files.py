@@ -60,7 +60,7 @@ def texts(*patterns: str) -> list[str]:
 
 
 def as_yaml(document: Any) -> str:
-    return yaml.safe_dump(document, allow_unicode=True)
+    return yaml.safe_dump(document, allow_unicode=True)  # pyright: ignore[reportUnknownMemberType]  types-PyYAML leaves `width` untyped
 
 
 SKILLS = texts("skills/*/SKILL.md")

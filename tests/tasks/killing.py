@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import anyio
-import yaml
 
 from gateway.config.policies import SourcePolicy
 from gateway.gate.approvals import Approvals
@@ -110,7 +109,7 @@ def in_file(form: Mapping[str, object], act: JsonObject | None = None, records: 
 
     def make(ledger: Ledger, fuse: Fuse) -> CallTool:
         async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-            text = yaml.safe_dump({"name": "x", "description": "d", **form})
+            text = json.dumps({"name": "x", "description": "d", **form})  # JSON is YAML too
             plan = await WorkflowPlan.prepare(parse_workflow(text), base_dir=Path())
             return await called(WorkflowTool(plan, toolbox=tools(ledger, fuse, act or {}, records)), ctx)
 
