@@ -27,7 +27,7 @@ from gateway.skills.lookup import skills_of_file
 from gateway.skills.mime import MARKDOWN
 from gateway.skills.model import Skill, SkillReport
 from gateway.skills.render import load, one_line, skill_instructions
-from gateway.skills.tools import LoadSkill, ReadSkillResource, SearchSkills
+from gateway.skills.skill_tools import LoadSkill, ReadSkillResource, SearchSkills
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import ChangeKind, Finished, Kind, OnChange, SkillMethod, Tool
 from gateway.tools.context import CallContext
