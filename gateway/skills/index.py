@@ -20,7 +20,7 @@ from gateway.diagnostics import Diagnostic, Verdict
 from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.model import MANIFEST, Key, Skill, SkillFile, SkillReport
 from gateway.skills.reader import FolderReader, SkillFolder
-from gateway.skills.search import SearchIndex
+from gateway.skills.skill_search import SearchIndex
 
 logger = logging.getLogger(__name__)
 
