@@ -221,7 +221,7 @@ from gateway.skills.objects.members import (
     InlineSkillScript as InlineSkillScript,
     SkillScriptRunner as SkillScriptRunner,
 )
-from gateway.skills.objects.provider import SkillsProvider as SkillsProvider
+from gateway.skills.objects.skills_provider import SkillsProvider as SkillsProvider
 from gateway.skills.objects.skill import (
     FileSkill as FileSkill,
     Skill as Skill,

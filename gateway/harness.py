@@ -27,7 +27,7 @@ from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.message_groups import TokenizerProtocol
 from gateway.sessions.session import SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider
-from gateway.skills.objects.provider import SkillsProvider
+from gateway.skills.objects.skills_provider import SkillsProvider
 from gateway.tools.given import normalize_tools
 from gateway.types.options import ChatOptions
 
