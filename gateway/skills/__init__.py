@@ -2,7 +2,7 @@
 
 `model` has the types. `parser` parses `SKILL.md`; `folders` and `reader` read the disk; `remote` and `code` convert skills of servers and
 of Python code. `index` names all skills, `library` keeps the index current and reads files, and `render` makes the texts for models.
-`skill_tools`, `run_tool` and `extension` answer clients, and `source.SkillSource` puts them together for `app`. `objects` has agent-framework's
+`skill_tools`, `run_tool` and `extension` answer clients; `source.SkillSource` combines them for `app`. `objects` has agent-framework's
 classes. Agents do not import this package.
 
 Decided: one immutable index, built again by `stat` and swapped as a whole, instead of a file watcher. Because all surfaces must agree, and
