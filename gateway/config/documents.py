@@ -28,6 +28,9 @@ MAX_DOCUMENT_BYTES = 262_144
 MAX_DEPTH = 64
 """Nesting depth of a document."""
 
+_LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"
+"""The problem that libyaml reports since 0.2.6 for 1,000 levels. Its scanner reads ahead, so it may fail before it yields an event."""
+
 HAS_SECOND_NAME = "has a second name (hard link), so it may be a file from elsewhere; replace it by a copy."
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -127,6 +130,8 @@ def load_yaml(text: str, *, path: str = "") -> JsonValue:
         return None if node is None else _value(node, path)
     except yaml.MarkedYAMLError as error:
         line = error.problem_mark.line + 1 if error.problem_mark else 0
+        if error.problem == _LIBYAML_TOO_DEEP:
+            raise _too_deep(line, path) from None
         raise DocumentError(f"Line {line}: {error.problem}", code="yaml-syntax", line=line, path=path) from None
     except yaml.YAMLError as error:
         raise DocumentError(f"Not YAML: {error}", code="yaml-syntax", path=path) from None
@@ -161,7 +166,11 @@ def _check_events(events: Any, path: str) -> None:
             raise DocumentError(f"Line {line}: tags such as {tag!r} are not read.", code="yaml-tag", line=line, path=path)
         depth += name.endswith("StartEvent") - (name.endswith("EndEvent"))
         if depth > MAX_DEPTH:
-            raise DocumentError(f"Line {line}: nested deeper than {MAX_DEPTH}.", code="yaml-depth", line=line, path=path)
+            raise _too_deep(line, path)
+
+
+def _too_deep(line: int, path: str) -> DocumentError:
+    return DocumentError(f"Line {line}: nested deeper than {MAX_DEPTH}.", code="yaml-depth", line=line, path=path)
 
 
 def _value(node: Any, path: str) -> JsonValue:
