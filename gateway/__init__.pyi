@@ -1,7 +1,7 @@
 # The public names of the library and the modules that define them. This is the only list: `__init__.py` reads it on first use.
 
 from gateway.agents.agent import Agent as Agent, RawAgent as RawAgent
-from gateway.agents.base import BaseAgent as BaseAgent
+from gateway.agents.base_agent import BaseAgent as BaseAgent
 from gateway.agents.client_run import FunctionInvocationLayer as FunctionInvocationLayer
 from gateway.agents.evaluation.eval_checks import (
     CheckResult as CheckResult,
@@ -26,7 +26,7 @@ from gateway.agents.evaluation.items import (
     ExpectedToolCall as ExpectedToolCall,
 )
 from gateway.agents.files.disk import FileSystemAgentFileStore as FileSystemAgentFileStore
-from gateway.agents.files.provider import (
+from gateway.agents.files.file_access import (
     DEFAULT_FILE_ACCESS_INSTRUCTIONS as DEFAULT_FILE_ACCESS_INSTRUCTIONS,
     DEFAULT_FILE_ACCESS_SOURCE_ID as DEFAULT_FILE_ACCESS_SOURCE_ID,
     FileAccessProvider as FileAccessProvider,
@@ -90,7 +90,7 @@ from gateway.agents.providers.todo_store import (
     TodoSessionStore as TodoSessionStore,
     TodoStore as TodoStore,
 )
-from gateway.agents.remote.a2a import A2AAgent as A2AAgent
+from gateway.agents.remote.a2a_agent import A2AAgent as A2AAgent
 from gateway.agents.run_context import (
     AgentContext as AgentContext,
     AgentMiddleware as AgentMiddleware,

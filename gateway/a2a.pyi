@@ -1,1 +1,1 @@
-from gateway.agents.remote.a2a import A2AAgent as A2AAgent
+from gateway.agents.remote.a2a_agent import A2AAgent as A2AAgent

@@ -1,1 +1,1 @@
-from gateway.agents.providers.mem0 import Mem0ContextProvider as Mem0ContextProvider
+from gateway.agents.providers.mem0_provider import Mem0ContextProvider as Mem0ContextProvider

@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
 
-from gateway.agents.base import BaseAgent
+from gateway.agents.base_agent import BaseAgent
 from gateway.agents.call_history import CallHistory
 from gateway.agents.run_context import AgentContext, AgentRunContext, AgentStream, as_current_run, current_run_context
 from gateway.agents.run_loop import RunObserver, RunPlan, run_stream

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from gateway.agents.base import BaseAgent
+from gateway.agents.base_agent import BaseAgent
 from gateway.errors import ChatClientInvalidResponseException
 from gateway.sessions.history import HistoryProvider
 from gateway.sessions.session import AgentSession

@@ -51,7 +51,7 @@ async def file_provider(files: FileAccess, folder: Path, roots: RootJudge | None
     if refusal := await root_refusal(folder / files.root, files.access, roots):
         raise AgentError(f"files.root: {refusal}")
     from gateway.agents.files.disk import FileSystemAgentFileStore
-    from gateway.agents.files.provider import FileAccessProvider
+    from gateway.agents.files.file_access import FileAccessProvider
 
     store = await anyio.to_thread.run_sync(FileSystemAgentFileStore, folder / files.root)
     # The author of the file approved deletion by writing `access: delete`.

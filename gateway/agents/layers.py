@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, cast
 
 from gateway.agents.agent import Agent
-from gateway.agents.base import stream_of
+from gateway.agents.base_agent import stream_of
 from gateway.agents.run_context import AgentContext, AgentStream
 from gateway.agents.tracing import begin_run, finish_run
 from gateway.middleware import check_layer, listed, sort_middleware, through

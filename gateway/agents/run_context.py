@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
-from gateway.agents.base import BaseAgent
+from gateway.agents.base_agent import BaseAgent
 from gateway.chat.chat_middleware import ChatAndFunctionMiddlewareTypes
 from gateway.json_types import JsonObject
 from gateway.middleware import CallNext, MiddlewareType, mark

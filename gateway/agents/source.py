@@ -23,7 +23,7 @@ from gateway.agents.cards import SCHEME, to_contents, to_resource
 from gateway.agents.conversations import Conversations
 from gateway.agents.definition import AgentDefinition, read_agent
 from gateway.agents.features import RootJudge, root_refusal
-from gateway.agents.files.provider import file_tools
+from gateway.agents.files.file_access import file_tools
 from gateway.agents.files.store import InMemoryAgentFileStore
 from gateway.agents.lifecycle.hooks import LifecycleHooks
 from gateway.agents.remote.remote_run import Remote
@@ -375,7 +375,7 @@ class AgentSource:
             raise AgentError(f"{definition.path}: {'; '.join(f'{error.path}: {error}'.rstrip('.') for error in mistakes)}.")
         url, headers = str(entry["url"]), cast("dict[str, str]", entry["headers"])
         if written.a2a is not None:
-            from gateway.agents.remote.a2a import INSTALL_HINT, A2AAgent
+            from gateway.agents.remote.a2a_agent import INSTALL_HINT, A2AAgent
 
             if find_spec("a2a") is None:
                 raise AgentError(f"{definition.path}: remote: {INSTALL_HINT}")

@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from gateway.agents.base import BaseAgent
+from gateway.agents.base_agent import BaseAgent
 from gateway.agents.run_context import AgentContext
 from gateway.chat.model_tracing import DURATION, LABELS, answered, count_tokens, provider_of, shown
 from gateway.json_types import JsonMapping

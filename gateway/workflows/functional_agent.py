@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, cast, overload
 
 from pydantic_core import to_jsonable_python
 
-from gateway.agents.base import BaseAgent
+from gateway.agents.base_agent import BaseAgent
 from gateway.sessions.session import AgentSession
 from gateway.sessions.session_context import ContextProvider
 from gateway.tools.context import CallContext

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, ClassVar, Literal, overload
 
-from gateway.agents.base import BaseAgent
+from gateway.agents.base_agent import BaseAgent
 from gateway.agents.run_updates import answer_of
 from gateway.json_types import JsonObject
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider

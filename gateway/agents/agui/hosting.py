@@ -20,7 +20,7 @@ from starlette.responses import Response
 from gateway.agents.agui.conversion import problem_of, to_messages, to_tools
 from gateway.agents.agui.response_body import Channel, EventStream, refusal
 from gateway.agents.agui.run_events import RunEvents
-from gateway.agents.base import stream_of
+from gateway.agents.base_agent import stream_of
 from gateway.agents.run_approvals import STATE_KEY
 from gateway.errors import GatewayError, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject

@@ -1,4 +1,4 @@
-"""Converts messages to and from A2A. Needs `a2a-sdk`; imported by `a2a` when it first connects."""
+"""Converts messages to and from A2A. Needs `a2a-sdk`; imported by `a2a_agent` on its first connection."""
 
 from __future__ import annotations
 

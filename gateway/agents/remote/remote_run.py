@@ -21,7 +21,7 @@ from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse, ContinuationToken
 
 if TYPE_CHECKING:
-    from gateway.agents.remote.a2a import A2AAgent
+    from gateway.agents.remote.a2a_agent import A2AAgent
     from gateway.chat.agui_client import AGUIChatClient
 
 MAX_QUESTIONS = 20

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 import anyio
 
-from gateway.agents.base import BaseAgent
+from gateway.agents.base_agent import BaseAgent
 from gateway.agents.run_context import AgentStream
 from gateway.errors import AgentError, NotSent
 from gateway.json_types import JsonMapping, JsonObject
