@@ -13,7 +13,7 @@ RESULT = Complete({"content": [{"type": "text", "text": "x"}, LINK], "isError": 
 
 
 @pytest.mark.parametrize(("name", "version"), [("Kiro", "2025-11-25"), ("kiro-ide", "2025-06-18"), ("other", "2025-03-26")])
-def test_a_link_becomes_text_for_clients_that_fail_on_it(name: str, version: str) -> None:
+def test_link_becomes_text_for_clients_that_fail_on_it(name: str, version: str) -> None:
     fitted = fit_outcome(RESULT, ClientProfile(era="legacy", name=name, protocol_version=version))
     text = {"type": "text", "text": "Resource b: a://b (text/plain)", "annotations": {"priority": 1}}
     assert fitted.result == {"content": [{"type": "text", "text": "x"}, text], "isError": False}

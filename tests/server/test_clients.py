@@ -34,7 +34,7 @@ def clients() -> Clients:
     return Clients(_closed, ask_timeout_seconds=7.0)
 
 
-def test_a_plain_call_in_a_session_has_the_facts_of_its_own_request(clients: Clients) -> None:
+def test_plain_session_call_has_the_facts_of_its_own_request(clients: Clients) -> None:
     session = LegacySession(ClientProfile("legacy", "2025-11-25", "t", "1", {"roots": {}}, "session-1"), Nobody(), is_here=False)
     levels: list[LogLevel] = ["info", "info", "debug", "error", "info"]
     for level in levels:
@@ -56,7 +56,7 @@ def test_a_plain_call_in_a_session_has_the_facts_of_its_own_request(clients: Cli
                 assert found.principal is principal and caller.log_level == level and session.is_here
 
 
-def test_a_plain_call_of_2026_has_the_facts_of_its_own_request(clients: Clients) -> None:
+def test_plain_2026_call_has_the_facts_of_its_own_request(clients: Clients) -> None:
     profiles = [ClientProfile("modern", "2026-07-28", name, "1", {"roots": {}}) for name in ("a", "b")]
     for profile in (profiles[0], profiles[0], profiles[1], profiles[0]):
         for principal in (LOCAL, KEYED, replace(KEYED, scopes=None)):

@@ -116,7 +116,7 @@ async def same(folder: Path, messages: Sequence[Any], answers: int, set_up: Call
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_plain_question_is_answered_alike_and_without_the_sdk(tmp_path: Path, method: str) -> None:
+async def test_plain_stdio_request_gets_the_same_response_without_the_sdk(tmp_path: Path, method: str) -> None:
     [said] = await same(tmp_path, [ask(method, "é")], 1)
     assert said["result"]["_meta"][f"{META}serverInfo"] == {"name": "t", "version": "1"}
     setup = Setup(tmp_path)
@@ -203,7 +203,7 @@ SCRIPTS: dict[str, tuple[list[Any], int]] = {
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-async def test_whatever_a_client_says_in_turn_is_answered_alike(tmp_path: Path, script: str) -> None:
+async def test_stdio_messages_in_any_order_get_the_same_responses(tmp_path: Path, script: str) -> None:
     messages, answers = SCRIPTS[script]
     await same(tmp_path, messages, answers)
 
@@ -240,7 +240,7 @@ async def test_half_a_character_does_not_end_the_conversation(tmp_path: Path, ou
     assert {message["id"] for message in said if "result" in message} >= {2, 3}
 
 
-async def test_a_plain_call_is_answered_without_the_sdk_and_a_slow_one_once_by_it(tmp_path: Path) -> None:
+async def test_plain_stdio_call_skips_the_sdk_and_slow_call_runs_once_on_it(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     await setup.catalog.refresh()
     [said] = await without(setup, lines_of([call("x")]), 1)
@@ -255,7 +255,7 @@ async def test_a_plain_call_is_answered_without_the_sdk_and_a_slow_one_once_by_i
 @pytest.mark.parametrize(
     ("way", "room"), [("taken back", 1), ("the client leaves", 1), ("the gateway stops", 1), ("the gateway stops while it waits", 0)]
 )
-async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int) -> None:
+async def test_call_whose_client_is_gone_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str, room: int) -> None:
     monkeypatch.setattr("gateway.server.dispatch.MAX_PLAIN", room)
     setup, paper = Setup(tmp_path), Paper()
     setup.echo.seconds = 60
@@ -280,7 +280,7 @@ async def test_a_call_whose_answer_nobody_waits_for_is_ended(tmp_path: Path, mon
     assert all("error" in message for message in paper.said)
 
 
-async def test_a_question_taken_back_is_not_answered(tmp_path: Path) -> None:
+async def test_cancelled_request_is_not_answered(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     await setup.catalog.refresh()
     asked, paper = anyio.Event(), Paper()
@@ -313,7 +313,7 @@ async def test_plain_2025_session_needs_no_sdk(tmp_path: Path) -> None:
     assert not setup.server.has_sdk
 
 
-async def test_session_keeps_its_log_level_and_list_changes_when_the_sdk_path_joins(tmp_path: Path) -> None:
+async def test_session_keeps_log_level_and_list_changes_when_sdk_path_joins(tmp_path: Path) -> None:
     setup, paper = Setup(tmp_path), Paper()
     changed = partial(ToldCatalog.change, cast("ToldCatalog", setup.catalog))
     await setup.catalog.refresh()

@@ -171,7 +171,7 @@ HELLOS: list[Any] = [
 ]  # fmt: skip
 
 
-async def test_a_handshake_reads_the_same_with_and_without_the_sdk_and_leaves_the_same_client(tmp_path: Path) -> None:
+async def test_handshake_is_the_same_with_and_without_the_sdk(tmp_path: Path) -> None:
     async with standing(tmp_path / "a", "auto") as lean, standing(tmp_path / "b", "off") as longer:
         shortened = 0
         for message in HELLOS:
@@ -229,7 +229,7 @@ async def test_each_request_reads_the_same_with_and_without_the_sdk(tmp_path: Pa
             assert told(both[0]) == told(both[1]), number
 
 
-async def test_a_session_stays_lean_as_long_as_it_is_plain(tmp_path: Path) -> None:
+async def test_session_of_plain_requests_needs_no_sdk_session(tmp_path: Path) -> None:
     async with standing(tmp_path, "auto") as door:
         session = await opened(door)
         async with listening(session) as get:
@@ -247,7 +247,7 @@ def of_stream(text: str) -> list[Any]:
     return [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
 
 
-async def test_a_listening_client_hears_of_changes_in_the_very_same_words(tmp_path: Path) -> None:
+async def test_listening_client_gets_identical_change_notifications(tmp_path: Path) -> None:
     async with standing(tmp_path / "a", "auto") as lean, standing(tmp_path / "b", "off") as longer:
         heads: list[Any] = []
         heard: list[Any] = []
@@ -331,7 +331,7 @@ WAYS: list[Callable[[Session], Any]] = [
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
-async def test_a_session_that_moves_loses_nothing(tmp_path: Path, way: Callable[[Session], Any]) -> None:
+async def test_session_moved_to_sdk_path_keeps_calls_streams_and_state(tmp_path: Path, way: Callable[[Session], Any]) -> None:
     """A call is under way and a stream is open while it moves; both go on, and all of its state is there afterwards."""
     async with standing(tmp_path, "auto") as door:
         session = await opened(door)
@@ -366,7 +366,7 @@ async def test_a_session_that_moves_loses_nothing(tmp_path: Path, way: Callable[
         assert door.server.clients.all() == []
 
 
-async def test_what_a_client_missed_on_its_stream_is_sent_when_it_comes_back(tmp_path: Path) -> None:
+async def test_notifications_missed_on_a_stream_are_sent_on_reconnect(tmp_path: Path) -> None:
     async with standing(tmp_path, "auto") as door:
         session = await opened(door)
         async with listening(session) as get:
@@ -381,7 +381,7 @@ async def test_what_a_client_missed_on_its_stream_is_sent_when_it_comes_back(tmp
         assert [m["method"] for m in heard] == ["notifications/resources/list_changed"]
 
 
-async def test_a_session_is_its_caller_s_alone(tmp_path: Path) -> None:
+async def test_session_is_rejected_for_another_caller(tmp_path: Path) -> None:
     async with standing(tmp_path, "auto") as door:
         session = await opened(door)
         lines = {**session.headers, "authorization": f"Bearer {door.keys.add('other').token}"}
@@ -402,7 +402,7 @@ async def test_ending_a_session_ends_its_stream(tmp_path: Path) -> None:
         assert (await session.send("ping")).status_code == 404
 
 
-async def test_an_idle_session_is_forgotten_and_one_that_listens_is_kept_awake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_idle_session_expires_and_listening_session_does_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.fast_path.fast_sessions.PULSE_SECONDS", 0.01)
     monkeypatch.setattr("gateway.server.fast_path.fast_sessions.SILENCE_SECONDS", 0.0)
     async with standing(tmp_path, "auto") as door:
@@ -416,7 +416,7 @@ async def test_an_idle_session_is_forgotten_and_one_that_listens_is_kept_awake(t
             assert await other.is_lean()
 
 
-async def test_session_idle_longest_gives_way_to_a_new_one_of_either_kind(tmp_path: Path) -> None:
+async def test_session_idle_longest_is_evicted_for_a_new_one_of_either_kind(tmp_path: Path) -> None:
     async with standing(tmp_path, "auto") as door, AsyncExitStack() as stack:
         door.server.usages.bound_by(caller_quotas(LimitSettings(sessions=4), 100, 50_000))
         sdks, lean, used, kept = [await opened(door) for _ in range(4)]
@@ -476,7 +476,7 @@ async def test_session_that_is_lost_is_logged_and_frees_its_place(
         assert door.server.usages.of(LOCAL).sessions == 0
 
 
-async def test_a_stream_ends_after_what_is_being_sent_on_it() -> None:
+async def test_stream_ends_after_the_message_being_sent() -> None:
     sent: list[Any] = []
     reads = anyio.Event()
 

@@ -31,7 +31,7 @@ async def settled() -> None:
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
 @pytest.mark.parametrize("ask", ["read", "list"])
-async def test_an_unexpected_failure_never_reaches_the_wire(mode: Literal["legacy", "2026-07-28"], ask: str) -> None:
+async def test_unexpected_exception_never_reaches_the_client(mode: Literal["legacy", "2026-07-28"], ask: str) -> None:
     catalog = BrokenCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     server = GatewayServer(
         catalog,

@@ -36,7 +36,7 @@ async def test_each_request_of_a_connection_is_judged_by_its_own_head_and_body(t
         assert 60 < setup.taken < 240
 
 
-async def test_a_key_is_asked_for_again_with_every_request_of_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_api_key_is_checked_for_every_request_of_a_connection(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = time.time()
     monkeypatch.setattr("gateway.auth.api_keys.time.time", lambda: now)
     async with standing(tmp_path) as setup:

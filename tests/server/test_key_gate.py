@@ -33,7 +33,7 @@ def answer_of(response: httpx2.Response) -> str:
 
 
 @pytest.mark.parametrize("version", ["2025-03-26", "2025-06-18", "2025-11-25"])
-def test_a_client_of_each_handshake_revision_gets_the_revision_it_asked_for(endpoint: str, version: str) -> None:
+def test_client_of_each_handshake_revision_gets_that_revision(endpoint: str, version: str) -> None:
     response = httpx2.post(endpoint, headers=ACCEPT, json=hello(version))
     assert response.status_code == 200
     assert f'"protocolVersion":"{version}"' in answer_of(response)
@@ -42,7 +42,7 @@ def test_a_client_of_each_handshake_revision_gets_the_revision_it_asked_for(endp
 @pytest.mark.parametrize("host", ["evil.example.com", "127.0.0.1.evil.example.com", "localhost.evil.example.com:80", ""])
 @pytest.mark.parametrize("path", ["/mcp", "/", "/status.json"])
 @pytest.mark.attack(4)
-def test_a_foreign_host_name_is_refused_on_every_page(endpoint: str, host: str, path: str) -> None:
+def test_foreign_host_header_is_rejected_on_every_page(endpoint: str, host: str, path: str) -> None:
     response = httpx2.get(endpoint.replace("/mcp", path), headers={"host": host})
     assert response.status_code in (400, 421)
 
@@ -57,13 +57,13 @@ def test_only_proxy_on_loopback_address_is_believed_about_scheme(endpoint: str, 
 
 @pytest.mark.parametrize("origin", ["http://evil.example.com", "null", "https://127.0.0.1.evil.example.com"])
 @pytest.mark.attack(4)
-def test_a_foreign_origin_is_refused(endpoint: str, origin: str) -> None:
+def test_foreign_origin_is_rejected(endpoint: str, origin: str) -> None:
     response = httpx2.post(endpoint, headers={**ACCEPT, "origin": origin}, json=hello("2025-11-25"))
     assert response.status_code == 403
 
 
 @pytest.mark.attack(21)
-def test_a_body_over_the_limit_and_a_body_that_is_no_json_are_refused(endpoint: str) -> None:
+def test_oversized_or_unparsable_body_is_rejected(endpoint: str) -> None:
     large = httpx2.post(endpoint, headers={**ACCEPT, "content-type": "application/json"}, content=b'"' + b"x" * 5_000_000 + b'"')
     broken = httpx2.post(endpoint, headers={**ACCEPT, "content-type": "application/json"}, content=b"{")
     assert (large.status_code, broken.status_code) == (413, 400)
@@ -82,7 +82,7 @@ def keys(config: Path, *words: str) -> str:
     return subprocess.run([command, *args], cwd=ROOT, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
-def test_with_keys_nobody_enters_without_one_and_revoking_the_last_one_keeps_it_closed(tmp_path: Path) -> None:
+def test_keys_require_authentication_even_after_the_last_is_revoked(tmp_path: Path) -> None:
     import json
 
     settings = {"mcpServers": {"up": upstream_stdio()}}

@@ -74,7 +74,7 @@ def connections() -> set[int]:
     return {id(one) for one in gc.get_objects() if isinstance(one, kinds)}
 
 
-async def test_a_connection_that_ended_leaves_nothing_for_the_garbage_collector(tmp_path: Path) -> None:
+async def test_closed_connection_leaves_nothing_for_the_garbage_collector(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         lines, body = list(heads().items()), json.dumps(request()).encode()
         await post(setup.wired, lines, body)

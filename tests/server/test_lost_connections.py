@@ -13,7 +13,7 @@ from tests.server.test_plain_calls import happened, old_heads, old_request, open
 
 
 @pytest.mark.parametrize("after", [0.0, HAND_OVER_SECONDS + 0.4])
-async def test_a_client_of_a_session_that_leaves_ends_neither_its_call_nor_its_session(tmp_path: Path, after: float) -> None:
+async def test_disconnected_session_client_ends_neither_call_nor_session(tmp_path: Path, after: float) -> None:
     """The call runs to its result, and the session answers later requests on both paths."""
     async with standing(tmp_path) as setup:
         lines = list(old_heads(await open_session(setup)).items())
@@ -34,7 +34,7 @@ async def test_a_client_of_a_session_that_leaves_ends_neither_its_call_nor_its_s
         assert told(await post(setup.longer, lines, json.dumps(old_request(number=3)).encode()))[0] == 200
 
 
-async def test_second_request_with_the_id_of_a_running_call_does_not_hide_the_call_from_its_cancellation(tmp_path: Path) -> None:
+async def test_repeated_id_of_a_running_call_does_not_hide_it_from_cancellation(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         lines = list(old_heads(await open_session(setup)).items())
         taken_back = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}
@@ -51,7 +51,7 @@ async def test_second_request_with_the_id_of_a_running_call_does_not_hide_the_ca
                 await setup.echo.cancelled.wait()
 
 
-async def test_what_a_client_of_a_session_missed_of_a_call_is_sent_when_it_comes_back(tmp_path: Path) -> None:
+async def test_call_messages_missed_by_a_session_are_sent_on_reconnect(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         setup.echo.seconds = HAND_OVER_SECONDS + 2

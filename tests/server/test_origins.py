@@ -29,7 +29,7 @@ headers = st.lists(st.tuples(st.sampled_from(["host", "origin", "x"]), values), 
 @given(st.sampled_from(PLACES), headers)
 @example(PLACES[0], [("host", "127.0.0.1:80"), ("origin", "null")])
 @example(PLACES[0], [("host", "localhost"), ("host", "evil.example"), ("origin", "http://localhost:1")])
-async def test_a_request_is_refused_where_the_sdk_refuses_it(places: AcceptedOrigins, lines: list[tuple[str, str]]) -> None:
+async def test_request_is_rejected_exactly_when_the_sdk_rejects_it(places: AcceptedOrigins, lines: list[tuple[str, str]]) -> None:
     given: list[tuple[bytes, bytes]] = [(name.encode(), value.encode("latin-1")) for name, value in lines]
     scope: dict[str, Any] = {"type": "http", "method": "GET", "path": "/", "headers": given}
     theirs = TransportSecurityMiddleware(TransportSecuritySettings(allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)))

@@ -47,7 +47,7 @@ def wire() -> WireCaller:
     return cast("WireCaller", SilentCaller())
 
 
-async def test_an_ask_becomes_an_input_request_and_the_retry_continues_the_same_call() -> None:
+async def test_elicitation_becomes_input_request_and_retry_continues_the_call() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         answer = await ctx.ask(FORM)
         return Complete.text(f"hello {answer['content']['name']}")
@@ -66,7 +66,7 @@ async def test_an_ask_becomes_an_input_request_and_the_retry_continues_the_same_
     assert second.as_text() == "hello Ada"
 
 
-async def test_a_retry_without_the_answer_is_asked_again_and_unknown_keys_are_ignored() -> None:
+async def test_retry_without_the_answer_is_elicited_again_ignoring_unknown_keys() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str((await ctx.ask(FORM))["action"]))
 
@@ -132,7 +132,7 @@ async def test_another_principal_cannot_resume_a_call() -> None:
     assert cast("Complete", mine).as_text() == "{'action': 'accept'}"
 
 
-async def test_a_client_that_never_comes_back_costs_nothing_after_the_ttl() -> None:
+async def test_parked_call_without_retry_is_freed_after_the_ttl() -> None:
     cancelled = anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:
@@ -152,7 +152,7 @@ async def test_a_client_that_never_comes_back_costs_nothing_after_the_ttl() -> N
             assert len(parked) == 0
 
 
-async def test_work_that_ends_while_nobody_attends_keeps_its_result_for_the_retry() -> None:
+async def test_parked_work_that_ends_unattended_keeps_its_result_for_the_retry() -> None:
     ended = anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:
@@ -172,7 +172,7 @@ async def test_work_that_ends_while_nobody_attends_keeps_its_result_for_the_retr
     assert cast("Complete", outcome).as_text() == "did without"
 
 
-async def test_an_ask_that_names_its_key_is_shown_under_it_without_what_only_2025_clients_know() -> None:
+async def test_input_request_uses_its_own_key_without_2025_only_fields() -> None:
     ask: JsonObject = {
         "method": "elicitation/create",
         "params": {"mode": "url", "url": "https://x.example", "elicitationId": "e1", "_meta": {ASK_KEY: "sign-in", "com.example/kept": 1}},
@@ -199,7 +199,7 @@ async def test_an_ask_that_names_its_key_is_shown_under_it_without_what_only_202
             tasks.cancel_scope.cancel()
 
 
-async def test_a_client_that_leaves_during_a_leg_cancels_the_work() -> None:
+async def test_client_disconnect_during_a_leg_cancels_the_work() -> None:
     started, cancelled = anyio.Event(), anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:
@@ -220,7 +220,7 @@ async def test_a_client_that_leaves_during_a_leg_cancels_the_work() -> None:
             await cancelled.wait()
 
 
-async def test_the_longest_waiting_call_gives_way_when_one_principal_parks_too_many() -> None:
+async def test_longest_parked_call_is_evicted_when_one_principal_parks_too_many() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str((await ctx.ask(FORM))["action"]))
 
@@ -255,7 +255,7 @@ async def test_the_longest_waiting_call_gives_way_when_one_principal_parks_too_m
     assert sorted(cast("Complete", outcome).as_text() for outcome in kept) == ["accept", "still here"]
 
 
-async def test_a_client_without_the_capability_is_never_asked() -> None:
+async def test_client_without_the_capability_is_never_elicited() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         with pytest.raises(AskUnavailable):
             await ctx.ask(FORM)
@@ -268,7 +268,7 @@ async def test_a_client_without_the_capability_is_never_asked() -> None:
     assert cast("Complete", outcome).as_text() == "did without"
 
 
-async def test_progress_goes_to_the_leg_that_is_there_and_never_backwards() -> None:
+async def test_progress_goes_to_the_connected_leg_and_never_decreases() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         await ctx.progress(1)
         await ctx.ask(FORM)

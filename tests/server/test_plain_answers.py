@@ -26,7 +26,7 @@ def heads(method: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_plain_question_is_answered_without_the_sdk_as_the_sdk_would(tmp_path: Path, method: str) -> None:
+async def test_plain_request_gets_the_sdks_response_without_the_sdk(tmp_path: Path, method: str) -> None:
     async with standing(tmp_path) as setup:
         status, kind, message = await same(setup, heads(method), json.dumps(ask(method, "é")).encode(), direct=True)
         assert (status, kind, message["id"]) == (200, "application/json", "é")
@@ -34,7 +34,7 @@ async def test_a_plain_question_is_answered_without_the_sdk_as_the_sdk_would(tmp
         await same(setup, heads(method), json.dumps(ask(method)).encode(), direct=True)
 
 
-async def test_nothing_of_the_sdk_is_made_for_plain_questions(tmp_path: Path) -> None:
+async def test_plain_requests_create_no_sdk_objects(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         setup.longer = setup.direct  # nobody asks the other path
         for method in METHODS:
@@ -46,7 +46,7 @@ ODD: list[Any] = [None, True, 1, 1.5, "", "x", [], {}, {"a": None}]
 
 
 @pytest.mark.parametrize("method", METHODS)
-async def test_whatever_is_asked_is_told_the_same_by_both_paths(tmp_path: Path, method: str) -> None:
+async def test_every_request_gets_the_same_response_on_both_paths(tmp_path: Path, method: str) -> None:
     async with standing(tmp_path) as setup:
         bodies = [{**ask(method), key: value} for key in ("jsonrpc", "id", "method", "params") for value in ODD]
         bodies += [ask(method, **{key: value}) for key in ("cursor", "_meta", "odd") for value in ODD]
@@ -75,7 +75,7 @@ def entries(chance: random.Random) -> list[ToolDefinition]:
     return made
 
 
-async def test_whatever_a_server_lists_is_told_the_same_by_both_paths(tmp_path: Path) -> None:
+async def test_every_server_listing_is_the_same_on_both_paths(tmp_path: Path) -> None:
     taken = 0
     async with standing(tmp_path) as setup:
         for definition in entries(random.Random(7)):
@@ -106,7 +106,7 @@ async def test_pages_follow_each_other_and_a_change_is_seen_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("scopes", [None, (), ("tools:up/*",), ("tools:up/echo",), ("resources:*",)])
 @pytest.mark.parametrize("method", METHODS)
-async def test_a_caller_is_told_of_what_its_key_is_for(
+async def test_caller_sees_only_what_its_key_scopes_allow_on_both_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, scopes: tuple[str, ...] | None
 ) -> None:
     def caller(*_: object) -> Principal:

@@ -354,7 +354,7 @@ def fields(chance: random.Random) -> list[list[tuple[str, str]]]:
     return made
 
 
-async def test_whatever_is_sent_is_told_done_and_recorded_the_same_by_both_paths(tmp_path: Path) -> None:
+async def test_every_call_has_the_same_response_effect_and_record_on_both_paths(tmp_path: Path) -> None:
     chance = random.Random(7)
     async with standing(tmp_path) as setup:
         for body in bodies(chance):
@@ -368,7 +368,7 @@ async def test_whatever_is_sent_is_told_done_and_recorded_the_same_by_both_paths
             await same(setup, lines, json.dumps(request()).encode())
 
 
-async def test_a_plain_call_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
+async def test_plain_call_skips_the_sdk_and_passes_the_gate(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         status, _, message = await same(setup, heads(), json.dumps(request(number="seven")).encode(), direct=True)
         assert (status, message["id"], message["result"]["content"], setup.taken) == (200, "seven", [TEXT], 2)
@@ -378,7 +378,7 @@ async def test_a_plain_call_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_
         assert wrong["result"]["isError"] is True
 
 
-async def test_what_a_client_said_of_itself_is_not_taken_for_what_equals_it(tmp_path: Path) -> None:
+async def test_cached_client_facts_distinguish_values_that_compare_equal(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         claims: list[Any] = [True, 1, 1.0, True, False, 0, None, "1", [], {}, [1], [True]]
         for said in (claim for claim in claims for _ in range(2)):
@@ -386,14 +386,14 @@ async def test_what_a_client_said_of_itself_is_not_taken_for_what_equals_it(tmp_
             await same(setup, heads(), json.dumps(request(None, meta)).encode(), direct=True)
 
 
-async def test_a_body_in_parts_or_over_the_limit_is_read_as_the_sdk_reads_it(tmp_path: Path) -> None:
+async def test_chunked_or_oversized_body_is_read_as_the_sdk_reads_it(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         await same(setup, heads(), json.dumps(request({"n": "x" * 49_000})).encode(), direct=True)
         status, *_ = await same(setup, heads(), json.dumps(request({"n": "x" * 51_000})).encode(), direct=True)
         assert status == 413
 
 
-async def test_a_slow_call_runs_once_and_is_answered_by_the_longer_path(tmp_path: Path) -> None:
+async def test_slow_call_runs_once_and_is_answered_by_the_sdk_path(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         setup.echo.seconds = HAND_OVER_SECONDS + 0.5
         status, _, message = await same(setup, heads(), json.dumps(request()).encode(), direct=False)
@@ -401,7 +401,7 @@ async def test_a_slow_call_runs_once_and_is_answered_by_the_longer_path(tmp_path
 
 
 @pytest.mark.parametrize("after", [0.0, HAND_OVER_SECONDS + 0.1])
-async def test_a_client_that_leaves_ends_its_call(tmp_path: Path, after: float) -> None:
+async def test_client_disconnect_ends_its_call(tmp_path: Path, after: float) -> None:
     async with standing(tmp_path) as setup:
         setup.echo.seconds = 60
 
@@ -416,7 +416,7 @@ async def test_a_client_that_leaves_ends_its_call(tmp_path: Path, after: float) 
         assert len(setup.echo.calls) == 1
 
 
-async def test_a_client_that_closes_its_connection_ends_its_call(tmp_path: Path) -> None:
+async def test_closed_connection_ends_its_call(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         body = json.dumps(request()).encode()
         await same(setup, heads(), body, direct=True)
@@ -430,7 +430,7 @@ async def test_a_client_that_closes_its_connection_ends_its_call(tmp_path: Path)
         await setup.echo.cancelled.wait()
 
 
-async def test_a_server_that_stops_ends_the_calls_it_began(tmp_path: Path) -> None:
+async def test_stopping_server_ends_the_calls_it_started(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         setup.echo.seconds = 60
         with anyio.fail_after(20):
@@ -468,7 +468,7 @@ async def open_session(setup: Setup, version: str = SESSION) -> str:
     return session
 
 
-async def test_each_outcome_of_a_call_in_a_session_reads_the_same_by_both_paths(tmp_path: Path) -> None:
+async def test_each_outcome_of_a_session_call_reads_the_same_on_both_paths(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         before = setup.behind.count
@@ -478,7 +478,7 @@ async def test_each_outcome_of_a_call_in_a_session_reads_the_same_by_both_paths(
         assert 8 < setup.behind.count - before < len(OUTCOMES) - 6
 
 
-async def test_whatever_is_sent_in_a_session_is_told_done_and_recorded_the_same_by_both_paths(tmp_path: Path) -> None:
+async def test_session_calls_have_equal_response_effect_and_record_on_both_paths(tmp_path: Path) -> None:
     chance = random.Random(8)
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
@@ -500,7 +500,7 @@ async def test_whatever_is_sent_in_a_session_is_told_done_and_recorded_the_same_
             await same(setup, lines, json.dumps(old_request()).encode())
 
 
-async def test_a_plain_call_in_a_session_never_reaches_the_sdk_and_is_judged_by_the_gate(tmp_path: Path) -> None:
+async def test_plain_session_call_skips_the_sdk_and_passes_the_gate(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         status, _, message = await same(setup, old_heads(session), json.dumps(old_request(number="x")).encode(), direct=True)
@@ -510,7 +510,7 @@ async def test_a_plain_call_in_a_session_never_reaches_the_sdk_and_is_judged_by_
         assert refused["result"]["_meta"]["dev.moongate/rule"] == "arguments.echo.text"
 
 
-async def test_a_session_that_was_ended_is_not_found_by_either_path(tmp_path: Path) -> None:
+async def test_ended_session_is_not_found_by_either_path(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         await same(setup, old_heads(session), json.dumps(old_request()).encode(), direct=True)
@@ -519,7 +519,7 @@ async def test_a_session_that_was_ended_is_not_found_by_either_path(tmp_path: Pa
         assert status == 404
 
 
-async def test_a_slow_call_in_a_session_runs_once_and_is_answered_by_the_longer_path(tmp_path: Path) -> None:
+async def test_slow_session_call_runs_once_and_is_answered_by_the_sdk_path(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         setup.echo.seconds = HAND_OVER_SECONDS + 0.5
@@ -527,7 +527,7 @@ async def test_a_slow_call_in_a_session_runs_once_and_is_answered_by_the_longer_
         assert (status, message["result"]["content"]) == (200, [TEXT])
 
 
-async def test_what_a_server_logs_during_a_call_in_a_session_reaches_its_client_before_the_answer(tmp_path: Path) -> None:
+async def test_logs_of_a_session_call_reach_its_client_before_the_response(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         setup.echo.says = ("debug", "warning")
@@ -538,7 +538,7 @@ async def test_what_a_server_logs_during_a_call_in_a_session_reaches_its_client_
             assert heard == ["notifications/message", [TEXT]]
 
 
-async def test_a_call_in_a_session_that_is_taken_back_at_once_ends(tmp_path: Path) -> None:
+async def test_session_call_cancelled_at_once_ends(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         setup.echo.seconds = 60
@@ -567,7 +567,7 @@ async def test_another_caller_s_session_is_not_found_by_either_path(tmp_path: Pa
         assert status == 404
 
 
-async def test_a_question_in_the_middle_of_a_call_in_a_session_reaches_its_client(tmp_path: Path) -> None:
+async def test_elicitation_during_a_session_call_reaches_its_client(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         session = await open_session(setup)
         lines = list(old_heads(session).items())
@@ -588,7 +588,7 @@ async def test_a_question_in_the_middle_of_a_call_in_a_session_reaches_its_clien
         assert [call[4] for call in setup.echo.calls] == [None, {"who": {"action": "accept", "content": {}}}]
 
 
-async def test_a_session_the_sdk_served_nothing_of_lately_is_its_to_judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_session_unused_on_the_sdk_path_is_checked_by_the_sdk_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.clients.SEEN_SECONDS", 0.0)
     async with standing(tmp_path) as setup:
         session = await open_session(setup)

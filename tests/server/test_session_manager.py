@@ -27,7 +27,7 @@ async def replayed(store: ReplayStore, after: str) -> tuple[str | None, list[str
     return await store.replay_events_after(after, take), seen
 
 
-async def test_what_came_after_an_event_is_sent_again_on_its_own_stream_only() -> None:
+async def test_events_after_an_event_id_are_resent_on_their_own_stream_only() -> None:
     store = ReplayStore()
     first = await store.store_event("s1", None)
     await store.store_event("s2", note("other"))
@@ -36,7 +36,7 @@ async def test_what_came_after_an_event_is_sent_again_on_its_own_stream_only() -
     assert await replayed(store, first) == ("s1", ["a", "b"])
 
 
-async def test_an_unknown_or_malformed_event_id_resumes_nothing() -> None:
+async def test_unknown_or_malformed_event_id_resumes_nothing() -> None:
     store = ReplayStore()
     last = await store.store_event("s1", note("a"))
     for bad in ("", "x", "x.1", last.split(".")[0] + ".99", last.split(".")[0] + ".-1", last.split(".")[0] + ".9999999999999999"):
@@ -55,7 +55,7 @@ async def test_old_events_and_old_streams_are_forgotten() -> None:
     assert (await replayed(store, recent))[0] == "s0"
 
 
-async def test_what_is_large_is_forgotten_soon() -> None:
+async def test_large_events_are_forgotten_soon() -> None:
     store = ReplayStore()
     first = last = await store.store_event("s0", None)
     for n in range(1, 4):
@@ -97,7 +97,7 @@ def heard_after(url: str, headers: dict[str, str], event_id: str, *, until: str 
     return heard
 
 
-def test_a_session_is_never_sent_what_another_was_told(tmp_path: Path) -> None:
+def test_session_is_never_sent_events_of_another(tmp_path: Path) -> None:
     """Streams are named by request ids, which sessions share."""
     with gateway_inside(tmp_path, {"mcpServers": {"up": upstream_stdio()}}) as gateway:
         one, other = opened(gateway.url), opened(gateway.url)

@@ -119,7 +119,7 @@ TURNS: list[JsonObject] = [
 
 
 @pytest.mark.requirement("SE2", 97)
-async def test_a_turn_of_a_session_inside_a_task_goes_on_after_a_kill_and_is_stored_once(tmp_path: Path, model: ScriptedServer) -> None:
+async def test_session_turn_inside_task_continues_after_kill_and_is_stored_once(tmp_path: Path, model: ScriptedServer) -> None:
     (tmp_path / "helper.agent.md").write_text(HELPER)
     await model.play(*TURNS)
     ids = tmp_path / "session"
@@ -148,7 +148,7 @@ async def test_a_turn_of_a_session_inside_a_task_goes_on_after_a_kill_and_is_sto
 
 @pytest.mark.requirement("SE2", 97)
 @pytest.mark.parametrize("is_new", [True, False])
-async def test_a_turn_that_was_stored_before_the_kill_is_not_stored_again(is_new: bool, tmp_path: Path, model: ScriptedServer) -> None:
+async def test_turn_stored_before_the_kill_is_not_stored_again(is_new: bool, tmp_path: Path, model: ScriptedServer) -> None:
     (tmp_path / "helper.agent.md").write_text(HELPER)
     await model.play(TURNS[-1])
 
@@ -186,7 +186,7 @@ async def die_once(is_time: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.mark.requirement(94, 97)
-async def test_what_a_remote_agent_works_on_is_followed_on_after_a_kill_and_cancelled_with_the_task(tmp_path: Path) -> None:
+async def test_remote_agent_work_is_followed_after_kill_and_cancelled_with_task(tmp_path: Path) -> None:
     with upstream_http(module="tests.fakes.a2a_agent") as url:
         remote(tmp_path, f"a2a: '{url}'")
 
@@ -218,7 +218,7 @@ async def test_what_a_remote_agent_works_on_is_followed_on_after_a_kill_and_canc
 
 
 @pytest.mark.requirement(96, 97)
-async def test_what_a_remote_agent_works_on_is_left_alone_when_the_gateway_stops_and_followed_on_at_the_next_start(tmp_path: Path) -> None:
+async def test_remote_agent_work_survives_a_gateway_stop_and_is_followed_again(tmp_path: Path) -> None:
     with upstream_http(module="tests.fakes.a2a_agent") as url:
         remote(tmp_path, f"a2a: '{url}'")
         async with agents(tmp_path, url, look=seen) as runner:
@@ -235,7 +235,7 @@ async def test_what_a_remote_agent_works_on_is_left_alone_when_the_gateway_stops
 
 
 @pytest.mark.requirement(97)
-async def test_what_a_remote_agent_asks_inside_a_task_is_answered_there(tmp_path: Path) -> None:
+async def test_remote_agent_question_inside_a_task_is_answered_there(tmp_path: Path) -> None:
     with upstream_http(module="tests.fakes.a2a_agent") as url:
         remote(tmp_path, f"a2a: '{url}'")
         async with agents(tmp_path, url, look=seen) as runner:
@@ -276,7 +276,7 @@ def agui_agent(journal: Journal) -> Generator[str]:
 
 
 @pytest.mark.requirement(97)
-async def test_a_run_of_an_ag_ui_agent_that_was_in_flight_is_not_repeated_before_a_person_said_so(tmp_path: Path) -> None:
+async def test_in_flight_ag_ui_run_is_not_repeated_without_a_decision(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     with agui_agent(journal) as url:
         remote(tmp_path, f"ag-ui: '{url}'")
@@ -306,7 +306,7 @@ async def test_a_run_of_an_ag_ui_agent_that_was_in_flight_is_not_repeated_before
 
 @pytest.mark.requirement(94, "AG3")
 @pytest.mark.parametrize("turn", ["first", "after a tool"])
-async def test_a_model_that_fails_inside_a_task_is_a_result_that_says_so_and_the_same_over_both_dialects(
+async def test_failing_model_inside_a_task_is_one_error_result_in_2025_and_2026(
     turn: str, tmp_path: Path, model: ScriptedServer
 ) -> None:
     (tmp_path / "helper.agent.md").write_text(HELPER)

@@ -171,7 +171,7 @@ def asks(then: str = "") -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("era", [pytest.param("modern", marks=LONG), "legacy"])
-async def test_question_of_a_call_that_is_made_again_is_asked_again(era: Era, tmp_path: Path) -> None:
+async def test_question_of_a_retried_call_is_elicited_again(era: Era, tmp_path: Path) -> None:
     """A server's question ends with the call in which it was asked."""
     log = tmp_path / "requests.jsonl"
     told = json.dumps({"tools/call": [asks("hang"), asks()]})

@@ -100,7 +100,7 @@ async def test_questions_without_a_key_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-async def test_other_question_of_the_same_step_gets_another_name_and_no_old_answer(is_answered: bool) -> None:
+async def test_other_question_of_a_step_gets_another_name_and_no_old_answer(is_answered: bool) -> None:
     before = Work()
     async with anyio.create_task_group() as group:
         group.start_soon(before.ask, question("Buy at 10?"), "/buy")
@@ -142,7 +142,7 @@ async def test_task_waits_for_input_until_its_last_question_is_withdrawn() -> No
     assert work.answers == {}
 
 
-async def test_question_is_open_for_the_time_to_answer_since_it_was_first_asked() -> None:
+async def test_question_expires_from_the_time_it_was_first_asked() -> None:
     item: JsonObject = {"request": question(), "at": time.time() - 50, "step": "/k"}
     with anyio.fail_after(20):
         for seconds, is_open in ((51, True), (49, False)):
@@ -157,7 +157,7 @@ async def test_question_is_open_for_the_time_to_answer_since_it_was_first_asked(
             assert (work.open, work.task.status, work.saved) == ({}, "working", 1)
 
 
-async def test_client_that_cannot_be_asked_is_not_asked() -> None:
+async def test_client_without_elicitation_is_not_elicited() -> None:
     work = Work(client=ClientProfile())
     with pytest.raises(AskUnavailable):
         await work.caller.ask(question())
@@ -192,7 +192,7 @@ async def test_questions_without_a_durable_key_end_with_their_attempt(
     assert (work.open, work.task.status) == (left, status)
 
 
-async def test_question_with_the_same_key_and_text_has_its_name_and_its_answer() -> None:
+async def test_question_with_same_key_and_text_keeps_its_name_and_answer() -> None:
     work = Work({"a": {**KEYED, "answer": NO}, "b": {**KEYED, "step": "/l"}})
     work.caller.resume(2)
     with anyio.fail_after(20):
@@ -206,7 +206,7 @@ async def test_question_with_the_same_key_and_text_has_its_name_and_its_answer()
 
 
 @pytest.mark.parametrize("answered", [False, True])
-async def test_question_with_new_words_replaces_the_one_with_its_key_alone(answered: bool) -> None:
+async def test_question_with_new_text_replaces_only_the_one_with_its_key(answered: bool) -> None:
     """The code that asks has changed since, so an answer to the old words does not count."""
     item = {**KEYED, "answer": YES} if answered else KEYED
     work = Work({"a": item, "b": {**KEYED, "step": "/other"}})
@@ -241,7 +241,7 @@ def marked(message: str, **params: Any) -> JsonObject:
         ({"old": {"withdrawn": True}}, question("Old?"), ["ask-2"]),
     ],
 )
-async def test_question_of_version_1_counts_only_if_it_is_certainly_the_same(
+async def test_question_of_version_1_counts_only_if_certainly_the_same(
     asked: JsonObject, request_now: JsonObject, names: list[str]
 ) -> None:
     work = Work(asked)
@@ -256,7 +256,7 @@ async def test_question_of_version_1_counts_only_if_it_is_certainly_the_same(
 # -- a client that waits -----------------------------------------------------------------------------------------------
 
 
-async def test_waiting_client_is_asked_itself_and_the_task_has_no_open_question() -> None:
+async def test_waiting_client_is_elicited_and_the_task_has_no_open_question() -> None:
     person = Person()
     work = Work(client=ClientProfile(), live=person)
     assert await work.caller.ask(question()) == YES
@@ -269,7 +269,7 @@ async def test_waiting_client_is_asked_itself_and_the_task_has_no_open_question(
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-async def test_question_asked_while_the_client_was_away_is_put_to_it_if_it_is_still_open(is_answered: bool) -> None:
+async def test_question_still_open_is_shown_to_a_client_that_reconnects(is_answered: bool) -> None:
     person = Person()
     work = Work(live=person)
     live = work.caller.detach()
@@ -284,7 +284,7 @@ async def test_question_asked_while_the_client_was_away_is_put_to_it_if_it_is_st
     assert (len(person.asked), work.answers) == ((0, {"Go?": NO}) if is_answered else (1, {"Go?": YES}))
 
 
-async def test_progress_without_words_keeps_the_last_message() -> None:
+async def test_progress_without_text_keeps_the_last_message() -> None:
     work = Work()
     work.task.row.message = "half way"
     await work.caller.progress(1, None, None)

@@ -71,7 +71,7 @@ async def over(runner: TaskRunner, task: Task) -> Task:
     return task
 
 
-async def test_a_failed_task_is_shown_and_tried_again_after_the_steps_that_worked(terminal: Terminal, tmp_path: Path) -> None:
+async def test_failed_task_is_shown_and_retried_after_its_finished_steps(terminal: Terminal, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     async with running(tmp_path, three_steps(journal, [True, True, False])) as runner:
         task = await over(runner, await runner.start("up__job", {"x": 1}, ANN))
@@ -115,7 +115,7 @@ async def test_steps_of_a_workflow_are_shown_by_round(terminal: Terminal, tmp_pa
 
 
 @pytest.mark.requirement(94)
-async def test_a_running_task_is_cancelled_from_a_terminal_and_can_go_on_later(terminal: Terminal, tmp_path: Path) -> None:
+async def test_running_task_is_cancelled_from_a_terminal_and_can_resume(terminal: Terminal, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     async with running(tmp_path, three_steps(journal, [False, False])) as runner:
         task = await runner.start("up__job", {"wait": True}, ANN)

@@ -151,7 +151,7 @@ async def is_asked(runner: TaskRunner, task: Task) -> None:
     await once_asked(runner, task)
 
 
-def test_deaths_while_a_person_is_asked_do_not_count(limit: int, url: str | None, tmp_path: Path) -> None:
+def test_deaths_while_a_question_is_open_do_not_count(limit: int, url: str | None, tmp_path: Path) -> None:
     for _ in range(limit + 1):
         killed(tmp_path, call_of(asks), url, when=is_asked)
     task = anyio.run(finished, tmp_path, url)

@@ -116,7 +116,7 @@ MATRIX = [pytest.param(death, marks=() if death in FEW else pytest.mark.faults) 
 @pytest.mark.requirement(97)
 @pytest.mark.parametrize("death", MATRIX)
 @pytest.mark.fault(2)
-def test_after_a_kill_the_task_goes_on_and_no_finished_step_runs_twice(death: Death, url: str | None, tmp_path: Path) -> None:
+def test_task_resumes_after_a_kill_and_repeats_no_finished_step(death: Death, url: str | None, tmp_path: Path) -> None:
     """The side effects, de-duplicated by key, are those of the undisturbed run; at most the step in flight has two."""
     journal = Journal(tmp_path / "journal")
     start_and_die(tmp_path, ten_steps(journal, death), url)
@@ -129,7 +129,7 @@ def test_after_a_kill_the_task_goes_on_and_no_finished_step_runs_twice(death: De
     assert len(lines) <= STEPS + 1
 
 
-def test_an_undisturbed_run_has_each_side_effect_once(tmp_path: Path) -> None:
+def test_undisturbed_run_has_each_side_effect_once(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def main() -> None:
@@ -142,7 +142,7 @@ def test_an_undisturbed_run_has_each_side_effect_once(tmp_path: Path) -> None:
 
 @pytest.mark.requirement(97)
 @pytest.mark.parametrize(("outcome", "runs"), [("retry", 11), ("skip", 6)])
-def test_a_step_in_doubt_is_not_repeated_before_a_person_said_so(outcome: str, runs: int, tmp_path: Path) -> None:
+def test_step_in_doubt_is_not_repeated_without_a_decision(outcome: str, runs: int, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     start_and_die(tmp_path, ten_steps(journal, (5, "after"), repeatable=False))
 
@@ -179,7 +179,7 @@ def asking(journal: Journal, death: str | None) -> CallTool:
 
 
 @pytest.mark.fault(3)
-def test_an_answer_given_while_no_process_runs_is_found_after_the_restart(tmp_path: Path) -> None:
+def test_answer_given_while_no_process_runs_is_found_after_restart(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def ask_and_die() -> None:
@@ -222,7 +222,7 @@ def waiting(done: list[str]) -> CallTool:
 @pytest.mark.requirement(94)
 @pytest.mark.requirement(95)
 @pytest.mark.fault(8)
-async def test_a_task_is_polled_answered_and_cancelled_through_another_process(url: str | None, tmp_path: Path) -> None:
+async def test_task_is_polled_answered_and_cancelled_through_another_process(url: str | None, tmp_path: Path) -> None:
     done: list[str] = []
     async with steady(tmp_path, waiting(done), url=url) as one, steady(tmp_path, waiting([]), url=url) as two:
         first, second = await one.start("first", {}, CTX), await one.start("second", {}, CTX)
@@ -240,7 +240,7 @@ async def test_a_task_is_polled_answered_and_cancelled_through_another_process(u
     assert sorted(done) == ["first", "second"]
 
 
-async def test_a_cancel_through_another_process_is_heard_by_an_owner_that_writes_at_that_moment(url: str | None, tmp_path: Path) -> None:
+async def test_cancellation_through_another_process_reaches_a_writing_owner(url: str | None, tmp_path: Path) -> None:
     begun, cancelled = anyio.Event(), anyio.Event()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
@@ -260,7 +260,7 @@ async def test_a_cancel_through_another_process_is_heard_by_an_owner_that_writes
 
 @pytest.mark.requirement(97)
 @pytest.mark.fault(7)
-async def test_one_of_two_peers_takes_over_what_a_killed_process_ran(url: str | None, tmp_path: Path) -> None:
+async def test_one_of_two_peers_takes_over_the_tasks_of_a_killed_process(url: str | None, tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     def start() -> None:
@@ -274,7 +274,7 @@ async def test_one_of_two_peers_takes_over_what_a_killed_process_ran(url: str | 
     assert journal.lines() == UNDISTURBED
 
 
-async def test_a_process_that_lost_a_task_stops_working_on_it_and_does_not_hang(tmp_path: Path) -> None:
+async def test_process_that_lost_a_task_stops_working_on_it_and_does_not_hang(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     stolen = anyio.Event()
 
@@ -332,7 +332,7 @@ class Gate:
         return Complete.text("went")
 
 
-async def test_tasks_of_one_tool_take_turns_over_all_processes_and_callers_take_turns_too(url: str | None, tmp_path: Path) -> None:
+async def test_tool_limit_holds_across_processes_and_callers_take_turns(url: str | None, tmp_path: Path) -> None:
     gate = Gate()
     kind = TaskKind([{"scope": "tool:agent/slow", "running": 2}])
     async with steady(tmp_path, gate.call, url=url) as one, steady(tmp_path, gate.call, url=url) as two:
@@ -351,7 +351,7 @@ async def test_tasks_of_one_tool_take_turns_over_all_processes_and_callers_take_
     assert over[6].row.admitted_at <= over[3].row.admitted_at  # not behind the whole queue of the other
 
 
-async def test_a_limit_on_beginnings_and_on_a_caller_hold_and_what_waits_can_be_cancelled(tmp_path: Path) -> None:
+async def test_start_rate_and_caller_limits_hold_and_queued_task_can_be_cancelled(tmp_path: Path) -> None:
     gate = Gate()
     gate.open()
     kind = TaskKind([{"scope": "source:up", "perMinute": 2}])
@@ -365,7 +365,7 @@ async def test_a_limit_on_beginnings_and_on_a_caller_hold_and_what_waits_can_be_
         assert other.status == "completed"
 
 
-async def test_a_task_that_waits_for_a_person_makes_room(tmp_path: Path) -> None:
+async def test_task_that_waits_for_a_person_frees_its_slot(tmp_path: Path) -> None:
     settings = TaskSettings(max_running_per_caller=1)
     async with running(tmp_path, waiting([]), settings=settings) as runner:
         tasks = [await runner.start("tool", {}, CTX) for _ in range(3)]
@@ -375,7 +375,7 @@ async def test_a_task_that_waits_for_a_person_makes_room(tmp_path: Path) -> None
                     await task.changed.wait()
 
 
-def test_a_task_that_waited_for_its_turn_when_its_process_died_begins_later(tmp_path: Path) -> None:
+def test_task_queued_when_its_process_died_starts_later(tmp_path: Path) -> None:
     settings = TaskSettings(max_running_per_caller=1)
     journal = Journal(tmp_path / "journal")
 
@@ -400,7 +400,7 @@ def test_a_task_that_waited_for_its_turn_when_its_process_died_begins_later(tmp_
 
 
 @pytest.mark.requirement(97)
-def test_work_that_is_not_to_be_resumed_fails_after_a_kill_and_says_why(tmp_path: Path) -> None:
+def test_non_resumable_work_fails_after_a_kill_with_the_reason(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def start() -> None:
@@ -419,7 +419,7 @@ def test_work_that_is_not_to_be_resumed_fails_after_a_kill_and_says_why(tmp_path
 
 @pytest.mark.parametrize(("days", "expected"), [(6, "completed"), (8, "failed")])
 @pytest.mark.fault(14)
-def test_a_question_waits_for_days_also_while_no_process_runs_and_not_for_ever(days: int, expected: str, tmp_path: Path) -> None:
+def test_question_stays_open_for_days_without_a_process_and_then_expires(days: int, expected: str, tmp_path: Path) -> None:
     async def ask_and_die() -> None:
         async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
             task = await runner.start("tool", {}, CTX)
@@ -451,7 +451,7 @@ def test_a_question_waits_for_days_also_while_no_process_runs_and_not_for_ever(d
         assert "Nobody answered within 604800 s" in task.error["message"]
 
 
-async def test_what_a_task_did_is_forgotten_with_it(tmp_path: Path) -> None:
+async def test_task_steps_are_deleted_with_the_task(tmp_path: Path) -> None:
     async def fails(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         assert ctx.durable is not None
         await ctx.durable.keep("checkpoint", {"round": 1})
@@ -477,7 +477,7 @@ async def quick(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
 
 @pytest.mark.requirement(90)
 @pytest.mark.attack(6)
-async def test_a_task_is_unknown_to_everybody_else_and_its_id_cannot_be_guessed(tmp_path: Path) -> None:
+async def test_task_is_unknown_to_other_callers_and_its_id_is_unguessable(tmp_path: Path) -> None:
     async with running(tmp_path, quick) as runner:
         task = await runner.start("tool", {}, CallContext(principal=Principal("ann")))
         assert len(task.id) >= 32
@@ -489,7 +489,7 @@ async def test_a_task_is_unknown_to_everybody_else_and_its_id_cannot_be_guessed(
 
 
 @pytest.mark.requirement(93)
-async def test_a_finished_task_is_readable_for_its_time_and_then_unknown(tmp_path: Path) -> None:
+async def test_finished_task_is_readable_for_its_ttl_and_then_unknown(tmp_path: Path) -> None:
     async with running(tmp_path, quick) as runner:
         task = await ended(runner, await runner.start("tool", {}, CTX, ttl_seconds=3600))
         assert (await runner.find(task.id, "local")).result == Complete.text("done").result
@@ -502,7 +502,7 @@ async def test_a_finished_task_is_readable_for_its_time_and_then_unknown(tmp_pat
 
 
 @pytest.mark.requirement(93)
-async def test_a_running_task_outlives_its_time_which_counts_from_its_end(tmp_path: Path) -> None:
+async def test_ttl_of_a_task_counts_from_its_end(tmp_path: Path) -> None:
     gate = Gate()
     async with running(tmp_path, gate.call) as runner:
         task = await runner.start("tool", {"name": "long"}, CTX, ttl_seconds=0.2)
@@ -514,7 +514,7 @@ async def test_a_running_task_outlives_its_time_which_counts_from_its_end(tmp_pa
 
 
 @pytest.mark.requirement(95)
-async def test_a_task_changes_what_it_says_at_most_twice_a_second(tmp_path: Path) -> None:
+async def test_task_message_changes_at_most_twice_a_second(tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         for number in range(30):
             await ctx.progress(number, None, f"round {number}")
@@ -532,7 +532,7 @@ async def test_a_task_changes_what_it_says_at_most_twice_a_second(tmp_path: Path
     assert 2 <= len(said) <= 2 * (anyio.current_time() - began) + 1
 
 
-async def test_one_caller_cannot_have_too_many_unfinished_tasks(tmp_path: Path) -> None:
+async def test_unfinished_tasks_per_caller_are_limited(tmp_path: Path) -> None:
     async with running(tmp_path, waiting([]), settings=TaskSettings(max_per_caller=3)) as runner:
         for _ in range(3):
             await runner.start("tool", {}, CTX)
@@ -583,7 +583,7 @@ def flow(journal: Journal, death: str | None) -> CallTool:
 
 
 @pytest.mark.requirement(97)
-def test_a_workflow_goes_on_from_its_last_round_and_asks_about_the_call_in_doubt(tmp_path: Path) -> None:
+def test_workflow_resumes_at_its_last_round_and_asks_about_call_in_doubt(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     start_and_die(tmp_path, flow(journal, "three"))
     assert sorted(journal.lines()) == ["one", "side", "three", "two"]

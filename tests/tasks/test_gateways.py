@@ -72,7 +72,7 @@ def stop(process: Child) -> None:
 @pytest.mark.requirement(91)
 @pytest.mark.requirement(92)
 @pytest.mark.requirement(97)
-async def test_a_workflow_started_on_one_gateway_is_finished_by_another_after_its_death(tmp_path: Path) -> None:
+async def test_workflow_of_a_dead_gateway_is_finished_by_another(tmp_path: Path) -> None:
     (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
     (tmp_path / "flow.workflow.yaml").write_text(FLOW)
     journal = tmp_path / "journal"
@@ -124,7 +124,7 @@ async def until(wire: Wire, task_id: str, *statuses: str) -> dict[str, Any]:
 @pytest.mark.postgres
 @pytest.mark.requirement(90, 94, 97)
 @pytest.mark.faults
-async def test_three_gateways_on_one_database_share_their_tasks_and_outlive_one_another(tmp_path: Path) -> None:
+async def test_three_gateways_on_one_database_share_and_take_over_tasks(tmp_path: Path) -> None:
     """Each has a state folder of its own, as on machines of their own."""
     (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
     (tmp_path / "flow.workflow.yaml").write_text(FLOW)
@@ -182,7 +182,7 @@ REMOTE: dict[str, tuple[list[str], dict[str, Any]]] = {
 @pytest.mark.requirement(65, 97)
 @pytest.mark.parametrize("server", ["legacy", "modern"])
 @pytest.mark.faults
-async def test_a_remote_servers_own_task_is_followed_on_after_a_kill_and_not_called_again(
+async def test_remote_servers_task_is_followed_after_a_kill_and_not_called_again(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:
     await hand_over(server, tmp_path, signal.SIGKILL)
@@ -190,7 +190,7 @@ async def test_a_remote_servers_own_task_is_followed_on_after_a_kill_and_not_cal
 
 @pytest.mark.requirement(65, 96, 97)
 @pytest.mark.parametrize("server", ["legacy", pytest.param("modern", marks=pytest.mark.faults)])
-async def test_a_remote_servers_own_task_is_followed_on_by_another_gateway_when_its_own_is_told_to_stop(
+async def test_remote_servers_task_is_followed_by_another_gateway_after_a_stop(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:
     await hand_over(server, tmp_path, signal.SIGTERM)
@@ -246,7 +246,7 @@ async def hand_over(server: Literal["legacy", "modern"], tmp_path: Path, how: si
 @pytest.mark.requirement(97)
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("server", ["legacy", pytest.param("modern", marks=pytest.mark.faults)])
-async def test_a_call_in_flight_at_a_kill_reaches_its_server_twice_under_one_idempotency_key(
+async def test_in_flight_call_at_a_kill_is_sent_twice_with_one_idempotency_key(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:
     log = tmp_path / "requests.jsonl"

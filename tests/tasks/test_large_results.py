@@ -172,7 +172,7 @@ async def test_step_on_record_is_what_the_run_got(kind: str, is_held: bool, keep
 
 
 @pytest.mark.parametrize(("kind", "recorded"), [("picture", 1), ("text", 0)])
-async def test_claim_of_a_result_that_passes_whole_is_given_back_when_it_is_on_record(kind: str, recorded: int, tmp_path: Path) -> None:
+async def test_size_claim_of_a_whole_result_is_released_once_it_is_recorded(kind: str, recorded: int, tmp_path: Path) -> None:
     """A shortened result is small, so its claim is given back at once."""
     async with helper_processes() as helpers:
         claim = Claimed(tmp_path)
@@ -182,7 +182,7 @@ async def test_claim_of_a_result_that_passes_whole_is_given_back_when_it_is_on_r
     assert claim.recorded[0] == recorded
 
 
-async def test_refusal_of_a_result_is_told_as_one(tmp_path: Path) -> None:
+async def test_rejected_result_is_reported_as_rejected(tmp_path: Path) -> None:
     events = EventStream()
     run = Run(gate(tmp_path, Large(RESULTS["text"]), keeps=False, events=events), goes_on=True)
     async with running(tmp_path, run) as runner:
@@ -191,7 +191,7 @@ async def test_refusal_of_a_result_is_told_as_one(tmp_path: Path) -> None:
     assert (last.kind, last.fields["outcome"], last.fields["rule"]) == ("call.refused", "refused", "maxResultBytes")
 
 
-async def test_deadline_of_a_call_does_not_cover_the_judging_of_its_result(tmp_path: Path) -> None:
+async def test_deadline_of_a_call_excludes_the_check_of_its_result(tmp_path: Path) -> None:
     held = list[Judging]()
 
     class Slow(Large):
@@ -206,7 +206,7 @@ async def test_deadline_of_a_call_does_not_cover_the_judging_of_its_result(tmp_p
     assert before < meanwhile == math.inf
 
 
-async def test_step_that_an_earlier_version_recorded_is_judged_when_it_is_used(tmp_path: Path) -> None:
+async def test_step_recorded_by_an_earlier_version_is_checked_when_used(tmp_path: Path) -> None:
     guarded = gate(tmp_path, Large(RESULTS["text"]))
     first, again = Run(guarded, goes_on=False), Run(guarded, goes_on=True)
     async with running(tmp_path, first) as runner:
@@ -231,7 +231,7 @@ def no_collection() -> Generator[None]:
 
 
 @pytest.mark.parametrize("kind", ["picture", "text"])
-async def test_nothing_keeps_a_result_when_its_call_is_over(kind: str, tmp_path: Path) -> None:
+async def test_result_is_released_when_its_call_ends(kind: str, tmp_path: Path) -> None:
     """Without a collection of garbage, which comes late in a gateway: a call that its client waits for, and a task."""
     ports = list[weakref.ref[DurablePort]]()
 

@@ -70,7 +70,7 @@ def steps(journal: Journal, at_step: dict[int, anyio.Event], go: anyio.Event) ->
 
 @pytest.mark.requirement(97)
 @pytest.mark.fault(9)
-async def test_tasks_wait_for_a_database_that_is_away_and_no_peer_takes_them_for_orphans_when_it_is_back(
+async def test_tasks_wait_for_an_unavailable_database_and_are_not_orphaned(
     url: str, server: Postgres, tmp_path: Path
 ) -> None:
     journal = Journal(tmp_path / "journal")
@@ -106,7 +106,7 @@ def fill(url: str, crowd: list[psycopg.Connection]) -> None:
 
 
 @pytest.mark.fault(9)
-async def test_a_server_that_takes_no_more_connections_is_a_clear_error_and_loses_nothing(
+async def test_database_without_free_connections_is_an_error_and_loses_nothing(
     url: str, server: Postgres, tmp_path: Path
 ) -> None:
     journal = Journal(tmp_path / "journal")
@@ -130,7 +130,7 @@ async def test_a_server_that_takes_no_more_connections_is_a_clear_error_and_lose
     assert (task.status, journal.lines()) == ("completed", [str(number) for number in range(STEPS)])
 
 
-async def test_many_tasks_of_several_gateways_at_once_end_each_once_where_they_began(url: str, tmp_path: Path) -> None:
+async def test_concurrent_tasks_of_gateways_end_once_where_they_started(url: str, tmp_path: Path) -> None:
     """Also where the server's administrator made every transaction a serializable one."""
     with psycopg.connect(url, autocommit=True) as administrator:
         name = psycopg.sql.Identifier(url.rpartition("/")[2])
@@ -160,7 +160,7 @@ async def test_many_tasks_of_several_gateways_at_once_end_each_once_where_they_b
     assert len({task.id for task in over}) == 120
 
 
-async def test_what_a_server_says_of_its_progress_is_kept_however_odd(url: str, tmp_path: Path) -> None:
+async def test_progress_of_a_server_is_stored_whatever_its_content(url: str, tmp_path: Path) -> None:
     seen = anyio.Event()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -179,7 +179,7 @@ async def test_what_a_server_says_of_its_progress_is_kept_however_odd(url: str, 
     assert (task.status, task.message) == ("completed", "Completed")
 
 
-async def test_the_same_request_through_several_gateways_at_once_is_one_task(url: str, tmp_path: Path) -> None:
+async def test_same_request_through_several_gateways_at_once_is_one_task(url: str, tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         return Complete.text("done")
 

@@ -80,7 +80,7 @@ class Desk:
 
 
 @pytest.mark.parametrize("key", ["name", "a.b_c-1", "x" * 64])
-async def test_question_is_open_under_the_key_of_its_server_until_it_is_answered(key: str) -> None:
+async def test_question_is_open_under_its_server_key_until_answered(key: str) -> None:
     desk = Desk()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -95,7 +95,7 @@ async def test_question_is_open_under_the_key_of_its_server_until_it_is_answered
     assert desk.got == [YES]
 
 
-async def test_keys_that_are_taken_illegal_or_missing_are_replaced_and_none_is_used_twice() -> None:
+async def test_duplicate_invalid_or_missing_keys_are_replaced_by_unique_ones() -> None:
     desk = Desk()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -128,7 +128,7 @@ async def test_answers_that_came_with_the_request_are_given_once() -> None:
     assert desk.asks.open == {}
 
 
-def test_question_is_shown_without_its_key_and_other_metadata_stays() -> None:
+def test_question_is_shown_without_its_key_and_keeps_other_metadata() -> None:
     given: dict[str, Any] = {"method": "x", "params": {"message": "?", "elicitationId": "e", "_meta": {ASK_KEY: "k", "a": 1}}}
     assert shown_request(given) == ("k", {"method": "x", "params": {"message": "?", "_meta": {"a": 1}}})
     assert given["params"]["elicitationId"] == "e"
@@ -167,7 +167,7 @@ def databases(folder: Path) -> list[Path]:
 
 
 @pytest.mark.parametrize("seconds", [None, 60.0])
-async def test_outcome_of_a_call_that_ends_while_its_client_waits_is_its_own(tmp_path: Path, seconds: float | None) -> None:
+async def test_call_that_ends_while_its_client_waits_returns_its_outcome(tmp_path: Path, seconds: float | None) -> None:
     asking = InputRequired({"a": question()}, "state")
     for outcome in (Complete.text("done"), asking):
 
@@ -189,7 +189,7 @@ async def test_outcome_of_a_call_that_ends_while_its_client_waits_is_its_own(tmp
 
 
 @pytest.mark.parametrize("asks", [False, True])
-async def test_call_that_takes_longer_than_its_client_waits_goes_on_as_a_task(tmp_path: Path, asks: bool) -> None:
+async def test_call_longer_than_its_clients_wait_becomes_a_task(tmp_path: Path, asks: bool) -> None:
     gate = anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:
@@ -223,7 +223,7 @@ async def test_call_that_takes_longer_than_its_client_waits_goes_on_as_a_task(tm
     ],
     ids=lambda value: type(value).__name__,
 )
-async def test_end_of_a_task_is_told_without_what_the_gateway_keeps_to_itself(
+async def test_end_of_a_task_hides_internal_details(
     tmp_path: Path, end: Any, status: str, error: JsonObject
 ) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
@@ -244,7 +244,7 @@ async def test_end_of_a_task_is_told_without_what_the_gateway_keeps_to_itself(
 
 
 @pytest.mark.parametrize(("asked", "own", "kept"), [(None, 60.0, 60.0), (5.0, 60.0, 5.0), (1e9, 60.0, 86_400.0), (1e9, 1e6, 1e6)])
-async def test_finished_task_is_kept_as_long_as_asked_for_within_the_longest_time(
+async def test_finished_task_is_kept_for_the_requested_ttl_within_the_limit(
     tmp_path: Path, asked: Any, own: float, kept: float
 ) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -276,7 +276,7 @@ async def test_tasks_of_a_caller_are_listed_found_and_ended_for_that_caller_alon
             assert [(await runner.find(task.id, task.principal)).status for task in tasks] == ["failed", "working", "completed"]
 
 
-async def test_same_request_sent_again_under_its_key_is_the_same_task_and_another_one_is_refused(tmp_path: Path) -> None:
+async def test_resent_request_with_its_key_is_the_same_task(tmp_path: Path) -> None:
     started: list[str] = []
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -384,7 +384,7 @@ class Answers:
         return {"action": "accept", "content": {"name": "Ada"}}
 
 
-async def test_result_tool_puts_the_questions_of_a_task_to_the_person_of_its_call(tmp_path: Path) -> None:
+async def test_result_tool_elicits_the_questions_of_a_task_from_its_caller(tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         answer = await ctx.ask(question())
         return Complete.text(answer["content"]["name"])
@@ -412,7 +412,7 @@ async def test_question_without_a_message_is_shown_by_its_method() -> None:
     assert shown["questions"] == ["roots/list"]
 
 
-async def test_result_tool_waits_on_if_its_caller_cannot_be_asked(tmp_path: Path) -> None:
+async def test_result_tool_keeps_waiting_if_its_caller_has_no_elicitation(tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         await ctx.ask(question())
         raise AssertionError
@@ -486,7 +486,7 @@ class Live(Answers):
         raise AssertionError
 
 
-def test_message_of_a_task_that_ended_says_how_it_ended() -> None:
+def test_message_of_an_ended_task_states_how_it_ended() -> None:
     row = replace(TaskRow("t", "local", "tool", {}, 60), message="one started")
     failed: JsonObject = {"content": [{"type": "image"}, {"type": "text", "text": "no rows"}], "isError": True}
     ends: list[tuple[JsonObject, str, str]] = [
@@ -499,7 +499,7 @@ def test_message_of_a_task_that_ended_says_how_it_ended() -> None:
     assert [ended(row, outcome, status)["message"] for outcome, status, _ in ends] == [message for _, _, message in ends]
 
 
-async def test_wait_for_a_person_is_told_at_once() -> None:
+async def test_wait_for_a_person_is_reported_at_once() -> None:
     task = Task(TaskRow("t", "local", "tool", {}, 60))
     caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60)
     told: list[str] = []
@@ -509,7 +509,7 @@ async def test_wait_for_a_person_is_told_at_once() -> None:
     assert told == ["one started", "one started", "input_required: approve?", "one has its answer", "one has its answer"]
 
 
-async def test_progress_of_other_parts_leaves_the_wait_for_a_person_in_the_message() -> None:
+async def test_progress_of_other_parts_keeps_the_wait_for_a_person_in_the_message() -> None:
     task = Task(TaskRow("t", "local", "tool", {}, 60))
     caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60)
     with caller.shows("input_required: one?"):
@@ -546,7 +546,7 @@ async def test_client_that_waits_has_its_time_to_answer() -> None:
     assert (task.open_requests, caller.asking) == ({}, 0)
 
 
-async def test_storage_that_is_away_is_tried_again_and_storage_that_cannot_work_is_not() -> None:
+async def test_unavailable_storage_is_retried_and_broken_storage_is_not() -> None:
     tries: list[bool] = []
 
     async def store() -> str:

@@ -85,7 +85,7 @@ LOOP: JsonObject = {
 
 
 @pytest.mark.parametrize("kills", [[3, 3, 3], pytest.param([4, 5, 2], marks=pytest.mark.faults)])
-def test_loop_asks_anew_in_each_turn(kills: list[int], tmp_path: Path) -> None:
+def test_loop_asks_again_in_each_turn(kills: list[int], tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     ended = run_killed(tmp_path / "state", in_file(LOOP), ledger, kills)
     asked = [key for key, text in ledger.answered() if text == "Once more?"]
@@ -164,7 +164,7 @@ def test_each_step_in_doubt_has_its_own_decision(tmp_path: Path) -> None:
     assert (effects.count("left"), effects.count("right")) == (2, 2)
 
 
-def test_decision_about_a_step_waits_longer_than_the_call_may_take(tmp_path: Path) -> None:
+def test_decision_about_a_step_may_outlast_the_call_timeout(tmp_path: Path) -> None:
     """Inside a call with a timeout the question stops its clock."""
     state, ledger = tmp_path / "state", Ledger(tmp_path / "ledger")
     form = {"executors": {"act": {"tool": "t/act", "arguments": {"x": "-"}}}, "start": "act"}
@@ -273,7 +273,7 @@ async def test_approval_on_the_list_waits_on_over_a_graceful_stop(tmp_path: Path
         assert task.status == "completed"
 
 
-async def test_approval_on_the_list_waits_for_a_database_that_is_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_approval_on_the_list_waits_for_an_unavailable_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused: list[str] = []
 
     def away(name: str) -> None:
@@ -390,7 +390,7 @@ def test_open_question_of_an_old_task_keeps_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("which", ["answered", "answered-and-open", "two-open"])
-def test_question_of_an_old_task_is_asked_again_where_its_answer_is_ambiguous(which: str, tmp_path: Path) -> None:
+def test_ambiguous_answer_to_an_old_task_is_requested_again(which: str, tmp_path: Path) -> None:
     def change(asked: JsonObject) -> JsonObject:
         item = asked["ask-1"]
         answered = {**item, "answer": {"action": "accept", "content": {"answer": "old"}}}
@@ -409,7 +409,7 @@ class Approving(NoCaller):
 
 
 @pytest.mark.anyio
-async def test_task_that_began_with_an_approved_call_is_not_approved_again_after_a_restart(tmp_path: Path) -> None:
+async def test_approved_task_is_not_approved_again_after_a_restart(tmp_path: Path) -> None:
     records, seen = Records(StateFolder(tmp_path), audit_days=1), list[str | None]()
     approvals = Approvals(records, EventStream())
     first = await approvals.approve_call("s", "t", {}, dataclasses.replace(ASKABLE, caller=Approving()))
@@ -507,7 +507,7 @@ def test_decision_about_a_step_does_not_count_for_its_next_doubt(tmp_path: Path)
 # -- trying again ------------------------------------------------------------------------------------------------------
 
 
-def test_retried_task_asks_about_a_step_in_doubt_anew(tmp_path: Path) -> None:
+def test_retried_task_asks_again_about_a_step_in_doubt(tmp_path: Path) -> None:
     """The decision of the first try says nothing about the second, and a late answer to it reaches no other question."""
     state, ledger = tmp_path / "state", Ledger(tmp_path / "ledger")
     form = {"executors": {"act": {"tool": "t/act", "arguments": {"x": "-"}}}, "start": "act"}

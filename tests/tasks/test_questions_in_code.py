@@ -70,7 +70,7 @@ MANY = [pytest.param(number, marks=pytest.mark.faults) for number in (10, 14)]
 
 
 @pytest.mark.parametrize("kill_at", [2, 3, 6, 8, 12, *MANY])
-def test_branches_that_ask_the_same_at_once_get_their_own_answers(kill_at: int, tmp_path: Path) -> None:
+def test_concurrent_branches_with_equal_questions_get_their_own_answers(kill_at: int, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     ended = run_killed(tmp_path / "state", in_code(payers), ledger, [kill_at])
     own_answers(ended, ledger, {"one", "two"})
@@ -195,7 +195,7 @@ def test_order_of_answers_does_not_move_the_steps_that_follow(tmp_path: Path) ->
     assert len(ledger.effects.lines()) == 2 + retries
 
 
-def test_what_a_function_does_outside_its_steps_is_done_once(tmp_path: Path) -> None:
+def test_function_code_outside_its_steps_has_its_effects_once(tmp_path: Path) -> None:
     """The function runs again after each answer."""
 
     def outside(box: ScriptedToolBox, fuse: Fuse) -> Any:
@@ -290,7 +290,7 @@ def batch_of_two(ledger: Ledger, fuse: Fuse) -> CallTool:
     return call
 
 
-def test_equal_calls_of_one_answer_of_a_model_keep_their_approvals(tmp_path: Path) -> None:
+def test_equal_calls_of_one_model_response_keep_their_approvals(tmp_path: Path) -> None:
     """The first is approved, the second declined. After the kill their order is the other one."""
     ledger = Ledger(tmp_path / "ledger")
     decisions = iter(["approve", "decline"])

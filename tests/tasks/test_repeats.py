@@ -68,7 +68,7 @@ def calls(journal: Journal, began: anyio.Semaphore | None) -> CallTool:
 
 
 @pytest.mark.requirement(97)
-def test_after_a_kill_a_tool_runs_again_on_its_own_hint_only_where_the_operator_trusts_its_source(tmp_path: Path) -> None:
+def test_tool_reruns_after_a_kill_by_its_hint_only_if_its_source_is_trusted(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def start() -> None:
@@ -101,7 +101,7 @@ def known_by(key: object, principal: str = "local") -> CallContext:
 
 @pytest.mark.requirement(97)
 @pytest.mark.fault(1)
-def test_a_request_that_is_sent_again_after_a_kill_under_its_key_is_the_task_that_was_kept_and_nobody_heard_of(tmp_path: Path) -> None:
+def test_request_resent_after_a_kill_under_its_key_is_the_stored_task(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def note(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -136,7 +136,7 @@ def test_a_request_that_is_sent_again_after_a_kill_under_its_key_is_the_task_tha
 
 @pytest.mark.requirement(97)
 @pytest.mark.faults  # `test_runner` has the same with processes that stop
-def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> None:
+def test_person_is_asked_again_if_the_retry_dies_too(tmp_path: Path) -> None:
     """The answer to the first question is not taken for the second."""
     journal, questions = Journal(tmp_path / "journal"), tmp_path / "questions"
     start_and_die(tmp_path, ten_steps(journal, (5, "after"), repeatable=False))
@@ -162,7 +162,7 @@ def test_a_person_is_asked_once_more_when_the_retry_dies_too(tmp_path: Path) -> 
     assert second.startswith("The gateway stopped again (after 1 retry) while 'step' ran")
 
 
-def test_task_that_was_cancelled_before_its_process_died_does_not_start_again(tmp_path: Path) -> None:
+def test_task_cancelled_before_its_process_died_does_not_start_again(tmp_path: Path) -> None:
     """The owner holds its lease when the cancellation is stored, and is killed before it reads the cancellation."""
     journal = Journal(tmp_path / "journal")
 

@@ -310,7 +310,7 @@ async def test_key_changed_while_its_task_waits_for_a_person_ends_the_task(chang
     assert not journal.exists()
 
 
-async def test_only_a_step_that_must_end_keeps_a_task_whose_caller_lost_the_right(tmp_path: Path) -> None:
+async def test_only_a_step_that_must_end_keeps_a_task_without_rights_running(tmp_path: Path) -> None:
     """While the right cannot be judged (the tool is away, the keys cannot be read) every task goes on."""
     keys, began, may_end = Keys(), list[str](), anyio.Event()
 

@@ -139,7 +139,7 @@ async def test_person_decides_about_each_doubt_of_a_step(tmp_path: Path) -> None
 
 
 @pytest.mark.fault(3)
-async def test_step_in_doubt_is_not_repeated_without_the_word_of_a_person(tmp_path: Path) -> None:
+async def test_step_in_doubt_is_not_repeated_without_a_persons_decision(tmp_path: Path) -> None:
     step = OneStep()
     async with running(tmp_path, step.call) as runner:
         await runner.start("tool", {}, CTX)
@@ -152,7 +152,7 @@ async def test_step_in_doubt_is_not_repeated_without_the_word_of_a_person(tmp_pa
 
 
 @pytest.mark.fault(3)
-async def test_step_that_failed_is_not_in_doubt_and_keeps_the_count_of_its_retries(tmp_path: Path) -> None:
+async def test_failed_step_is_not_in_doubt_and_keeps_its_retry_count(tmp_path: Path) -> None:
     step = OneStep()
     step.fails = True
     async with running(tmp_path, step.call) as runner:
@@ -178,7 +178,7 @@ async def test_step_that_failed_is_not_in_doubt_and_keeps_the_count_of_its_retri
         assert text.startswith("The gateway stopped again (after 1 retry)")
 
 
-async def test_step_that_failed_is_run_again_in_the_same_process_without_a_question(tmp_path: Path) -> None:
+async def test_failed_step_is_retried_in_the_same_process_without_a_question(tmp_path: Path) -> None:
     runs = list[str]()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -202,7 +202,7 @@ async def test_step_that_failed_is_run_again_in_the_same_process_without_a_quest
 # -- stops and starts --------------------------------------------------------------------------------------------------
 
 
-async def test_stop_waits_for_what_the_work_still_writes_and_then_releases_the_lease(tmp_path: Path) -> None:
+async def test_stop_waits_for_pending_writes_and_then_releases_the_lease(tmp_path: Path) -> None:
     """Other processes take the task up at once."""
     at_work = anyio.Event()
 
@@ -288,7 +288,7 @@ async def test_orphan_behind_one_that_ends_is_taken_up(tmp_path: Path) -> None:
     assert "`tasks.resume`" in (tasks[1].error or {})["message"]
 
 
-async def test_task_that_is_taken_up_waits_for_its_tool_and_a_new_task_does_not(tmp_path: Path) -> None:
+async def test_resumed_task_waits_for_its_tool_and_a_new_task_does_not(tmp_path: Path) -> None:
     at = list[float]()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -318,7 +318,7 @@ async def test_task_that_waits_for_its_turn_begins_when_another_ends(tmp_path: P
         assert second.message == ""
 
 
-async def test_call_in_the_background_wants_progress_and_no_task_or_logs(tmp_path: Path) -> None:
+async def test_background_call_gets_progress_but_no_task_or_logs(tmp_path: Path) -> None:
     seen = list[CallContext]()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -335,7 +335,7 @@ async def test_call_in_the_background_wants_progress_and_no_task_or_logs(tmp_pat
 # -- other processes ---------------------------------------------------------------------------------------------------
 
 
-async def test_answers_through_another_process_reach_their_questions_and_change_nothing_else(tmp_path: Path) -> None:
+async def test_answers_through_another_process_reach_only_their_questions(tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
         await ctx.progress(1, None, "at work")
         if tool == "asks":
@@ -428,7 +428,7 @@ async def test_first_answer_counts_where_two_processes_take_one(tmp_path: Path) 
     assert task.result == Complete.text("decline").result
 
 
-async def test_task_that_another_process_took_is_found_there_and_no_longer_counts_here(tmp_path: Path) -> None:
+async def test_task_taken_by_another_process_is_found_there_and_not_counted_here(tmp_path: Path) -> None:
     async with running(tmp_path, forever) as runner:
         task = await runner.start("tool", {}, CTX)
         await anyio.sleep(0.02)
@@ -490,7 +490,7 @@ async def test_start_that_cannot_be_stored_is_an_error_and_runs_nothing(tmp_path
     assert ran == ["first"]
 
 
-async def test_task_whose_start_was_refused_after_it_was_stored_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stored_task_whose_start_was_rejected_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     add = TaskRows.add
 
     async def lost(rows: TaskRows, row: Any, **options: Any) -> str:
@@ -531,7 +531,7 @@ async def test_result_tool_gives_the_error_of_a_task_that_failed(tmp_path: Path)
     assert (outcome.is_error, outcome.as_text()) == (True, "the printer is on fire")
 
 
-async def test_answer_by_copy_of_a_task_is_heard_at_once_by_the_process_that_runs_it(tmp_path: Path) -> None:
+async def test_answer_by_copy_of_a_task_reaches_its_running_process_at_once(tmp_path: Path) -> None:
     async def asks(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
         await ctx.ask(GO)
         await ctx.ask(GO)

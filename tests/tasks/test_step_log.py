@@ -156,7 +156,7 @@ async def test_finished_steps_return_what_they_returned(steady: Steady) -> None:
     assert (again.scoped("part").kept("place"), again.kept("place")) == ([1], None)
 
 
-async def test_steps_of_a_part_are_counted_anew_each_time_the_part_begins(steady: Steady) -> None:
+async def test_steps_of_a_part_are_counted_from_one_each_time_the_part_begins(steady: Steady) -> None:
     port = steady.log().port()
     for label in ("a", "b", "a"):
         part = port.scoped(label)
@@ -173,7 +173,7 @@ async def test_steps_of_a_part_are_counted_anew_each_time_the_part_begins(steady
     assert inner.question("q") == "/ab/c/?q#2"
 
 
-async def test_failed_step_is_not_on_record_unless_a_person_had_it_retried(steady: Steady) -> None:
+async def test_failed_step_is_not_recorded_unless_a_person_retried_it(steady: Steady) -> None:
     person = Decides()
     port = steady.log({"/old#1": (False, None)}, person=person).port()
     for name in ("new", "old"):
@@ -197,7 +197,7 @@ async def test_work_on_a_task_of_another_process_stops_at_its_next_step(at: str,
     assert (stopped.cancelled_caught, steady.lost, steady.ran) == (True, 1, [])
 
 
-async def test_stopping_process_begins_no_step_and_waits_for_those_that_must_not_be_cut_off(steady: Steady) -> None:
+async def test_stopping_process_starts_no_step_and_waits_for_unrepeatable_ones(steady: Steady) -> None:
     log, go = steady.log(), anyio.Event()
     port = log.port()
 
@@ -225,7 +225,7 @@ async def test_stopping_process_begins_no_step_and_waits_for_those_that_must_not
     assert {key: is_done for key, (is_done, _) in (await steady.stored()).items()} == {"/free#1": True, "/keyed#1": True, "/once#1": True}
 
 
-async def test_steps_that_are_noted_are_stored_with_the_task_and_then_one_by_one(steady: Steady) -> None:
+async def test_noted_steps_are_stored_with_the_task_and_then_one_by_one(steady: Steady) -> None:
     log = StepLog.in_memory("t", steady.records, "me", lambda: None, lambda: True)
     port, seen = log.port(), list[Steps]()
     await port.step("first", steady.work, repeatable=False)

@@ -50,7 +50,7 @@ class Two:
         return Complete.text("done")
 
 
-async def test_a_step_that_must_not_be_done_twice_may_end_when_the_process_stops_and_no_other_begins(tmp_path: Path) -> None:
+async def test_stopping_process_finishes_an_unrepeatable_step_and_starts_no_other(tmp_path: Path) -> None:
     work = Two(tmp_path)
     drained = anyio.Event()
     async with running(tmp_path, work) as runner:
@@ -80,7 +80,7 @@ def goes_on(key: str) -> bool:
 
 
 @pytest.mark.parametrize("why", ["may be repeated", "goes on elsewhere", "takes for ever"])
-async def test_a_process_that_stops_waits_for_nothing_else_and_not_for_ever(why: str, tmp_path: Path) -> None:
+async def test_stopping_process_waits_for_nothing_else_and_with_a_limit(why: str, tmp_path: Path) -> None:
     work = Two(tmp_path, repeatable=why == "may be repeated" if why != "goes on elsewhere" else goes_on)
     async with running(tmp_path, work) as runner:
         await runner.start("tool", {}, CTX)
@@ -89,7 +89,7 @@ async def test_a_process_that_stops_waits_for_nothing_else_and_not_for_ever(why:
             await runner.drain(0.05 if why == "takes for ever" else 1000)
 
 
-async def test_a_process_that_stops_does_not_wait_for_a_person(tmp_path: Path) -> None:
+async def test_stopping_process_does_not_wait_for_a_person(tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         async def asks(key: str) -> JsonValue:
             request: JsonObject = {"method": "elicitation/create", "params": {"mode": "form", "message": "?", "requestedSchema": {}}}
@@ -106,7 +106,7 @@ async def test_a_process_that_stops_does_not_wait_for_a_person(tmp_path: Path) -
             await runner.drain(1000)
 
 
-async def test_a_gateway_that_is_told_to_stop_lets_a_call_of_a_task_end_and_asks_nobody_about_it_later(tmp_path: Path) -> None:
+async def test_stopping_gateway_finishes_a_task_call_without_a_later_question(tmp_path: Path) -> None:
     (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
     (tmp_path / "flow.workflow.yaml").write_text(FLOW)
     first, url = start_gateway(tmp_path, "gateway")
@@ -147,7 +147,7 @@ async def refused(url: str) -> None:
 # -- questions -------------------------------------------------------------------------------------------------------
 
 
-async def test_a_question_answered_while_it_is_being_stored_leaves_no_task_that_waits_for_nothing(tmp_path: Path) -> None:
+async def test_answer_stored_with_its_question_leaves_no_waiting_task(tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         await anyio.sleep_forever()
         raise AssertionError

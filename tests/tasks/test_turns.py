@@ -27,7 +27,7 @@ start: one
 """
 
 
-async def test_tasks_wait_for_their_turn_by_the_limits_of_their_server_their_workflow_and_their_caller(tmp_path: Path) -> None:
+async def test_tasks_queue_by_the_limits_of_server_workflow_and_caller(tmp_path: Path) -> None:
     for name in ("counted", "paced", "free"):
         (tmp_path / f"{name}.workflow.yaml").write_text(FLOW.replace("NAME", name))
     args = ["-m", "tests.fakes.task_script", "--log", str(tmp_path / "requests.jsonl"), json.dumps({"tools/call": ["hang"]})]

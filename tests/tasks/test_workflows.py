@@ -93,7 +93,7 @@ async def asked_or_over(runner: Any, task: Task) -> Task:
         pytest.param(HANDOFF, ["triage", "refunds"], ["Which order?", "Refunded 42."], id="handoff"),
     ],
 )
-def test_a_workflow_killed_at_its_question_and_after_the_answer_asks_once_and_repeats_only_the_step_in_flight(
+def test_workflow_killed_around_its_question_asks_once_and_repeats_one_step(
     text: str, before: list[str], last: list[str], tmp_path: Path
 ) -> None:
     journal = Journal(tmp_path / "journal")
@@ -173,7 +173,7 @@ def in_steps(journal: Journal, *, dies: bool) -> CallTool:
 
 
 @pytest.mark.requirement("WF15", 97)
-def test_a_function_with_steps_killed_at_its_question_and_in_a_step_repeats_that_step_alone(tmp_path: Path) -> None:
+def test_killed_function_with_steps_repeats_only_the_step_in_flight(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def ask_and_die() -> None:

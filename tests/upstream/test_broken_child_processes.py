@@ -90,7 +90,7 @@ CASES = [(path, what) for path in ("auto", "off") for what in UNREADABLE if (pat
 @eras
 @pytest.mark.parametrize(("path", "what"), CASES)
 @pytest.mark.fault(19)
-async def test_an_answer_that_cannot_be_read_fails_its_own_call_at_once(tmp_path: Path, era: str, path: str, what: str) -> None:
+async def test_unreadable_response_fails_its_own_call_at_once(tmp_path: Path, era: str, path: str, what: str) -> None:
     with gateway_http(tmp_path, up(era, path)) as url:
         async with connected(MODERN, url) as (client, _):
             with anyio.fail_after(20):  # of the sixty seconds that a call may take
@@ -102,7 +102,7 @@ async def test_an_answer_that_cannot_be_read_fails_its_own_call_at_once(tmp_path
 
 
 @eras
-async def test_a_line_of_a_log_or_of_a_request_with_a_number_of_the_sdks_is_no_answer(tmp_path: Path, era: str) -> None:
+async def test_log_line_or_request_with_an_id_of_the_sdk_is_not_a_response(tmp_path: Path, era: str) -> None:
     log = b'{"id":NUMBER,"level":"info"}'
     request = b'{"jsonrpc":"2.0","method":"roots/list","params":[],"id":NUMBER}'
     answer = b'{"jsonrpc":"2.0","id":NUMBER,"result":{"content":[{"type":"text","text":"done"}]}}'
@@ -114,7 +114,7 @@ async def test_a_line_of_a_log_or_of_a_request_with_a_number_of_the_sdks_is_no_a
 
 @eras
 @pytest.mark.fault(23)
-async def test_a_server_that_ends_is_missed_though_what_it_started_holds_its_streams(tmp_path: Path, era: str) -> None:
+async def test_server_exit_is_noticed_while_its_children_hold_its_streams(tmp_path: Path, era: str) -> None:
     with gateway_http(tmp_path, up(era)) as url:
         async with connected(MODERN, url) as (client, _):
             with anyio.fail_after(20):

@@ -37,7 +37,7 @@ async def until_marked(marker: str, count: int) -> None:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="process groups")
 @pytest.mark.fault(23)
-async def test_a_killed_gateway_leaves_no_server_process_and_nothing_that_one_started(tmp_path: Path) -> None:
+async def test_killed_gateway_leaves_no_server_process_or_descendant(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     deaf = {**bad("deaf"), "env": {"MARK": marker}}
     parent = {**bad("parent"), "env": {"MARK": marker}}
@@ -54,7 +54,7 @@ async def test_a_killed_gateway_leaves_no_server_process_and_nothing_that_one_st
 
 
 @pytest.mark.faults
-async def test_a_server_nobody_uses_rests_stays_listed_and_comes_back_with_the_next_call(tmp_path: Path) -> None:
+async def test_idle_server_stops_stays_listed_and_restarts_with_the_next_call(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     config = {"mcpServers": {"good": tagged(marker)}, "policies": {"good": {"idleSeconds": 1}}}
     with gateway_http(tmp_path, config) as url:
@@ -68,7 +68,7 @@ async def test_a_server_nobody_uses_rests_stays_listed_and_comes_back_with_the_n
             assert sources(url)["good"]["state"] == "ready"
 
 
-async def test_a_lazy_server_known_from_an_earlier_run_starts_with_the_first_call(tmp_path: Path) -> None:
+async def test_lazy_server_from_an_earlier_run_starts_with_the_first_call(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     config = {"mcpServers": {"good": tagged(marker)}, "policies": {"good": {"start": "lazy"}}}
     kept = tmp_path / "gateway-state" / "catalog"
@@ -84,7 +84,7 @@ async def test_a_lazy_server_known_from_an_earlier_run_starts_with_the_first_cal
 
 
 @pytest.mark.faults
-async def test_the_server_unused_longest_makes_room_and_busy_ones_never_do(tmp_path: Path) -> None:
+async def test_server_idle_longest_is_stopped_for_a_new_one_and_busy_ones_never(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     names = ("a", "b", "c", "d")
     config = {"mcpServers": {name: tagged(marker) for name in names}, "server": {"maxChildProcesses": 2}}
@@ -123,7 +123,7 @@ async def test_processes_per_caller_are_separate_and_count_for_the_limit(tmp_pat
 
 
 @pytest.mark.parametrize("callers", ["serial", "auto"])
-async def test_a_server_that_asks_on_a_shared_pipe_serves_one_caller_after_the_other(tmp_path: Path, callers: str) -> None:
+async def test_server_with_requests_on_a_shared_pipe_serves_one_caller_at_a_time(tmp_path: Path, callers: str) -> None:
     config = {"mcpServers": {"good": upstream_stdio("--legacy")}, "policies": {"good": {"callers": callers}}}
     legacy = Way("http", "legacy", "good")
     with gateway_http(tmp_path, config) as url:
@@ -143,7 +143,7 @@ async def test_a_server_that_asks_on_a_shared_pipe_serves_one_caller_after_the_o
     assert (len(heard_one.asked), len(heard_two.asked)) == (5, 4)
 
 
-async def test_a_shared_server_refuses_an_ask_that_could_be_for_either_of_two_callers(tmp_path: Path) -> None:
+async def test_shared_server_rejects_a_request_that_fits_two_callers(tmp_path: Path) -> None:
     config = {"mcpServers": {"good": upstream_stdio("--legacy")}, "policies": {"good": {"callers": "shared"}}}
     legacy = Way("http", "legacy", "good")
     with gateway_http(tmp_path, config) as url:

@@ -38,7 +38,7 @@ def state_of(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", [(), ("--legacy",), ("--sse",)], ids=["modern", "legacy", "sse"])
-async def test_a_token_is_fetched_for_the_resource_and_every_request_carries_it(tmp_path: Path, options: tuple[str, ...]) -> None:
+async def test_token_is_fetched_for_the_resource_and_every_request_carries_it(tmp_path: Path, options: tuple[str, ...]) -> None:
     with auth_server(*options) as origin:
         document = config(origin, credentials(origin, scopes=["read", "write"]))
         if "--sse" in options:
@@ -55,7 +55,7 @@ async def test_a_token_is_fetched_for_the_resource_and_every_request_carries_it(
         assert sent.pop().startswith("Bearer canary-access-")
 
 
-async def test_the_secret_goes_to_the_pinned_issuer_only_even_when_the_server_names_another(tmp_path: Path) -> None:
+async def test_secret_goes_to_the_pinned_issuer_only(tmp_path: Path) -> None:
     """The measured trap of security.md C1: an upstream that says it is its own authorization server."""
     with auth_server() as lying, auth_server() as issuer:
         control(lying, accept_any=True)
@@ -70,7 +70,7 @@ async def test_the_secret_goes_to_the_pinned_issuer_only_even_when_the_server_na
     "metadata", [{"issuer": "https://other.example.com"}, {"token_endpoint": "http://169.254.169.254/token"}], ids=["mix-up", "ssrf"]
 )
 @pytest.mark.attack(3)
-async def test_an_issuer_that_calls_itself_differently_or_points_inside_gets_nothing(tmp_path: Path, metadata: dict[str, Any]) -> None:
+async def test_issuer_with_another_name_or_internal_address_gets_nothing(tmp_path: Path, metadata: dict[str, Any]) -> None:
     with auth_server() as origin:
         control(origin, metadata=metadata)
         with gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
@@ -82,7 +82,7 @@ async def test_an_issuer_that_calls_itself_differently_or_points_inside_gets_not
         assert token_requests(origin) == []
 
 
-async def test_a_wrong_secret_says_so_without_telling_it_and_the_rest_goes_on(tmp_path: Path) -> None:
+async def test_wrong_secret_is_reported_without_its_value_and_the_rest_serves(tmp_path: Path) -> None:
     with auth_server() as origin:
         document = config(origin, credentials(origin))
         document["mcpServers"]["good"] = upstream_stdio()
@@ -95,7 +95,7 @@ async def test_a_wrong_secret_says_so_without_telling_it_and_the_rest_goes_on(tm
         assert b"canary-wrong-secret" not in everything_under(tmp_path)
 
 
-async def test_a_revoked_token_is_renewed_once_and_the_call_goes_through(tmp_path: Path) -> None:
+async def test_revoked_token_is_renewed_once_and_the_call_succeeds(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
         assert (await say(url)).content[0].text == "hi"
         control(origin, revoke_all=True)
@@ -103,7 +103,7 @@ async def test_a_revoked_token_is_renewed_once_and_the_call_goes_through(tmp_pat
         assert len(token_requests(origin)) == 2
 
 
-async def test_a_hundred_calls_that_find_the_token_dead_fetch_one_new_one(tmp_path: Path) -> None:
+async def test_hundred_calls_with_a_dead_token_fetch_one_new_token(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
         async with connected(MODERN, url) as (client, _):
             await client.call_tool("docs__echo", {"text": "first"})
@@ -137,7 +137,7 @@ async def test_two_gateways_on_one_state_folder_fetch_one_token_between_them(tmp
 
 
 @pytest.mark.faults
-async def test_a_slow_token_endpoint_keeps_no_call_waiting_that_has_a_token(tmp_path: Path) -> None:
+async def test_slow_token_endpoint_delays_no_call_with_a_valid_token(tmp_path: Path) -> None:
     with auth_server() as origin:
         control(origin, expires_in=8)
         with gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
@@ -152,7 +152,7 @@ async def test_a_slow_token_endpoint_keeps_no_call_waiting_that_has_a_token(tmp_
                 control(origin, hold=False)
 
 
-async def test_a_call_that_finds_the_token_expired_waits_for_a_new_one(tmp_path: Path) -> None:
+async def test_call_with_an_expired_token_waits_for_a_new_one(tmp_path: Path) -> None:
     with auth_server() as origin:
         control(origin, expires_in=1)
         with gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
@@ -164,7 +164,7 @@ async def test_a_call_that_finds_the_token_expired_waits_for_a_new_one(tmp_path:
         assert {call[":method"] for call in told(origin)["calls"]} >= {"tools/call"}
 
 
-async def test_an_authorization_server_in_trouble_is_not_a_matter_of_credentials(tmp_path: Path) -> None:
+async def test_authorization_server_failure_is_not_a_credentials_error(tmp_path: Path) -> None:
     with auth_server() as origin:
         control(origin, status=503)
         with gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
@@ -180,7 +180,7 @@ async def test_an_authorization_server_in_trouble_is_not_a_matter_of_credentials
 
 
 @pytest.mark.fault(21)
-async def test_a_token_refused_twice_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
+async def test_token_rejected_twice_is_not_requested_again(tmp_path: Path) -> None:
     """The server takes no token of this issuer: one renewal, then an error that names the place."""
     with auth_server() as server, auth_server() as issuer, gateway_http(tmp_path, config(server, credentials(issuer)), env=ENV) as url:
         row = state_of(url)
@@ -189,7 +189,7 @@ async def test_a_token_refused_twice_is_not_asked_for_again_and_again(tmp_path: 
         assert len(token_requests(issuer)) == 2
 
 
-async def test_a_missing_scope_is_asked_for_beside_the_old_ones_where_the_configuration_leaves_it_open(tmp_path: Path) -> None:
+async def test_missing_scope_is_added_to_the_old_ones_if_scopes_are_unset(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
         await say(url)
         control(origin, scope_for_calls="write")
@@ -197,7 +197,7 @@ async def test_a_missing_scope_is_asked_for_beside_the_old_ones_where_the_config
         assert [entry.get("scope") for entry in token_requests(origin)] == [None, "read write"]
 
 
-async def test_configured_scopes_are_a_limit_and_the_refused_call_names_the_missing_one(tmp_path: Path) -> None:
+async def test_configured_scopes_limit_requests_and_error_names_the_missing_one(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin, scopes=["read"])), env=ENV) as url:
         control(origin, scope_for_calls="write")
         result = await say(url)
@@ -208,7 +208,7 @@ async def test_configured_scopes_are_a_limit_and_the_refused_call_names_the_miss
 
 
 @pytest.mark.attack(2)
-async def test_a_clients_own_authorization_never_leaves_the_gateway(tmp_path: Path) -> None:
+async def test_clients_own_authorization_never_leaves_the_gateway(tmp_path: Path) -> None:
     """Both eras in front and behind, with OAuth and without (security.md C2 row 2)."""
     with auth_server() as new, auth_server("--legacy") as old, auth_server() as plain:
         for origin in (new, old, plain):
@@ -286,7 +286,7 @@ async def test_no_secret_shows_in_any_output_log_state_or_page(tmp_path: Path) -
 
 
 @pytest.mark.attack(29)
-async def test_tokens_at_rest_are_unreadable_private_and_bound_to_their_place(tmp_path: Path) -> None:
+async def test_stored_tokens_are_encrypted_private_and_bound_to_their_place(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
         await say(url)
         (file,) = (tmp_path / "gateway-state" / "tokens").glob("*.bin")
@@ -295,7 +295,7 @@ async def test_tokens_at_rest_are_unreadable_private_and_bound_to_their_place(tm
         assert b"canary" not in file.read_bytes()
 
 
-async def test_a_changed_address_does_not_get_the_old_addresses_token(tmp_path: Path) -> None:
+async def test_changed_address_does_not_get_the_old_addresses_token(tmp_path: Path) -> None:
     with auth_server() as first, auth_server() as second:
         for origin in (first, second):
             with gateway_http(tmp_path, config(origin, credentials(first)), env=ENV) as url:

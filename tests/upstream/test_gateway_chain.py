@@ -25,27 +25,27 @@ def test_each_gateway_adds_itself_to_the_via_list() -> None:
 
 
 @pytest.mark.attack(35)
-def test_a_call_that_comes_back_to_a_gateway_is_refused() -> None:
+def test_call_that_returns_to_a_gateway_is_rejected() -> None:
     with pytest.raises(ToolFailed, match=r"'up' refused: .*loop"):
         extend_via({VIA_KEY: ["a", "b"]}, "a", "up")
 
 
 @pytest.mark.attack(35)
-def test_a_call_through_too_many_gateways_is_refused() -> None:
+def test_call_through_too_many_gateways_is_rejected() -> None:
     with pytest.raises(ToolFailed, match="at most"):
         extend_via({VIA_KEY: [str(n) for n in range(MAX_HOPS)]}, "me", "up")
 
 
 @pytest.mark.parametrize("value", [None, "a", {"a": 1}, 3])
-def test_a_malformed_via_list_reads_as_empty(value: object) -> None:
+def test_malformed_via_list_reads_as_empty(value: object) -> None:
     assert hops_of({VIA_KEY: value}, VIA_KEY) == []
 
 
-def test_tools_that_already_came_through_this_gateway_are_not_listed_again() -> None:
+def test_tools_that_already_came_through_this_gateway_are_not_relisted() -> None:
     tools = [{"name": "own", "_meta": {HOPS_KEY: ["b", "me"]}}, {"name": "theirs", "_meta": {HOPS_KEY: ["b"]}}, {"name": "plain"}]
     assert [t["name"] for t in without_loops(tools, "me")] == ["theirs", "plain"]
 
 
-def test_what_is_listed_to_another_gateway_says_which_way_it_came() -> None:
+def test_listing_for_another_gateway_names_the_gateways_it_came_through() -> None:
     listed = with_hops([{"name": "a"}, {"name": "b", "_meta": {HOPS_KEY: ["far"], "x": 1}}], "me")
     assert [entry["_meta"] for entry in listed] == [{HOPS_KEY: ["me"]}, {HOPS_KEY: ["me", "far"], "x": 1}]

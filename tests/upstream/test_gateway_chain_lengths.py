@@ -37,7 +37,7 @@ async def call_often(client: Client, at_once: int) -> None:
 
 @pytest.mark.requirement("M7")
 @pytest.mark.parametrize("kind", ["both", "streams", "2025", "2025-streams"])
-async def test_in_steady_state_a_call_is_one_request_and_no_new_connection_in_both_eras(tmp_path: Path, kind: str) -> None:
+async def test_steady_state_call_is_one_request_on_an_open_connection(tmp_path: Path, kind: str) -> None:
     port = free_port()
     with child("-m", "benchmarks.upstream", str(port), "2", "60000", kind, log=tmp_path / "upstream.log") as upstream:
         wait_until_ready(upstream, f"http://127.0.0.1:{port}/counts", tmp_path / "upstream.log")

@@ -195,7 +195,7 @@ async def call(session: Session, name: str, ctx: CallContext | None = None) -> A
     return (await session.request("tools/call", {"name": name}, Envelope(ctx or context())))["said"]
 
 
-async def test_a_call_is_part_of_the_session_that_the_longer_way_began() -> None:
+async def test_call_uses_the_session_that_the_sdk_opened() -> None:
     async with joined() as (server, session):
         assert [await call(session, "plain") for _ in range(3)] == ["plain"] * 3
         assert [message["method"] for _, message in server.posted][:2] == ["initialize", "notifications/initialized"]
@@ -207,7 +207,7 @@ async def test_a_call_is_part_of_the_session_that_the_longer_way_began() -> None
             await call(session, "refused")
 
 
-async def test_a_server_that_sets_cookies_is_left_to_the_client_that_keeps_them() -> None:
+async def test_server_with_cookies_is_served_by_the_client_that_keeps_them() -> None:
     async with joined(is_baked=True) as (server, session):
         for _ in range(3):
             await call(session, "plain")
@@ -221,7 +221,7 @@ async def test_a_server_that_sets_cookies_is_left_to_the_client_that_keeps_them(
         assert seen == [(None, False), (None, True), ("node=8", True)]
 
 
-async def test_what_is_said_in_an_answer_is_of_the_call_that_it_answers() -> None:
+async def test_messages_in_a_response_stream_belong_to_its_call() -> None:
     owner = Owner()
     async with joined(owner) as (server, session):
         first, second = context(), context()
@@ -240,7 +240,7 @@ async def test_what_is_said_in_an_answer_is_of_the_call_that_it_answers() -> Non
         assert all((headers["mcp-session-id"], headers["mcp-protocol-version"]) == ("s1", "2025-11-25") for headers in replies)
 
 
-async def test_a_call_that_is_not_waited_for_any_more_is_taken_back_at_the_server() -> None:
+async def test_abandoned_call_is_cancelled_at_the_server() -> None:
     async with joined() as (server, session):
         with anyio.move_on_after(0.3):
             await call(session, "hangs")
@@ -252,7 +252,7 @@ async def test_a_call_that_is_not_waited_for_any_more_is_taken_back_at_the_serve
 
 @pytest.mark.parametrize("patience", [0, 2])
 @pytest.mark.parametrize("name", ["polled", "broken"])
-async def test_an_answer_whose_stream_ends_early_is_taken_up_again_where_the_server_says_how(name: str, patience: int) -> None:
+async def test_response_stream_that_ends_early_is_resumed_if_resumable(name: str, patience: int) -> None:
     async with joined() as (server, session):
         server.patience = patience
         assert await call(session, name) == name
@@ -262,7 +262,7 @@ async def test_an_answer_whose_stream_ends_early_is_taken_up_again_where_the_ser
         assert len(server.of("tools/call")) == 1
 
 
-async def test_an_answer_that_ends_early_and_cannot_be_taken_up_is_lost() -> None:
+async def test_response_that_ends_early_and_cannot_be_resumed_is_lost() -> None:
     async with joined() as (server, session):
         with pytest.raises(OutcomeUnknown):
             await call(session, "forgotten")
@@ -270,7 +270,7 @@ async def test_an_answer_that_ends_early_and_cannot_be_taken_up_is_lost() -> Non
 
 
 @pytest.mark.parametrize("name", ["gone", "unknown"])
-async def test_a_session_that_the_server_no_longer_knows_is_over(name: str) -> None:
+async def test_session_unknown_to_the_server_is_gone(name: str) -> None:
     async with joined() as (_, session):
         with pytest.raises(SessionGone):
             await call(session, name)
@@ -278,7 +278,7 @@ async def test_a_session_that_the_server_no_longer_knows_is_over(name: str) -> N
 
 
 @pytest.mark.parametrize(("facts", "is_short"), [({}, True), ({"wants_progress": True}, False)])
-async def test_a_call_whose_progress_may_come_by_another_stream_goes_the_longer_way(facts: dict[str, Any], is_short: bool) -> None:
+async def test_call_with_progress_on_another_stream_takes_the_sdk_path(facts: dict[str, Any], is_short: bool) -> None:
     async with joined() as (server, session):
         assert await call(session, "plain", context(**facts)) == "plain"
         ((_, message),) = server.of("tools/call")

@@ -64,7 +64,7 @@ def counting() -> Generator[tuple[Counting, str]]:
         thread.join()
 
 
-async def test_connections_that_nothing_uses_any_more_are_closed_and_one_in_use_is_not(
+async def test_idle_connections_are_closed_and_one_in_use_is_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("gateway.wire.http1_client.IDLE_SECONDS", 1.0)

@@ -35,7 +35,7 @@ class Operator:
         await self.decides[self.waiting - 1].wait()
 
 
-async def test_each_of_two_requests_of_one_call_is_shown_until_it_is_approved(tmp_path: Path) -> None:
+async def test_each_of_two_requests_of_one_call_is_shown_until_approved(tmp_path: Path) -> None:
     operator, events = Operator(), EventStream()
     policy = SourcePolicy.model_validate({"sampling": {"mode": "ask"}})
     records = Records(StateFolder(tmp_path), audit_days=1)

@@ -73,7 +73,7 @@ async def test_callers_take_turns() -> None:
     assert asked.granted == ["a1", "a2", "b1", "a3", "b2", "a4"]
 
 
-async def test_one_caller_gets_half_of_the_bytes() -> None:
+async def test_one_caller_gets_at_most_half_of_the_bytes() -> None:
     asked = Asked()
     for name in ("a1", "a2", "a3", "b1"):
         asked.ask(name, HALF // 2)
@@ -93,7 +93,7 @@ async def test_claim_that_is_released_while_it_waits_is_never_granted() -> None:
     assert asked.granted == ["a", "c"]
 
 
-async def test_claim_that_nobody_holds_is_given_back() -> None:
+async def test_claim_without_an_owner_is_released() -> None:
     asked = Asked()
     asked.ask("a", 2 * HALF)
     asked.ask("b", 2 * HALF)
@@ -185,7 +185,7 @@ async def test_cancelled_call_gives_the_bytes_of_its_answer_back(kind: str) -> N
         carrier.close()
 
 
-async def test_answer_that_waits_too_long_fails_its_call_and_names_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_that_waits_too_long_fails_its_call_and_names_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1_client, "CLAIM_WAIT_SECONDS", 0.2)
     site = Site("sized")
     async with streams(site.serve) as url:

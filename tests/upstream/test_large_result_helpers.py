@@ -231,7 +231,7 @@ def seconds_of(pid: int) -> float:
 @linux
 @pytest.mark.fault(20)
 @pytest.mark.parametrize("era", ["modern", pytest.param("legacy", marks=pytest.mark.faults)])
-async def test_large_result_takes_its_processor_time_outside_the_gateway(tmp_path: Path, era: Era) -> None:
+async def test_large_result_is_processed_outside_the_gateway_process(tmp_path: Path, era: Era) -> None:
     tools = [{"name": name, "inputSchema": {"type": "object"}} for name in ("big", "echo")]
     server = http_server(Large({"tools": tools}, modern=era == "modern"), 0)
     server.daemon_threads = True

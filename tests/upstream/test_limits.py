@@ -60,14 +60,14 @@ def tools(count: int, size: int = 0) -> list[Any]:
 
 
 @pytest.mark.attack(21)
-async def test_a_listing_whose_cursors_go_round_ends_where_it_began() -> None:
+async def test_listing_with_cyclic_cursors_ends_where_it_began() -> None:
     assert await listed(lambda n: {"tools": tools(2), "nextCursor": "same"}) == (4, 2)
     assert await listed(lambda n: {"tools": tools(1), "nextCursor": str(n % 3)}) == (4, 4)
 
 
 @pytest.mark.attack(21)
 @pytest.mark.fault(20)
-async def test_a_listing_that_never_ends_is_cut_off() -> None:
+async def test_endless_listing_is_cut_off() -> None:
     assert await listed(lambda n: {"tools": tools(1), "nextCursor": str(n)}) == (MAX_PAGES, MAX_PAGES)
     assert await listed(lambda n: {"tools": [], "nextCursor": str(n)}) == (0, MAX_PAGES)
     assert await listed(lambda n: {"tools": tools(30_000), "nextCursor": str(n)}) == (MAX_ENTRIES, 2)
@@ -75,7 +75,7 @@ async def test_a_listing_that_never_ends_is_cut_off() -> None:
     assert kept == asked == MAX_LISTING_CHARS // 10_000_000 + 1
 
 
-async def test_pages_that_are_none_are_no_listing() -> None:
+async def test_malformed_pages_are_not_a_listing() -> None:
     odd: list[Any] = [{}, {"tools": None}, {"tools": {"a": 1}}, {"tools": [1, None, {}, {"name": 5}]}, {"tools": [], "nextCursor": 7}]
     for page in odd:
         assert await listed(lambda _, page=page: dict(page)) == (0, 1)
@@ -100,7 +100,7 @@ def setup(tmp_path_factory: pytest.TempPathFactory) -> Generator[Setup]:
 
 
 @pytest.mark.fault(23)
-async def test_a_server_that_floods_standard_error_serves_and_costs_no_memory(setup: Setup) -> None:
+async def test_server_that_floods_stderr_serves_and_costs_no_memory(setup: Setup) -> None:
     async with connected(MODERN, setup.meter.url) as (client, _):
         before = setup.meter.now()
         with anyio.fail_after(20):
@@ -110,7 +110,7 @@ async def test_a_server_that_floods_standard_error_serves_and_costs_no_memory(se
     assert setup.meter.now().resident < before.resident + (32 << 20)
 
 
-async def test_completion_and_subscription_end_in_time_at_a_server_that_does_not_answer(setup: Setup) -> None:
+async def test_completion_and_subscription_time_out_at_an_unresponsive_server(setup: Setup) -> None:
     setup.far.gate.clear()
     try:
         async with connected(MODERN, setup.meter.url) as (client, _), connected(LEGACY, setup.meter.url) as (other, _):
@@ -128,7 +128,7 @@ async def test_completion_and_subscription_end_in_time_at_a_server_that_does_not
 
 @pytest.mark.fault(25)
 @pytest.mark.faults
-async def test_clients_that_never_read_their_answers_delay_nobody(setup: Setup) -> None:
+async def test_clients_that_never_read_their_responses_delay_no_other_client(setup: Setup) -> None:
     """Ten of them, with 5 MB each, over connections that stay open and unread."""
     parts = urlsplit(setup.meter.url)
     prefix = "io.modelcontextprotocol"
@@ -169,7 +169,7 @@ async def test_clients_that_never_read_their_answers_delay_nobody(setup: Setup) 
 
 
 @pytest.mark.faults
-async def test_a_stop_waits_a_set_time_for_calls_and_for_no_listener_and_no_client(tmp_path: Path) -> None:
+async def test_stop_waits_a_set_time_for_calls_and_not_for_listeners_or_clients(tmp_path: Path) -> None:
     port = free_port()
     log = tmp_path / "gateway.log"
     config = write_config(tmp_path, {"mcpServers": {"good": upstream_stdio("--legacy")}})

@@ -59,7 +59,7 @@ def run_two_and_kill(path: Path) -> None:
             process.kill()
 
 
-async def test_a_server_that_still_starts_is_listed_from_the_run_before_a_kill(tmp_path: Path) -> None:
+async def test_starting_server_is_listed_from_the_run_before_a_kill(tmp_path: Path) -> None:
     path = write(tmp_path, tmp_path / "server.py", serving(tmp_path))
     await anyio.to_thread.run_sync(run_two_and_kill, path)
     write(tmp_path, tmp_path / "server.py", HANGS)
@@ -67,7 +67,7 @@ async def test_a_server_that_still_starts_is_listed_from_the_run_before_a_kill(t
 
 
 @pytest.mark.faults
-async def test_a_damaged_file_is_read_anew_from_the_server(tmp_path: Path) -> None:
+async def test_damaged_cache_file_is_replaced_from_the_server(tmp_path: Path) -> None:
     path = write(tmp_path, tmp_path / "server.py", serving(tmp_path))
     assert "docs__search" in await tools(path)
     [file] = kept(tmp_path)

@@ -43,7 +43,7 @@ SCHEMAS: list[Any] = [
 
 
 @pytest.mark.parametrize("number", range(len(SCHEMAS)))
-def test_a_schema_marks_the_headers_that_the_sdk_finds_in_it_or_is_refused_by_both(number: int) -> None:
+def test_schema_headers_are_those_the_sdk_finds_or_both_reject_it(number: int) -> None:
     schema = SCHEMAS[number]
     theirs = None if inbound.find_invalid_x_mcp_header(schema) is not None else inbound.x_mcp_header_map(schema)
     assert marked_headers(schema) == theirs
@@ -56,7 +56,7 @@ VALUES: list[Any] = [
 
 
 @pytest.mark.parametrize("number", range(len(VALUES)))
-def test_an_argument_is_repeated_as_the_sdk_repeats_it(number: int) -> None:
+def test_argument_is_copied_to_a_header_as_the_sdk_copies_it(number: int) -> None:
     value = VALUES[number]
     marked = {("a",): "One", ("b", "c"): "Two"}
     for arguments in ({"a": value}, {"b": {"c": value}}, {"b": value}, {"a": 1, "b": {"c": value}}):

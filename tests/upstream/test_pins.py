@@ -77,7 +77,7 @@ def refusal(result: Any) -> str:
 
 
 @pytest.mark.attack(12)
-async def test_a_call_sent_again_after_its_server_died_does_not_reach_a_process_with_another_definition(setup: Setup) -> None:
+async def test_retried_call_does_not_reach_a_process_with_another_definition(setup: Setup) -> None:
     async with connected(MODERN, setup.url) as (client, _):
         assert not (await search(client, "repeated")).is_error
         setup.touch("repeated", "leave")
@@ -87,7 +87,7 @@ async def test_a_call_sent_again_after_its_server_died_does_not_reach_a_process_
 
 
 @pytest.mark.parametrize("server", ["separate", "per-caller"])
-async def test_a_callers_own_session_is_read_before_its_first_call_and_not_before_the_next(setup: Setup, server: str) -> None:
+async def test_callers_own_session_is_checked_before_its_first_call_only(setup: Setup, server: str) -> None:
     async with connected(LEGACY, setup.url) as (client, _):
         before = len(setup.requests(server, "tools/list"))
         for _ in range(3):
@@ -102,7 +102,7 @@ async def test_a_callers_own_session_is_read_before_its_first_call_and_not_befor
     assert setup.requests(server, "tools/call") == calls
 
 
-async def test_a_change_announced_by_a_callers_own_process_is_passed_on_and_holds_for_that_caller(setup: Setup) -> None:
+async def test_change_announced_by_a_callers_process_applies_to_that_caller(setup: Setup) -> None:
     async with connected(LEGACY, setup.url) as (one, heard), connected(LEGACY, setup.url) as (other, _):
         assert not (await search(one, "announcing")).is_error
         await one.call_tool("announcing__change", {})
@@ -114,7 +114,7 @@ async def test_a_change_announced_by_a_callers_own_process_is_passed_on_and_hold
 
 
 @pytest.mark.attack(12)
-async def test_a_server_that_was_away_is_read_again_before_it_is_called(setup: Setup) -> None:
+async def test_reconnected_server_is_checked_again_before_a_call(setup: Setup) -> None:
     async with connected(MODERN, setup.url) as (client, _):
         assert not (await search(client, "returning")).is_error
         reads = len(setup.requests("returning", "tools/list"))

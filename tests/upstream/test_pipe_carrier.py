@@ -73,7 +73,7 @@ async def ask(carrier: PipeCarrier, text: str, found: dict[str, Any] | None = No
     return said
 
 
-async def test_answers_go_to_who_asked_in_whatever_order_they_come_and_with_ids_given_back_as_text() -> None:
+async def test_responses_match_their_requests_in_any_order_and_with_ids_as_text() -> None:
     script = """
 heard = [hear() for _ in range(3)]
 say(id=999, result={})
@@ -107,7 +107,7 @@ while True:
     assert said == levels
 
 
-async def test_what_is_said_before_an_answer_is_heard_before_it() -> None:
+async def test_messages_before_a_response_are_handled_before_it() -> None:
     script = """
 while True:
     message = hear()
@@ -123,7 +123,7 @@ while True:
     assert log == [entry for turn in range(3) for entry in (*(f"{turn} {n}" for n in range(200)), "answered")]
 
 
-async def test_what_is_no_answer_is_skipped_and_costs_no_call() -> None:
+async def test_lines_that_are_not_responses_are_skipped_and_fail_no_call() -> None:
     script = """
 message = hear()
 os.write(1, b"Listening...\\n\\n[1]\\n" + bytes([0, 255]) + b"\\n{\\"id\\": 1\\n")
@@ -145,7 +145,7 @@ hear()
 
 
 @pytest.mark.parametrize("parts", [1, 40])
-async def test_an_answer_that_is_too_long_fails_its_own_call_only(parts: int) -> None:
+async def test_response_that_is_too_long_fails_its_own_call_only(parts: int) -> None:
     script = f"""
 for at_end in (False, True):
     message = hear()
@@ -160,7 +160,7 @@ done(hear(), "short")
         assert [await ask(carrier, text) for text in "abc"] == [TooLarge, TooLarge, "short"]
 
 
-async def test_a_call_that_is_cancelled_is_cancelled_at_the_server_and_its_late_answer_is_dropped() -> None:
+async def test_cancelled_call_is_cancelled_at_the_server_and_late_response_dropped() -> None:
     script = """
 first = hear()
 say(method="notifications/message", params={"level": "info", "data": "began"})
@@ -178,7 +178,7 @@ done(hear(), [cancelled["method"], cancelled["params"]["requestId"] == first["id
         assert await ask(carrier, "b") == ["notifications/cancelled", True]
 
 
-async def test_a_child_that_does_not_read_holds_up_its_callers_and_nothing_is_piled_up(tmp_path: Path) -> None:
+async def test_child_that_does_not_read_blocks_its_callers_without_buffering(tmp_path: Path) -> None:
     script = f"""
 import time
 while not os.path.exists({str(tmp_path / "go")!r}):
@@ -199,7 +199,7 @@ while True:
         assert await ask(carrier, "end") == ["000", "end"]
 
 
-async def test_calls_end_when_the_child_does_and_none_can_be_made_after() -> None:
+async def test_calls_end_with_the_child_and_new_calls_fail() -> None:
     found: dict[str, Any] = {}
     async with child("hear(); hear()") as carrier:
         async with anyio.create_task_group() as tasks:
@@ -209,7 +209,7 @@ async def test_calls_end_when_the_child_does_and_none_can_be_made_after() -> Non
         assert await ask(carrier, "c") == OutcomeUnknown
 
 
-async def test_a_child_that_says_more_than_is_heard_is_not_read(tmp_path: Path) -> None:
+async def test_child_that_writes_faster_than_handled_is_not_read(tmp_path: Path) -> None:
     script = f"""
 for n in range(3_000):
     say(method="x", params={{"n": n, "text": "x" * 100}})
@@ -248,7 +248,7 @@ class Stuck(Heard):
         await anyio.sleep_forever()
 
 
-async def test_a_child_that_asks_on_and_on_is_refused_what_is_too_much_and_holds_up_no_call() -> None:
+async def test_child_that_floods_requests_is_rejected_and_blocks_no_call() -> None:
     script = f"""
 message = hear()
 for n in range({MAX_OPEN_REQUESTS} + 100):
@@ -265,7 +265,7 @@ done(message, [message["error"]["code"] for message in heard if "error" in messa
         assert owner.log == ["asked"] * MAX_OPEN_REQUESTS
 
 
-async def test_a_child_that_asks_and_does_not_read_piles_up_no_answers() -> None:
+async def test_child_that_sends_requests_without_reading_buffers_no_responses() -> None:
     script = """
 message = hear()
 for n in range(2_000):
@@ -284,7 +284,7 @@ done(message, answers)
         assert MAX_UNREAD < await ask(carrier, "b") < 2_000
 
 
-async def test_log_messages_that_nobody_takes_are_dropped_and_what_changed_is_not() -> None:
+async def test_unread_log_messages_are_dropped_and_change_notifications_are_not() -> None:
     script = f"""
 message = hear()
 for n in range({MAX_PENDING_NOTIFICATIONS} + 100):
@@ -298,7 +298,7 @@ done(message, "said")
         assert owner.log == ["notifications/message"] * MAX_PENDING_NOTIFICATIONS + ["notifications/tools/list_changed"]
 
 
-async def test_what_is_taken_back_by_no_id_costs_nothing() -> None:
+async def test_cancellation_with_a_malformed_id_fails_no_call() -> None:
     script = """
 while True:
     message = hear()

@@ -72,7 +72,7 @@ async def test_unanswered_approval_of_sampling_is_withdrawn_when_others_wait() -
             await call(turns, "honest")
 
 
-async def test_question_has_its_time_again_when_nobody_waits_any_more() -> None:
+async def test_question_gets_its_full_time_again_when_the_queue_is_empty() -> None:
     turns, slow = SerialQueue(question_seconds=2), Silent()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:

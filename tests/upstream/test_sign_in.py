@@ -36,7 +36,7 @@ def requests_of(origin: str, grant: str) -> list[dict[str, Any]]:
     return [entry for entry in token_requests(origin) if entry["grant_type"] == grant]
 
 
-async def test_a_sign_in_registers_proves_itself_and_a_running_gateway_uses_it(tmp_path: Path) -> None:
+async def test_sign_in_registers_uses_pkce_and_serves_a_running_gateway(tmp_path: Path) -> None:
     with auth_server() as origin:
         document = config(origin, SIGNED_IN)
         file = write_config(tmp_path, document)
@@ -70,7 +70,7 @@ async def test_a_sign_in_registers_proves_itself_and_a_running_gateway_uses_it(t
 
 
 @pytest.mark.faults
-async def test_a_refresh_token_that_is_replaced_is_kept_over_restarts_and_used_by_one_process_at_a_time(tmp_path: Path) -> None:
+async def test_rotated_refresh_token_survives_restarts_and_one_process_uses_it(tmp_path: Path) -> None:
     with auth_server() as origin, ExitStack() as stack:
         document = {**config(origin, SIGNED_IN), "storage": {"dir": str(tmp_path / "shared")}}
         sign_in(write_config(tmp_path, document))
@@ -90,7 +90,7 @@ async def test_a_refresh_token_that_is_replaced_is_kept_over_restarts_and_used_b
         assert len(requests_of(origin, "refresh_token")) == 4
 
 
-async def test_an_ended_sign_in_is_forgotten_and_the_call_says_how_to_sign_in_again(tmp_path: Path) -> None:
+async def test_ended_sign_in_is_forgotten_and_the_call_names_the_command(tmp_path: Path) -> None:
     with auth_server() as origin:
         document = config(origin, SIGNED_IN)
         file = write_config(tmp_path, document)
@@ -114,7 +114,7 @@ async def test_an_ended_sign_in_is_forgotten_and_the_call_says_how_to_sign_in_ag
         assert len([entry for entry in told(origin)["log"] if entry["path"] == "/register"]) in (1, 2)
 
 
-async def test_a_missing_scope_is_remembered_and_asked_for_beside_the_old_ones(tmp_path: Path) -> None:
+async def test_missing_scope_is_remembered_and_requested_with_the_old_ones(tmp_path: Path) -> None:
     with auth_server() as origin:
         document = config(origin, SIGNED_IN)
         file = write_config(tmp_path, document)
@@ -144,7 +144,7 @@ async def test_a_missing_scope_is_remembered_and_asked_for_beside_the_old_ones(t
     ids=["mix-up", "no-issuer", "denied"],
 )
 @pytest.mark.attack(18)
-def test_an_answer_of_another_issuer_or_a_refusal_earns_no_token(tmp_path: Path, callback: dict[str, Any], said: str) -> None:
+def test_callback_of_another_issuer_or_a_denial_earns_no_token(tmp_path: Path, callback: dict[str, Any], said: str) -> None:
     with auth_server() as origin:
         control(origin, callback=callback)
         with signing_in(write_config(tmp_path, config(origin, SIGNED_IN))) as (process, address, _):
@@ -156,7 +156,7 @@ def test_an_answer_of_another_issuer_or_a_refusal_earns_no_token(tmp_path: Path,
 
 
 @pytest.mark.attack(18)
-def test_a_callback_with_a_foreign_state_changes_nothing(tmp_path: Path) -> None:
+def test_callback_with_foreign_state_changes_nothing(tmp_path: Path) -> None:
     with auth_server() as origin, signing_in(write_config(tmp_path, config(origin, SIGNED_IN))) as (process, address, _):
         redirect = parse_qs(urlsplit(address).query)["redirect_uri"][0]
         for query in ("", "?code=x", "?code=x&state=forged", "?code=x&state=a&state=b"):
@@ -196,7 +196,7 @@ def test_metadata_that_is_unsafe_stops_the_sign_in(tmp_path: Path, script: dict[
 
 
 @pytest.mark.attack(3)
-def test_the_address_of_metadata_in_a_challenge_is_asked_at_the_servers_own_origin_only(tmp_path: Path) -> None:
+def test_challenge_metadata_is_fetched_from_the_servers_origin_only(tmp_path: Path) -> None:
     """security.md C1: the SDK fetched whatever a 401 named."""
     with auth_server() as inside, auth_server() as origin:
         control(origin, challenge=f'Bearer resource_metadata="{inside}/latest/meta-data"')
@@ -205,7 +205,7 @@ def test_the_address_of_metadata_in_a_challenge_is_asked_at_the_servers_own_orig
 
 
 @pytest.mark.attack(18)
-def test_a_pinned_issuer_the_server_does_not_name_stops_the_sign_in(tmp_path: Path) -> None:
+def test_pinned_issuer_the_server_does_not_name_stops_the_sign_in(tmp_path: Path) -> None:
     with auth_server() as other, auth_server() as origin:
         file = write_config(tmp_path, config(origin, {**SIGNED_IN, "issuer": other}))
         run = moongate("auth", "login", "docs", "--no-browser", "--config", str(file), cwd=tmp_path)
@@ -213,7 +213,7 @@ def test_a_pinned_issuer_the_server_does_not_name_stops_the_sign_in(tmp_path: Pa
         assert f"takes tokens of {origin} only, and `auth.issuer` is '{other}'" in run.err
 
 
-def test_a_configured_client_is_used_with_its_port_and_its_secret(tmp_path: Path) -> None:
+def test_configured_client_is_used_with_its_port_and_its_secret(tmp_path: Path) -> None:
     with auth_server() as origin:
         port = free_port()
         auth = {**SIGNED_IN, "clientId": "ours", "clientSecret": "${OUR_SECRET}", "redirectPort": port, "scopes": ["a", "b"]}
@@ -231,7 +231,7 @@ def test_a_configured_client_is_used_with_its_port_and_its_secret(tmp_path: Path
         assert [entry for entry in told(origin)["log"] if entry["path"] == "/register"] == []
 
 
-def test_a_client_id_that_is_an_address_needs_a_server_that_takes_one(tmp_path: Path) -> None:
+def test_client_id_metadata_document_requires_a_server_that_supports_it(tmp_path: Path) -> None:
     with auth_server() as origin:
         file = write_config(tmp_path, config(origin, {**SIGNED_IN, "clientId": "https://client.example.com/moongate.json"}))
         refused = moongate("auth", "login", "docs", "--no-browser", "--config", str(file), cwd=tmp_path)
@@ -256,7 +256,7 @@ def test_signing_out_forgets_and_gives_back(tmp_path: Path) -> None:
         assert again.out == "was not signed in to docs\n"
 
 
-def test_a_server_that_needs_no_sign_in_here_says_what_to_write(tmp_path: Path) -> None:
+def test_server_without_sign_in_names_the_configuration_to_write(tmp_path: Path) -> None:
     file = write_config(tmp_path, {"mcpServers": {"docs": {"url": "https://docs.example.com/mcp"}, "local": {"command": "x"}}})
     for server, said in (("docs", '"auth": {"type": "authorization-code"}'), ("local", "in `env`"), ("dosc", "Did you mean 'docs'?")):
         run = moongate("auth", "login", server, "--config", str(file), cwd=tmp_path)
@@ -264,7 +264,7 @@ def test_a_server_that_needs_no_sign_in_here_says_what_to_write(tmp_path: Path) 
         assert said in run.err
 
 
-async def test_a_damaged_token_file_asks_for_a_new_sign_in_and_is_replaced_by_it(tmp_path: Path) -> None:
+async def test_damaged_token_file_requires_a_new_sign_in_that_replaces_it(tmp_path: Path) -> None:
     with auth_server() as origin:
         document = config(origin, SIGNED_IN)
         file = write_config(tmp_path, document)

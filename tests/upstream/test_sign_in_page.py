@@ -41,7 +41,7 @@ async def browse(url: str) -> None:
         (await browser.get(url)).raise_for_status()
 
 
-async def test_a_modern_client_is_shown_the_page_and_its_call_goes_on_after_the_sign_in(tmp_path: Path) -> None:
+async def test_modern_client_is_shown_the_page_and_its_call_continues(tmp_path: Path) -> None:
     shown: list[Any] = []
 
     async def open_page(context: Any, params: Any) -> t.ElicitResult:
@@ -60,7 +60,7 @@ async def test_a_modern_client_is_shown_the_page_and_its_call_goes_on_after_the_
     assert "'docs' needs you to sign in" in page.message
 
 
-async def test_a_2025_client_gets_the_page_in_the_error_for_that_and_calls_again(tmp_path: Path) -> None:
+async def test_client_2025_gets_the_page_in_the_url_error_and_calls_again(tmp_path: Path) -> None:
     async def never(context: Any, params: Any) -> t.ElicitResult:
         raise AssertionError("nobody is asked on the way")
 
@@ -82,7 +82,7 @@ async def test_a_2025_client_gets_the_page_in_the_error_for_that_and_calls_again
     assert result.content[0].text == "hi"
 
 
-async def test_a_person_who_declines_and_a_client_that_shows_no_pages_read_what_to_do(tmp_path: Path) -> None:
+async def test_declining_person_and_client_without_pages_read_what_to_do(tmp_path: Path) -> None:
     async def decline(context: Any, params: Any) -> t.ElicitResult:
         return t.ElicitResult(action="decline")
 
@@ -99,7 +99,7 @@ async def test_a_person_who_declines_and_a_client_that_shows_no_pages_read_what_
 
 @pytest.mark.parametrize("rotated", [False, True], ids=["before the issuer took it", "after the issuer replaced the token"])
 @pytest.mark.faults
-async def test_a_gateway_killed_while_it_refreshes_leaves_a_token_or_a_clean_need_to_sign_in(tmp_path: Path, rotated: bool) -> None:
+async def test_gateway_killed_during_refresh_leaves_a_token_or_a_clean_sign_in(tmp_path: Path, rotated: bool) -> None:
     with auth_server() as origin:
         document = {**config(origin, SIGNED_IN), "storage": {"dir": str(tmp_path / "shared")}}
         file = write_config(tmp_path, document, "one")

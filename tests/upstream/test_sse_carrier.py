@@ -61,7 +61,7 @@ FAILING = {
 
 @pytest.mark.parametrize("how", FAILING)
 @pytest.mark.fault(19, 20)
-async def test_a_call_that_fails_costs_no_other(old: OldServer, gateway: Inside, how: str) -> None:
+async def test_failing_call_does_not_affect_others(old: OldServer, gateway: Inside, how: str) -> None:
     size, words = FAILING[how]
     slow: list[tuple[bool, str]] = []
     failed: list[tuple[bool, str]] = []
@@ -81,7 +81,7 @@ async def test_a_call_that_fails_costs_no_other(old: OldServer, gateway: Inside,
 
 
 @pytest.mark.parametrize("size", [1_000_000, 3_000_000])
-async def test_a_large_answer_comes_through(gateway: Inside, size: int) -> None:
+async def test_large_response_is_received(gateway: Inside, size: int) -> None:
     async with connected(MODERN, gateway.url) as (client, _):
         assert await called(client, "large", bytes=size) == (False, "x" * size)
         assert await called(client, "lines", bytes=size) == (False, "x" * size)
@@ -89,7 +89,7 @@ async def test_a_large_answer_comes_through(gateway: Inside, size: int) -> None:
 
 @pytest.mark.parametrize(("status", "words"), [(429, "wants to be left alone"), (401, "answered 401"), (403, "answered 403")])
 @pytest.mark.fault(21)
-async def test_a_call_that_is_turned_away_says_why(old: OldServer, gateway: Inside, status: int, words: str) -> None:
+async def test_rejected_call_states_the_reason(old: OldServer, gateway: Inside, status: int, words: str) -> None:
     old.status = status
     async with connected(MODERN, gateway.url) as (client, _):
         failed, text = await called(client, "turned-away")
@@ -97,7 +97,7 @@ async def test_a_call_that_is_turned_away_says_why(old: OldServer, gateway: Insi
     assert old.runs == []
 
 
-async def test_a_session_that_the_server_forgot_is_begun_again_and_the_call_made(old: OldServer, gateway: Inside) -> None:
+async def test_session_the_server_forgot_is_reopened_and_the_call_sent(old: OldServer, gateway: Inside) -> None:
     async with connected(MODERN, gateway.url) as (client, _):
         with anyio.fail_after(10):
             assert await called(client, "forgotten") == (False, "x")
@@ -106,7 +106,7 @@ async def test_a_session_that_the_server_forgot_is_begun_again_and_the_call_made
 
 
 @pytest.mark.fault(18)
-async def test_a_stream_that_ends_costs_the_calls_on_it_and_is_opened_again(old: OldServer, gateway: Inside) -> None:
+async def test_ended_stream_fails_its_calls_and_is_reopened(old: OldServer, gateway: Inside) -> None:
     async with connected(MODERN, gateway.url) as (client, _):
         with anyio.fail_after(10):
             failed, text = await called(client, "stream-ends")
@@ -116,13 +116,13 @@ async def test_a_stream_that_ends_costs_the_calls_on_it_and_is_opened_again(old:
     assert old.runs.count("stream-ends") == 1
 
 
-async def test_a_call_whose_post_is_never_done_is_answered_all_the_same(gateway: Inside) -> None:
+async def test_call_whose_post_never_completes_is_answered(gateway: Inside) -> None:
     async with connected(MODERN, gateway.url) as (client, _):
         with anyio.fail_after(4):
             assert await called(client, "unended") == (False, "x")
 
 
-async def test_a_server_may_move_its_stream_and_its_messages_within_its_origin(old: OldServer, tmp_path: Path) -> None:
+async def test_server_may_move_its_stream_and_messages_within_its_origin(old: OldServer, tmp_path: Path) -> None:
     old.endpoint = "/moved-messages"
     with gateway_inside(tmp_path, config_for(old.url.replace("/sse", "/moved"))) as inside:
         async with connected(MODERN, inside.url) as (client, _):
@@ -147,11 +147,11 @@ def test_messages_are_sent_to_no_other_origin(old: OldServer, tmp_path: Path) ->
         ("/status/503", "wants to be left alone"),
     ],
 )
-def test_what_is_no_event_stream_is_named(old: OldServer, tmp_path: Path, path: str, words: str) -> None:
+def test_response_that_is_not_an_event_stream_is_named(old: OldServer, tmp_path: Path, path: str, words: str) -> None:
     with gateway_inside(tmp_path, config_for(old.url.replace("/sse", path))) as inside:
         assert re.search(words, why_down(inside))
 
 
-def test_a_server_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_unreachable_sse_server_is_named(tmp_path: Path) -> None:
     with gateway_inside(tmp_path, config_for(f"http://127.0.0.1:{free_port()}/sse")) as inside:
         assert "cannot connect" in why_down(inside)

@@ -37,7 +37,7 @@ async def do(client: Any, name: str) -> Any:
         return await client.call_tool("far__do", {"id": name})
 
 
-async def test_a_new_server_that_says_nothing_does_not_hold_up_the_first_listing(tmp_path: Path) -> None:
+async def test_new_unresponsive_server_does_not_delay_the_first_listing(tmp_path: Path) -> None:
     with socket.socket() as silent, upstream_http() as good:
         silent.bind(("127.0.0.1", 0))
         silent.listen(16)
@@ -70,7 +70,7 @@ REPEATS: list[tuple[dict[str, Any], dict[str, Any] | None, bool]] = [
 
 @pytest.mark.requirement("MC9")
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_a_call_that_ran_when_its_server_died_runs_again_only_where_the_operator_allows_it(tmp_path: Path, era: str) -> None:
+async def test_call_running_at_server_death_is_retried_only_if_allowed(tmp_path: Path, era: str) -> None:
     servers: dict[str, Any] = {}
     for number, (_, hints, _) in enumerate(REPEATS):
         folder = tmp_path / f"row{number}"
@@ -104,7 +104,7 @@ async def test_a_call_that_ran_when_its_server_died_runs_again_only_where_the_op
 @pytest.mark.requirement("MC9")
 @pytest.mark.parametrize("status", [404, 400])
 @pytest.mark.parametrize("own", [False, True])
-async def test_a_call_of_a_session_the_server_forgot_is_sent_again_once_and_runs_once(tmp_path: Path, status: int, own: bool) -> None:
+async def test_call_of_a_session_the_server_forgot_is_resent_once_and_runs_once(tmp_path: Path, status: int, own: bool) -> None:
     # A caller that can be asked has a session of its own at a legacy server.
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         far.forgets_with = status
@@ -120,7 +120,7 @@ async def test_a_call_of_a_session_the_server_forgot_is_sent_again_once_and_runs
     assert len(far.runs) == len(set(far.runs)) == 7
 
 
-async def test_a_server_that_forgets_every_session_at_once_ends_the_call_with_an_error(tmp_path: Path) -> None:
+async def test_server_that_forgets_every_session_ends_the_call_with_an_error(tmp_path: Path) -> None:
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url, capable=False) as (client, _):
             assert not (await do(client, "before")).is_error
@@ -141,7 +141,7 @@ async def test_a_server_that_forgets_every_session_at_once_ends_the_call_with_an
 
 @pytest.mark.parametrize(("era", "status", "form"), [("legacy", 429, "seconds"), ("modern", 503, "seconds"), ("modern", 503, "date")])
 @pytest.mark.fault(21)
-async def test_a_server_that_wants_to_be_left_alone_is_left_alone(tmp_path: Path, era: str, status: int, form: str) -> None:
+async def test_retry_after_of_a_server_is_respected(tmp_path: Path, era: str, status: int, form: str) -> None:
     with far_server(modern=era == "modern") as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url, capable=False) as (client, _):
             assert not (await do(client, "before")).is_error
@@ -168,7 +168,7 @@ async def test_a_server_that_wants_to_be_left_alone_is_left_alone(tmp_path: Path
 
 @pytest.mark.parametrize(("era", "form"), [("legacy", "seconds"), ("modern", "seconds"), ("modern", "date")])
 @pytest.mark.fault(21)
-async def test_a_server_that_was_left_alone_serves_again_when_its_time_is_over(tmp_path: Path, era: str, form: str) -> None:
+async def test_server_serves_again_after_its_retry_after_time(tmp_path: Path, era: str, form: str) -> None:
     with far_server(modern=era == "modern") as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url, capable=False) as (client, _):
             assert not (await do(client, "before")).is_error
@@ -186,7 +186,7 @@ async def test_a_server_that_was_left_alone_serves_again_when_its_time_is_over(t
     assert far.runs == ["before", "after"]
 
 
-async def test_a_server_that_wants_other_credentials_says_so_in_the_status_until_it_takes_them(tmp_path: Path) -> None:
+async def test_server_that_rejects_credentials_is_reported_until_it_accepts_them(tmp_path: Path) -> None:
     with far_server(modern=True) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url) as (client, _):
             assert not (await do(client, "before")).is_error
@@ -206,7 +206,7 @@ async def test_a_server_that_wants_other_credentials_says_so_in_the_status_until
 
 
 @pytest.mark.fault(16)
-async def test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanwhile(tmp_path: Path) -> None:
+async def test_one_call_tries_a_failing_server_and_others_fail_at_once_meanwhile(tmp_path: Path) -> None:
     with far_server(modern=True) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url) as (client, _):
             far.refuse = (503, {"Retry-After": "1"})
@@ -235,7 +235,7 @@ async def test_one_call_tries_a_failing_server_and_the_others_fail_at_once_meanw
     assert far.runs[-1] == "after"
 
 
-async def test_what_a_client_watched_is_given_back_when_it_leaves_however_slow_the_server_is(tmp_path: Path) -> None:
+async def test_subscriptions_of_a_leaving_client_end_even_at_a_slow_server(tmp_path: Path) -> None:
     uris = ["page://one", "page://two", "page://three"]
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(LEGACY, url) as (client, _):
@@ -251,7 +251,7 @@ async def test_what_a_client_watched_is_given_back_when_it_leaves_however_slow_t
     assert sorted(far.said) == sorted((f"resources/{verb}", uri) for verb in ("subscribe", "unsubscribe") for uri in uris)
 
 
-async def test_a_cancellation_that_the_server_does_not_take_holds_up_no_other_call(tmp_path: Path) -> None:
+async def test_cancellation_the_server_does_not_accept_delays_no_other_call(tmp_path: Path) -> None:
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url) as (client, _):
             assert not (await do(client, "before")).is_error

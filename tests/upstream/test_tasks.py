@@ -76,7 +76,7 @@ async def until_polled(server: Server) -> None:
 
 
 @pytest.mark.requirement(52)
-async def test_the_options_cannot_be_changed_but_be_replaced_and_none_restores_the_defaults() -> None:
+async def test_task_options_are_immutable_and_none_restores_the_defaults() -> None:
     options = MCPTaskOptions(default_ttl=timedelta(seconds=2))
     with pytest.raises(dataclasses.FrozenInstanceError):
         options.default_ttl = None  # type: ignore[misc]
@@ -90,7 +90,7 @@ async def test_the_options_cannot_be_changed_but_be_replaced_and_none_restores_t
 
 
 @pytest.mark.requirement(53)
-async def test_the_defaults_are_no_ttl_cancellation_passed_on_and_no_longest_wait() -> None:
+async def test_task_defaults_are_no_ttl_cancellation_forwarded_and_no_longest_wait() -> None:
     defaults = MCPTaskOptions()
     assert (defaults.default_ttl, defaults.cancel_remote_task_on_local_cancellation, defaults.max_task_wait) == (None, True, None)
 
@@ -107,7 +107,7 @@ async def test_times_that_are_not_positive_are_refused(name: str, seconds: int) 
 
 
 @pytest.mark.requirement(55)
-async def test_nothing_is_said_about_tasks_to_a_program_that_drives_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tasks_are_not_declared_for_a_program_that_runs_none(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="gateway.upstream.tasks")
     plain = Server(tmp_path, support=None, tools_call=[DONE])
     await plain.call(MCPTaskOptions(default_ttl=timedelta(seconds=5)))
@@ -140,7 +140,7 @@ async def test_the_call_of_a_task_always_carries_its_settings(ttl: timedelta | N
 @pytest.mark.requirement("MC8", 66)
 @pytest.mark.requirement(71)
 @pytest.mark.requirement(86)
-async def test_a_task_is_polled_until_it_is_done_and_its_result_read_once(tmp_path: Path) -> None:
+async def test_task_is_polled_until_done_and_its_result_read_once(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[state("working"), state("completed")], tasks_result=[DONE])
     assert await server.call(of="x") == "the result"
     assert server.methods() == ["tools/call", "tasks/get", "tasks/get", "tasks/result"]
@@ -149,14 +149,14 @@ async def test_a_task_is_polled_until_it_is_done_and_its_result_read_once(tmp_pa
 
 
 @pytest.mark.requirement(59)
-async def test_a_plain_result_instead_of_a_task_is_taken_as_it_is(tmp_path: Path) -> None:
+async def test_plain_result_instead_of_a_task_is_returned_unchanged(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[DONE])
     assert await server.call() == "the result"
     assert server.methods() == ["tools/call"]
 
 
 @pytest.mark.requirement(59)
-async def test_a_plain_result_that_says_it_failed_raises(tmp_path: Path) -> None:
+async def test_plain_error_result_raises(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[{"result": {"content": [{"type": "text", "text": "no luck"}], "isError": True}}])
     with pytest.raises(ToolFailed, match="no luck"):
         await server.call()
@@ -166,7 +166,7 @@ async def test_a_plain_result_that_says_it_failed_raises(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     "code", [pytest.param(-32601, marks=pytest.mark.requirement(60)), pytest.param(-32602, marks=pytest.mark.requirement(61))]
 )
-async def test_a_server_that_takes_no_tasks_is_called_plainly_once(code: int, tmp_path: Path) -> None:
+async def test_server_without_tasks_is_called_plainly_once(code: int, tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[{"error": {"code": code, "message": "no"}}, DONE])
     async with server.tool() as tool:
         assert text_of(await tool.call_tool("job", of="x", _meta={"example.com/k": "v"})) == "the result"
@@ -186,7 +186,7 @@ async def test_any_other_refusal_is_raised(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement(63)
-async def test_an_answer_that_is_neither_a_result_nor_a_task_is_an_error(tmp_path: Path) -> None:
+async def test_response_that_is_neither_result_nor_task_is_an_error(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[{"result": {"hello": 1}}, DONE])
     with pytest.raises(GatewayError, match="neither"):
         await server.call()
@@ -194,7 +194,7 @@ async def test_an_answer_that_is_neither_a_result_nor_a_task_is_an_error(tmp_pat
 
 
 @pytest.mark.requirement(64)
-async def test_a_connection_lost_before_the_id_is_known_is_not_tried_again(tmp_path: Path) -> None:
+async def test_connection_lost_before_the_task_id_is_not_retried(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=["die", CREATED])
     with pytest.raises(GatewayError, match="unknown"):
         await server.call()
@@ -221,7 +221,7 @@ async def test_the_wait_between_polls_is_the_servers_within_bounds(key: str, tol
 
 
 @pytest.mark.requirement(68)
-async def test_a_poll_that_took_too_long_is_repeated(tmp_path: Path) -> None:
+async def test_poll_that_timed_out_is_repeated(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[LATE, LATE, LATE, state("completed")], tasks_result=[DONE])
     assert await server.call() == "the result"
     assert (server.count("tasks/get"), server.count("tools/call"), server.count("tasks/cancel")) == (4, 1, 0)
@@ -235,7 +235,7 @@ async def test_a_poll_that_took_too_long_is_repeated(tmp_path: Path) -> None:
         pytest.param(state("dreaming"), marks=pytest.mark.requirement(70)),
     ],
 )
-async def test_an_unusable_poll_answer_gives_the_task_up_and_cancels_it(answer: Any, tmp_path: Path) -> None:
+async def test_unusable_poll_response_abandons_and_cancels_the_task(answer: Any, tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[answer], tasks_cancel=[state("cancelled")])
     with pytest.raises(ToolFailed):
         await server.call()
@@ -244,7 +244,7 @@ async def test_an_unusable_poll_answer_gives_the_task_up_and_cancels_it(answer: 
 
 @pytest.mark.requirement(65)
 @pytest.mark.requirement(72)
-async def test_a_server_that_dies_once_while_polled_is_started_again_and_asked_for_the_same_task(tmp_path: Path) -> None:
+async def test_server_that_dies_once_while_polled_is_restarted_for_the_same_task(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=["die", state("working"), state("completed")], tasks_result=[DONE])
     assert await server.call() == "the result"
     assert server.methods() == ["tools/call", "tasks/get", "tasks/get", "tasks/get", "tasks/result"]
@@ -252,7 +252,7 @@ async def test_a_server_that_dies_once_while_polled_is_started_again_and_asked_f
 
 @pytest.mark.requirement(65)
 @pytest.mark.requirement(73)
-async def test_a_server_that_dies_twice_while_polled_is_given_up(tmp_path: Path) -> None:
+async def test_server_that_dies_twice_while_polled_is_given_up(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=["die", "die"], tasks_cancel=[state("cancelled")])
     with pytest.raises(ToolFailed, match="lost"):
         await server.call()
@@ -263,14 +263,14 @@ async def test_a_server_that_dies_twice_while_polled_is_given_up(tmp_path: Path)
 
 
 @pytest.mark.requirement(74)
-async def test_a_server_that_dies_once_while_the_result_is_read_is_started_again(tmp_path: Path) -> None:
+async def test_server_that_dies_once_during_the_result_read_is_restarted(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[state("completed")], tasks_result=["die", DONE])
     assert await server.call() == "the result"
     assert server.methods() == ["tools/call", "tasks/get", "tasks/result", "tasks/result"]
 
 
 @pytest.mark.requirement(75)
-async def test_a_server_that_dies_twice_while_the_result_is_read_is_given_up(tmp_path: Path) -> None:
+async def test_server_that_dies_twice_during_the_result_read_is_given_up(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[state("completed")], tasks_result=["die"], tasks_cancel=[state("cancelled")])
     with pytest.raises(ToolFailed, match="lost"):
         await server.call()
@@ -290,7 +290,7 @@ async def test_a_server_that_dies_twice_while_the_result_is_read_is_given_up(tmp
         ),
     ],
 )
-async def test_a_result_that_is_none_fails_plainly(answer: Any, text: str, tmp_path: Path) -> None:
+async def test_malformed_task_result_is_an_error(answer: Any, text: str, tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[state("completed")], tasks_result=[answer, DONE])
     with pytest.raises(ToolFailed, match=text):
         await server.call()
@@ -308,7 +308,7 @@ async def test_a_result_that_is_none_fails_plainly(answer: Any, text: str, tmp_p
         ("input_required", None, "needs input|does not answer"),
     ],
 )
-async def test_a_task_that_ends_otherwise_fails_with_its_name_status_and_message(
+async def test_unsuccessful_task_fails_with_its_name_status_and_message(
     modern: bool, status: str, message: str | None, text: str, tmp_path: Path
 ) -> None:
     said = {} if message is None else {"statusMessage": message}
@@ -349,7 +349,7 @@ async def test_cancelling_the_call_cancels_the_task_if_that_is_wanted(wanted: bo
 @pytest.mark.requirement(81)
 @pytest.mark.requirement(82)
 @pytest.mark.parametrize("answer", [state("working"), "hang", LATE])
-async def test_a_task_that_takes_too_long_is_given_up_and_cancelled_in_any_case(answer: Any, tmp_path: Path) -> None:
+async def test_task_over_its_time_is_given_up_and_always_cancelled(answer: Any, tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[answer], tasks_cancel=[state("cancelled")])
     options = MCPTaskOptions(max_task_wait=timedelta(seconds=0.8), cancel_remote_task_on_local_cancellation=False)
     with pytest.raises(ToolFailed, match=r"0\.8 s"):
@@ -380,7 +380,7 @@ class LateLine:
 
 @pytest.mark.requirement(83)
 @pytest.mark.parametrize("limit", [None, timedelta(seconds=20)])
-async def test_a_timeout_raised_inside_is_told_as_what_it_is_and_not_as_the_deadline(limit: timedelta | None) -> None:
+async def test_inner_timeout_is_reported_as_itself_and_not_as_the_deadline(limit: timedelta | None) -> None:
     line = LateLine()
     follower = TaskFollower("s", line, MCPTaskOptions(max_task_wait=limit))
     with anyio.fail_after(20), pytest.raises(TaskError) as caught:
@@ -393,7 +393,7 @@ async def test_a_timeout_raised_inside_is_told_as_what_it_is_and_not_as_the_dead
 @pytest.mark.requirement(84)
 @pytest.mark.parametrize("answer", [{"error": {"code": -32000, "message": "will not"}}, "hang"])
 @pytest.mark.faults
-async def test_a_cancel_request_that_fails_or_hangs_is_one_warning(answer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failing_or_hanging_cancel_request_is_one_warning(answer: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[{"error": {"code": -32000, "message": "first"}}], tasks_cancel=[answer])
     with pytest.raises(ToolFailed, match="first"):
         await server.call()
@@ -402,7 +402,7 @@ async def test_a_cancel_request_that_fails_or_hangs_is_one_warning(answer: Any, 
 
 
 @pytest.mark.requirement(85)
-async def test_closing_the_connection_waits_for_a_cancel_request_under_way(tmp_path: Path) -> None:
+async def test_closing_the_connection_waits_for_a_running_cancel_request(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=[state("working")], tasks_cancel=[state("cancelled")])
     async with anyio.create_task_group() as tasks:
         async with server.tool() as tool:
@@ -418,7 +418,7 @@ MODERN = {"result": {"resultType": "task", "taskId": "t1", "status": "working", 
 
 
 @pytest.mark.requirement(88)
-async def test_a_modern_task_is_followed_and_its_result_is_in_the_last_poll(tmp_path: Path) -> None:
+async def test_modern_task_is_followed_and_its_result_is_in_the_last_poll(tmp_path: Path) -> None:
     done = state("completed", result=DONE["result"])
     server = Server(tmp_path, modern=True, support=None, tools_call=[MODERN], tasks_get=[state("working"), done])
     assert await server.call() == "the result"
@@ -428,7 +428,7 @@ async def test_a_modern_task_is_followed_and_its_result_is_in_the_last_poll(tmp_
 
 
 @pytest.mark.requirement(88)
-async def test_a_modern_task_survives_one_death_of_its_server_and_is_cancelled_after_two(tmp_path: Path) -> None:
+async def test_modern_task_survives_one_server_death_and_is_cancelled_after_two(tmp_path: Path) -> None:
     server = Server(tmp_path, modern=True, tools_call=[MODERN], tasks_get=["die", "die"], tasks_cancel=[{"result": {}}])
     with pytest.raises(ToolFailed, match="lost"):
         await server.call()

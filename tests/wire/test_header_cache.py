@@ -79,7 +79,7 @@ TWICE = b"4\r\nContent-Length: 4"
 BODIES = (b"[17]", b"[1]", b"[1777]", b"", b"[17]" + PRIMED, PRIMED)
 
 
-async def test_a_request_after_one_that_began_alike_is_read_as_the_first_of_its_connection() -> None:
+async def test_request_that_begins_like_the_last_reads_as_the_first_would() -> None:
     chance = random.Random(5)
     sent = [REQUEST % (length, body) for length in (*LENGTHS, TWICE) for body in BODIES]
     sent += [REQUEST % (b"%d" % len(body), body) for body in (b"x", b"x" * 10, b"x" * 12_345, b"\r\n\r\n")]
@@ -91,7 +91,7 @@ async def test_a_request_after_one_that_began_alike_is_read_as_the_first_of_its_
                 assert await answered(port, request, is_later=True) == first, request
 
 
-async def test_what_follows_from_a_head_is_found_out_once_for_requests_that_say_the_same() -> None:
+async def test_facts_of_a_head_are_computed_once_for_equal_requests() -> None:
     seen: list[Head] = []
 
     def take(head: Head, body: bytes) -> Told:
@@ -104,7 +104,7 @@ async def test_what_follows_from_a_head_is_found_out_once_for_requests_that_say_
     assert seen[0] is seen[1] is seen[2]
 
 
-async def test_what_an_application_does_with_its_scope_is_not_seen_by_the_next() -> None:
+async def test_scope_changed_by_an_application_is_not_seen_by_the_next_request() -> None:
     seen: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -242,7 +242,7 @@ def packets_of(chance: random.Random) -> list[bytes]:
 
 @settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
-def test_whatever_came_before_on_its_connection_a_request_is_what_the_parser_says(chance: random.Random) -> None:
+def test_request_reads_as_the_parser_says_whatever_came_before(chance: random.Random) -> None:
     packets = packets_of(chance)
 
     async def told(*, forgets: bool) -> tuple[list[str], bytes, bool]:
@@ -292,7 +292,7 @@ async def parsed(*sent: bytes) -> list[bool]:
     return went
 
 
-async def test_a_request_that_differs_in_values_nothing_hangs_on_is_not_parsed_again() -> None:
+async def test_request_that_differs_in_irrelevant_values_is_not_parsed_again() -> None:
     assert await parsed(*(plain(b"tool_%d" % n, body=b"x" * n) for n in range(1, 50))) == [True] + 48 * [False]
     traces = [[b"traceparent: 00-%032x-%016x-01" % (n, n), b"tracestate: a=%d" % n, b"baggage: user=%d,b=2;c" % n] for n in range(9)]
     assert await parsed(*(plain(b"t", trace) for trace in traces)) == [True] + 8 * [False]
@@ -300,7 +300,7 @@ async def test_a_request_that_differs_in_values_nothing_hangs_on_is_not_parsed_a
     assert await parsed(plain(more=[b"x-more: 1"]), plain(more=[b"x-more: 2"])) == [True, True]
 
 
-async def test_a_few_heads_are_known_and_the_one_used_longest_ago_is_forgotten() -> None:
+async def test_few_heads_are_cached_and_the_least_recently_used_is_dropped() -> None:
     kinds = [plain(more=[b"x-kind: %d" % n]) for n in range(MAX_HEADS + 1)]
     assert await parsed(*kinds[:MAX_HEADS], *kinds[:MAX_HEADS]) == MAX_HEADS * [True] + MAX_HEADS * [False]
     assert await parsed(*kinds[:MAX_HEADS], kinds[0], kinds[MAX_HEADS], kinds[0], kinds[1]) == MAX_HEADS * [True] + [
@@ -311,18 +311,18 @@ async def test_a_few_heads_are_known_and_the_one_used_longest_ago_is_forgotten()
     ]
 
 
-async def test_a_long_head_is_not_kept_nor_is_one_that_grows() -> None:
+async def test_long_or_growing_head_is_not_cached() -> None:
     assert await parsed(*[plain(b"x" * MAX_HEAD_BYTES)] * 2) == [True, True]
     assert await parsed(plain(), plain(b"x" * MAX_HEAD_BYTES), plain()) == [True, True, False]
     longest = MAX_HEAD_BYTES - len(plain(b"", body=b""))
     assert await parsed(plain(), plain(b"x" * longest), plain(b"x" * (longest + 1))) == [True, False, True]
 
 
-async def test_a_head_with_a_field_twice_is_not_kept() -> None:
+async def test_head_with_a_repeated_field_is_not_cached() -> None:
     assert await parsed(*[plain(more=[b"x-a: 1", b"x-a: 1"])] * 2) == [True, True]
 
 
-async def test_a_head_with_other_values_says_all_the_others_unchanged() -> None:
+async def test_head_with_other_values_keeps_all_others_unchanged() -> None:
     seen: list[Head] = []
 
     def take(head: Head, body: bytes) -> Told:
@@ -340,7 +340,7 @@ async def test_a_head_with_other_values_says_all_the_others_unchanged() -> None:
     assert second.headers == list(fields.items()) == second.scope()["headers"]
 
 
-def test_what_is_kept_of_a_connection_is_bounded() -> None:
+def test_cache_of_a_connection_is_bounded() -> None:
     repeats: HeaderCache[Head] = HeaderCache(VARYING.__contains__, 1_000)
     for n in range(100):
         sent = plain(b"t%d" % n, [b"x-%d: %s" % (n, b"y" * 3_900)])

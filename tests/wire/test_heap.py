@@ -31,7 +31,7 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-async def test_large_messages_take_their_memory_from_the_last_and_leave_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_large_messages_reuse_memory_and_leave_none_allocated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(heap, "QUIET_SECONDS", 0.05)
     kept = Heap()
     kept.used()

@@ -116,7 +116,7 @@ def result(number: int, value: dict[str, Any] | None = None) -> bytes:
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-async def test_requests_one_after_the_other_use_one_connection_however_the_answers_are_framed() -> None:
+async def test_sequential_requests_share_one_connection_in_every_framing() -> None:
     chunked = CHUNKED + b"1\r\nb\r\n0\r\nX-Trailer: 1\r\n\r\n"
     after_interim = b"HTTP/1.1 100 Wait\r\n\r\n" + plain(b"c")
     async with pooled(plain(b"a"), chunked, b"HTTP/1.1 204 No\r\n\r\n", after_interim) as (site, pool):
@@ -124,7 +124,7 @@ async def test_requests_one_after_the_other_use_one_connection_however_the_answe
         assert (site.connections, len(site.requests)) == (1, 4)
 
 
-async def test_a_body_without_a_length_ends_with_its_connection() -> None:
+async def test_body_without_a_length_ends_with_its_connection() -> None:
     async with pooled() as (site, pool):
 
         async def once(stream: anyio.abc.SocketStream) -> None:
@@ -159,7 +159,7 @@ async def test_a_body_without_a_length_ends_with_its_connection() -> None:
     ],
     ids=lambda odd: odd[:60].decode("latin-1"),
 )
-async def test_an_answer_that_can_be_read_in_two_ways_or_has_no_end_is_no_answer(odd: bytes) -> None:
+async def test_ambiguous_or_endless_response_is_rejected(odd: bytes) -> None:
     async with pooled(odd, plain(b"good")) as (site, pool):
         with pytest.raises(OutcomeUnknown):
             await pool.send(ASK)
@@ -168,14 +168,14 @@ async def test_an_answer_that_can_be_read_in_two_ways_or_has_no_end_is_no_answer
 
 
 @pytest.mark.parametrize("more", [plain(b"forged"), b"x", b"HTTP/1.1 100 Wait\r\n\r\n"])
-async def test_bytes_after_an_answer_are_never_the_answer_of_the_next_request(more: bytes) -> None:
+async def test_bytes_after_a_response_never_answer_the_next_request(more: bytes) -> None:
     async with pooled(plain(b"first") + more, plain(b"second")) as (site, pool):
         assert (await pool.send(ASK)).body == b"first"
         assert (await pool.send(ASK)).body == b"second"
         assert site.connections == 2
 
 
-async def test_bytes_between_two_requests_are_never_the_answer_of_the_next() -> None:
+async def test_bytes_between_two_requests_never_answer_the_next() -> None:
     async with pooled() as (site, pool):
         forged = anyio.Event()
 
@@ -197,7 +197,7 @@ async def test_bytes_between_two_requests_are_never_the_answer_of_the_next() -> 
 LONG = bytes(range(256)) * 3_000
 
 
-async def test_a_long_body_is_what_was_sent_however_it_comes_and_its_connection_is_used_again() -> None:
+async def test_long_body_arrives_complete_and_its_connection_is_reused() -> None:
     async with pooled() as (site, pool):
 
         async def by_pieces(stream: anyio.abc.SocketStream) -> None:
@@ -219,14 +219,14 @@ async def test_a_long_body_is_what_was_sent_however_it_comes_and_its_connection_
 
 
 @pytest.mark.parametrize("more", [plain(b"forged"), b"x", plain(LONG)])
-async def test_bytes_after_a_long_body_are_never_the_answer_of_the_next_request(more: bytes) -> None:
+async def test_bytes_after_a_long_body_never_answer_the_next_request(more: bytes) -> None:
     async with pooled(plain(LONG) + more, plain(b"second")) as (site, pool):
         assert (await pool.send(ASK)).body == LONG
         assert (await pool.send(ASK)).body == b"second"
         assert site.connections == 2
 
 
-async def test_a_long_body_that_breaks_off_is_lost_and_one_that_says_so_ends_its_connection() -> None:
+async def test_truncated_long_body_is_lost_and_closes_its_connection() -> None:
     async with pooled() as (site, pool):
 
         async def half(stream: anyio.abc.SocketStream) -> None:
@@ -241,7 +241,7 @@ async def test_a_long_body_that_breaks_off_is_lost_and_one_that_says_so_ends_its
             assert site.connections == count
 
 
-async def test_a_request_that_is_cancelled_while_its_long_answer_comes_closes_its_connection() -> None:
+async def test_request_cancelled_during_a_long_response_closes_its_connection() -> None:
     async with pooled(plain(LONG)[:-1]) as (site, pool):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pool.send, ASK)
@@ -254,7 +254,7 @@ async def test_a_request_that_is_cancelled_while_its_long_answer_comes_closes_it
         assert (await pool.send(ASK)).body == b"here"
 
 
-async def test_a_connection_that_the_server_closed_meanwhile_is_not_used() -> None:
+async def test_connection_closed_by_the_server_meanwhile_is_not_used() -> None:
     async with pooled() as (site, pool):
 
         async def once(stream: anyio.abc.SocketStream) -> None:
@@ -270,7 +270,7 @@ async def test_a_connection_that_the_server_closed_meanwhile_is_not_used() -> No
 
 
 @pytest.mark.parametrize("is_closed", [True, False], ids=["closed", "left by its server"])
-async def test_nothing_holds_a_pool_that_has_no_connections_any_more(is_closed: bool) -> None:
+async def test_pool_without_connections_is_garbage_collected(is_closed: bool) -> None:
     async with serving(plain(b"here"), None) as site:
         pool = ConnectionPool("up", connector("127.0.0.1", site.port, None), max_body_bytes=LIMIT)
         assert (await pool.send(ASK)).body == b"here"
@@ -287,14 +287,14 @@ async def test_nothing_holds_a_pool_that_has_no_connections_any_more(is_closed: 
             gc.collect()
 
 
-async def test_a_server_that_closes_without_an_answer_is_asked_once() -> None:
+async def test_server_that_closes_without_a_response_gets_one_request() -> None:
     async with pooled(None) as (site, pool):
         with pytest.raises(OutcomeUnknown):
             await pool.send(ASK)
         assert len(site.requests) == 1
 
 
-async def test_a_request_that_is_cancelled_closes_its_connection_and_no_other() -> None:
+async def test_cancelled_request_closes_its_connection_and_no_other() -> None:
     async with pooled(b"") as (site, pool):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(pool.send, ASK)
@@ -306,7 +306,7 @@ async def test_a_request_that_is_cancelled_closes_its_connection_and_no_other() 
         assert (await pool.send(ASK)).body == b"here"
 
 
-async def test_an_answer_over_the_limit_is_cut_off_before_it_is_held() -> None:
+async def test_response_over_the_limit_is_cut_off_before_it_is_held() -> None:
     declared = b"HTTP/1.1 200 OK\r\nContent-Length: 99999999\r\n\r\n"
     grown = CHUNKED + b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
     async with pooled(declared, grown) as (_, pool):
@@ -315,7 +315,7 @@ async def test_an_answer_over_the_limit_is_cut_off_before_it_is_held() -> None:
                 await pool.send(ASK)
 
 
-async def test_nothing_was_sent_where_nobody_listens() -> None:
+async def test_refused_connection_is_reported_as_not_sent() -> None:
     async with serving() as site:
         port = site.port
     pool = ConnectionPool("up", connector("127.0.0.1", port, None), max_body_bytes=LIMIT)
@@ -364,7 +364,7 @@ async def ask(carrier: HttpCarrier, params: dict[str, Any] | None = None, hear: 
     return await carrier.request(OutgoingRequest("tools/call", params or {"name": "x"}, None, headers, is_modern=True))
 
 
-async def test_a_request_says_what_the_longer_way_says() -> None:
+async def test_request_equals_that_of_the_sdk_path() -> None:
     async with carrying(plain(result(1)), headers={"X-Key": "secret", "Accept": "text/plain"}) as (site, carrier):
         assert await ask(carrier, {"name": "x", "arguments": {"é": "\ud800"}}) == {"ok": True}
     head, _, body = site.requests[0].partition(b"\r\n\r\n")
@@ -407,12 +407,12 @@ async def test_response_without_a_result_has_a_typed_failure(answer: bytes | Non
         assert (type(caught.value), getattr(caught.value, "code", None)) == (failure, code)
 
 
-async def test_a_compressed_answer_that_nobody_asked_for_is_read() -> None:
+async def test_unrequested_compressed_response_is_read() -> None:
     async with carrying(plain(gzip.compress(result(1)), "Content-Encoding: gzip")) as (_, carrier):
         assert await ask(carrier) == {"ok": True}
 
 
-async def test_a_long_answer_is_read_in_every_coding_and_a_long_refusal_too() -> None:
+async def test_long_response_and_long_error_are_read_in_every_coding() -> None:
     value = {"content": [{"type": "text", "text": 'Some "long" text.\n' * 20_000}]}
     error = json.dumps({"jsonrpc": "2.0", "id": None, "error": {"code": -5, "message": "no" * 100_000}}).encode()
     answers = [plain(result(1, value)), plain(gzip.compress(result(2, value), 0), "Content-Encoding: gzip"), plain(error, status="400 No")]
@@ -425,7 +425,7 @@ async def test_a_long_answer_is_read_in_every_coding_and_a_long_refusal_too() ->
         assert site.connections == 1
 
 
-async def test_a_redirect_is_left_to_the_longer_way() -> None:
+async def test_redirect_is_left_to_the_sdk_path() -> None:
     async with carrying(plain(b"", "Location: /other", status="307 There")) as (_, carrier):
         with pytest.raises(NeedsSdk):
             await ask(carrier)
@@ -438,7 +438,7 @@ async def test_arguments_that_json_does_not_have_are_not_sent() -> None:
         assert site.requests == []
 
 
-async def test_nothing_listening_reads_as_not_sent() -> None:
+async def test_closed_port_reads_as_not_sent() -> None:
     again = open_http_carrier("up", HttpServer(type="http", url="http://127.0.0.1:1/mcp"), None, max_body_bytes=LIMIT)
     assert again is not None
     with pytest.raises(Unreachable):
@@ -451,7 +451,7 @@ def streamed(*events: bytes, end: bool = True) -> bytes:
     return head + b"".join(b"%x\r\n%s\r\n" % (len(e), e) for e in events) + (b"0\r\n\r\n" if end else b"")
 
 
-async def test_a_streamed_answer_brings_its_notifications_and_keeps_the_connection() -> None:
+async def test_streamed_response_delivers_notifications_and_keeps_the_connection() -> None:
     note = b'{"jsonrpc":"2.0","method":"notifications/message","params":{"data":1}}'
     events = [b": ping\r\n\r\n", b"event: other\ndata: {}\n\n", b"data: " + note[:20], note[20:] + b"\r", b"\n\r\n"]
     answers = [streamed(*events, b"event: message\ndata: " + result(n) + b"\n\n") for n in (1, 2)]
@@ -469,7 +469,7 @@ async def test_a_streamed_answer_brings_its_notifications_and_keeps_the_connecti
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b"\r"])
-async def test_a_streamed_answer_is_kept_as_it_came_whatever_its_pieces(end: bytes) -> None:
+async def test_streamed_response_is_kept_unchanged_in_any_chunking(end: bytes) -> None:
     value = {"content": [{"type": "text", "text": 'Some "long" text.\n' * 8_000}]}
     primer = end.join([b"id: 1", b"retry: 500", b"data:", b"", b"id: 2", b"data", b"", b""])
     async with carrying() as (site, carrier):
@@ -490,7 +490,7 @@ async def test_a_streamed_answer_is_kept_as_it_came_whatever_its_pieces(end: byt
         assert site.connections == 1
 
 
-async def test_a_stream_in_a_coding_that_nobody_asked_for_is_read_within_the_same_bounds() -> None:
+async def test_stream_in_an_unrequested_coding_is_read_within_the_same_bounds() -> None:
     packer = zlib.compressobj(wbits=31)
     parts = [packer.compress(b": ping\n\n") + packer.flush(zlib.Z_SYNC_FLUSH)]
     parts.append(packer.compress(b"data: " + result(1) + b"\n\n") + packer.flush())
@@ -505,7 +505,7 @@ async def test_a_stream_in_a_coding_that_nobody_asked_for_is_read_within_the_sam
 
 
 @pytest.mark.parametrize("cuts", [(-1,), (-2,), (-2, -1), (600_000,), (300_000, 600_000, -2, -1)])
-def test_an_event_of_no_more_than_the_limit_is_none_too_large_wherever_it_is_cut(cuts: Sequence[int]) -> None:
+def test_event_at_the_limit_is_accepted_in_any_chunking(cuts: Sequence[int]) -> None:
     events, data = SseParser(LIMIT), result(1, {"text": "x" * (LIMIT - 100)})
     whole = b"event: message\ndata: " + data + b"\n\n"
     for _ in range(2):
@@ -519,7 +519,7 @@ def test_an_event_of_no_more_than_the_limit_is_none_too_large_wherever_it_is_cut
     assert events.is_too_large
 
 
-async def test_a_stream_that_ends_or_breaks_before_its_answer_is_lost() -> None:
+async def test_stream_that_ends_before_its_response_is_lost() -> None:
     async with carrying(streamed(b": ping\n\n"), streamed(b"data: x\n\n"), streamed(b"data: " + b"x" * (LIMIT + 1))) as (_, carrier):
         failures: list[type[RequestFailure]] = []
         for _ in range(3):
@@ -546,12 +546,12 @@ async def test_a_stream_that_ends_or_breaks_before_its_answer_is_lost() -> None:
     ],
     ids=str,
 )
-def test_an_entry_that_asks_for_more_than_plain_requests_has_no_short_cut(url: str, headers: dict[str, str]) -> None:
+def test_entry_that_needs_more_than_plain_requests_has_no_fast_path(url: str, headers: dict[str, str]) -> None:
     entry = HttpServer.model_construct(type="http", url=url, headers=headers)
     assert open_http_carrier("up", entry, None, max_body_bytes=LIMIT) is None
 
 
-async def test_a_header_that_could_break_a_line_is_left_to_the_longer_way() -> None:
+async def test_header_that_could_break_a_line_is_left_to_the_sdk_path() -> None:
     async with carrying(plain(result(1))) as (site, carrier):
         with pytest.raises(NeedsSdk):
             await carrier.request(OutgoingRequest("tools/call", {}, None, (("mcp-name", "a\r\nx: y"),), is_modern=True))

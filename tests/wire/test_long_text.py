@@ -101,7 +101,7 @@ def sent(message: Any, long_text: LongText | None) -> bytes:
 
 
 @pytest.mark.parametrize("way", APART)
-def test_a_long_text_is_set_apart_and_written_as_it_came_whichever_way_that_was(way: str) -> None:
+def test_long_text_is_split_off_and_written_unchanged_in_every_form(way: str) -> None:
     message, encoded, long_text = decode(APART[way])
     assert message == from_json(APART[way]) and b"".join(encoded) == APART[way]
     assert long_text is not None and bytes(long_text.encoded) == encoded[1]
@@ -112,13 +112,13 @@ def test_a_long_text_is_set_apart_and_written_as_it_came_whichever_way_that_was(
 
 
 @pytest.mark.parametrize("way", WHOLE)
-def test_what_is_not_one_long_text_for_certain_is_read_and_written_as_a_whole(way: str) -> None:
+def test_message_without_one_certain_long_text_is_decoded_whole(way: str) -> None:
     message, encoded, long_text = decode(WHOLE[way])
     assert (message, encoded, long_text) == (from_json(WHOLE[way]), (WHOLE[way],), None)
 
 
 @pytest.mark.parametrize("way", [*APART, *WHOLE])
-def test_what_comes_in_pieces_is_read_as_in_one(way: str) -> None:
+def test_chunked_message_reads_like_a_whole_one(way: str) -> None:
     data, chance = (APART | WHOLE)[way], random.Random(way)
     whole = decode(data)
     for _ in range(12):
@@ -127,14 +127,14 @@ def test_what_comes_in_pieces_is_read_as_in_one(way: str) -> None:
         assert way not in APART or (b"".join(parts) == data and len(parts) in (3, 5)), "the pieces are let go while the text is read"
 
 
-def test_of_a_text_that_is_there_twice_what_was_changed_since_is_written_as_it_is_now() -> None:
+def test_changed_copy_of_a_repeated_text_is_written_changed() -> None:
     message, _, long_text = decode(TWICE)
     message["result"]["structuredContent"]["result"] = "other"
     written = sent(message, long_text)
     assert long_text is not None and json.loads(written) == message and written.count(long_text.encoded) == 1
 
 
-def test_a_text_that_was_changed_since_is_written_as_it_is_now() -> None:
+def test_changed_long_text_is_written_changed() -> None:
     message, _, long_text = decode(PLAIN)
     message["result"]["content"][1]["text"] = "other"
     assert json.loads(sent(message, long_text)) == message
@@ -143,7 +143,7 @@ def test_a_text_that_was_changed_since_is_written_as_it_is_now() -> None:
 @pytest.mark.parametrize(
     "broken", [PLAIN[:-1], PLAIN + b"}", b"\xff" + PLAIN, *(with_inside(PLAIN, b) for b in (b"\\x", b"\n", b"\xff", b'"'))]
 )
-def test_what_is_no_json_is_not_read(broken: bytes) -> None:
+def test_malformed_json_is_not_read(broken: bytes) -> None:
     with pytest.raises(ValueError):
         decode(broken)
 
@@ -174,7 +174,7 @@ def test_whatever_is_read_is_what_the_parser_reads_of_the_whole() -> None:
             assert json.loads(sent(message, long_text)) == message
 
 
-def test_a_long_text_is_found_where_the_grammar_finds_it() -> None:
+def test_long_text_is_found_where_the_grammar_finds_it() -> None:
     chance = random.Random(2)
     pieces = ["a", "\\", '"', "\\\\\\", "\n", "ä", "plain words and more of them ", '\\"', "x" * 500]
     found = 0
@@ -198,7 +198,7 @@ def test_only_the_data_of_an_image_or_a_sound_is_not_looked_at(kind: str, is_bin
     assert looked_at == ((encoded[0], encoded[2]) if is_binary else encoded)
 
 
-def test_what_is_an_image_and_a_text_too_is_looked_at() -> None:
+def test_text_that_is_also_an_image_is_inspected() -> None:
     data = "iVBOR/0K" * 9_000
     result = {"content": [{"type": "image", "mimeType": "a/b", "data": data}], "structuredContent": {"result": data}}
     message, encoded, long_text = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": result}))

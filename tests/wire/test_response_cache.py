@@ -174,7 +174,7 @@ def answers_of(chance: random.Random) -> list[list[bytes]]:
 
 @settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
-def test_whatever_came_before_on_its_connection_an_answer_is_what_the_parser_says(chance: random.Random) -> None:
+def test_response_reads_as_the_parser_says_whatever_came_before(chance: random.Random) -> None:
     answers = answers_of(chance)
 
     async def told(*, forgets: bool) -> list[object]:
@@ -187,7 +187,7 @@ def test_whatever_came_before_on_its_connection_an_answer_is_what_the_parser_say
     anyio.run(both)
 
 
-async def test_an_answer_that_differs_in_values_it_is_not_read_by_is_not_parsed_again() -> None:
+async def test_response_that_differs_in_irrelevant_values_is_not_parsed_again() -> None:
     server = Server()
     answers = [plain([b"date: " + DATES[n % 2], b"x-id: %032x" % n], b"x" * n) for n in range(1, 50)]
     assert [await server.is_parsed(answer) for answer in answers] == [True] + 48 * [False]
@@ -209,19 +209,19 @@ async def test_answers_of_one_server_are_known_on_all_its_connections() -> None:
         ([], b"x" * (LONG_BYTES + 1)),
     ],
 )
-async def test_what_is_odd_or_long_goes_through_the_parser_each_time(lines: list[bytes], body: bytes) -> None:
+async def test_odd_or_long_response_goes_through_the_parser_each_time(lines: list[bytes], body: bytes) -> None:
     server, whole = Server(), plain(lines, body)
     said = [await server.answers([whole]) for _ in range(2)]
     assert said[0] == said[1] and not server.pool.header_cache._heads  # pyright: ignore[reportPrivateUsage]
 
 
-async def test_a_known_head_does_not_let_a_body_past_the_limit() -> None:
+async def test_cached_head_does_not_let_a_body_past_the_limit() -> None:
     server = Server(max_bytes=100)
     assert await server.is_parsed(plain()) and not await server.is_parsed(plain(body=b"x" * 100))
     assert await server.answers([plain(body=b"x" * 101)]) == (([], "TooLarge", too_large(100)), False)
 
 
-async def test_a_body_may_look_like_an_answer() -> None:
+async def test_body_may_look_like_a_response() -> None:
     server = Server()
     assert await server.is_parsed(plain())
     start = plain([b"x-more: 1"], told=b"%d" % (2 * len(plain())), body=b"")
@@ -231,7 +231,7 @@ async def test_a_body_may_look_like_an_answer() -> None:
     )
 
 
-async def test_an_answer_that_nobody_asked_for_ends_the_connection_though_its_head_is_known() -> None:
+async def test_unrequested_response_ends_the_connection_though_its_head_is_cached() -> None:
     server = Server()
     assert await server.is_parsed(plain())
     server.line.data_received(plain())

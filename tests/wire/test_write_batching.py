@@ -25,7 +25,7 @@ class Recorder:
         self._told.append(self._name)
 
 
-async def test_all_that_is_held_in_a_turn_is_sent_after_it_in_order_and_once() -> None:
+async def test_held_writes_of_a_loop_turn_are_sent_after_it_in_order_and_once() -> None:
     together, told = WriteBatch(), list[str]()
     for name in "abc":
         together.add(Recorder(told, name))
@@ -55,7 +55,7 @@ LONG = b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"
         ((SHORT % b"", LONG.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")), [b"POST", b"long"]),
     ],
 )
-async def test_answers_come_in_the_order_of_their_requests_and_before_the_end(sent: Sequence[bytes], wanted: list[bytes]) -> None:
+async def test_responses_come_in_request_order_and_before_the_close(sent: Sequence[bytes], wanted: list[bytes]) -> None:
     def take(head: Head, body: bytes) -> Told | None:
         return Told(head, body) if head.method == "POST" else None
 

@@ -109,7 +109,7 @@ async def test_results_are_parsed_into_contents(make: Make) -> None:
 
 
 @pytest.mark.requirement("MC10", 59)
-async def test_a_failing_tool_raises_its_text(make: Make) -> None:
+async def test_failing_tool_raises_its_text(make: Make) -> None:
     async with make() as tool:
         with pytest.raises(ToolFailed, match="it did not work"):
             await tool.call_tool("fail")
@@ -144,7 +144,7 @@ async def test_malformed_metadata_is_refused_before_anything_is_sent(urls: dict[
 
 
 @pytest.mark.requirement(20)
-async def test_a_name_that_was_never_listed_gets_only_the_extras_that_hold_for_every_tool() -> None:
+async def test_unlisted_name_gets_only_the_extras_of_every_tool() -> None:
     extras = {"*": ["text"], "echo": ["other"]}
     with raw_http({"tools": [{"name": "echo", "inputSchema": {"type": "object"}}]}) as url:
         async with MCPStreamableHTTPTool("raw", url, additional_tool_argument_names=extras) as tool:
@@ -172,7 +172,7 @@ async def test_tools_that_are_not_loaded_cannot_be_called(urls: dict[str, str]) 
 
 
 @pytest.mark.requirement(19)
-async def test_a_changed_list_is_read_again_in_the_background(make: Make) -> None:
+async def test_changed_list_is_reloaded_in_the_background(make: Make) -> None:
     async with make() as tool:
         changed = anyio.Event()
         tool.subscribe(lambda kind: changed.set())
@@ -185,7 +185,7 @@ async def test_a_changed_list_is_read_again_in_the_background(make: Make) -> Non
 
 
 @pytest.mark.requirement("MC9")
-async def test_a_connection_that_is_gone_is_opened_again_for_the_next_call(urls: dict[str, str]) -> None:
+async def test_lost_connection_is_reopened_for_the_next_call(urls: dict[str, str]) -> None:
     entry = upstream_stdio()
     async with MCPStdioTool("fake", entry["command"], args=entry["args"], cwd=str(ROOT)) as tool:
         with pytest.raises((UpstreamError, ToolFailed)):
@@ -194,7 +194,7 @@ async def test_a_connection_that_is_gone_is_opened_again_for_the_next_call(urls:
 
 
 @pytest.mark.requirement("MC14")
-async def test_it_may_be_opened_and_closed_in_different_tasks(make: Make) -> None:
+async def test_mcp_tool_may_be_opened_and_closed_in_different_tasks(make: Make) -> None:
     tool = make()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(tool.connect)
@@ -206,7 +206,7 @@ async def test_it_may_be_opened_and_closed_in_different_tasks(make: Make) -> Non
     await tool.close()
 
 
-async def test_a_server_that_cannot_be_reached_is_an_error_that_names_it() -> None:
+async def test_unreachable_server_is_named_in_the_error() -> None:
     with pytest.raises(ToolFailed, match="no-such-program"):
         await MCPStdioTool("gone", "no-such-program").connect()
     with pytest.raises(ToolFailed, match=r"'dead' did not connect: the process exited with code 1; .*No module named nowhere"):
@@ -263,7 +263,7 @@ async def approve_later(params: Any) -> bool:
 
 @pytest.mark.requirement(31, 39)
 @pytest.mark.parametrize("decision", [approve, approve_loosely, approve_later], ids=["sync", "truthy", "async"])
-async def test_an_approved_request_is_answered_within_the_cap(make: Make, decision: Any) -> None:
+async def test_approved_sampling_request_is_answered_within_the_cap(make: Make, decision: Any) -> None:
     client = ScriptedChatClient(["Paris"])
     async with make(sampling(client, sampling_approval_callback=decision)) as tool:
         assert texts(await tool.call_tool("ask_model")) == ["Paris"]
@@ -284,7 +284,7 @@ def explode(params: Any) -> bool:
 
 @pytest.mark.requirement(31, 32, 35)
 @pytest.mark.parametrize("decision", [refuse, refuse_loosely, explode], ids=["false", "falsy", "raises"])
-async def test_a_refusal_consumes_the_budget(urls: dict[str, str], decision: Any) -> None:
+async def test_rejected_sampling_request_consumes_the_budget(urls: dict[str, str], decision: Any) -> None:
     asked: list[Any] = []
 
     def decide(params: Any) -> bool:
@@ -317,7 +317,7 @@ async def test_the_callback_sees_the_request_before_it_is_capped(make: Make) -> 
 
 
 @pytest.mark.requirement(36, 38)
-async def test_the_default_budget_is_25_and_a_new_connection_refills_it(urls: dict[str, str]) -> None:
+async def test_default_budget_is_25_and_a_new_connection_refills_it(urls: dict[str, str]) -> None:
     client = ScriptedChatClient(["Paris"] * 40)
     options = sampling(client, sampling_approval_callback=approve)
     async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
@@ -332,7 +332,7 @@ async def test_the_default_budget_is_25_and_a_new_connection_refills_it(urls: di
 
 
 @pytest.mark.requirement(37)
-async def test_no_budget_means_any_number_and_none_means_none(urls: dict[str, str]) -> None:
+async def test_budget_none_is_unlimited_and_budget_zero_rejects_all(urls: dict[str, str]) -> None:
     client = ScriptedChatClient(["Paris"] * 40)
     always: Any = {"sampling_approval_callback": approve}
     async with MCPStreamableHTTPTool("fake", urls["legacy"], **sampling(client, **always, sampling_max_requests=None)) as tool:
@@ -345,7 +345,7 @@ async def test_no_budget_means_any_number_and_none_means_none(urls: dict[str, st
 
 
 @pytest.mark.requirement(29, 42)
-async def test_a_request_nobody_can_answer_is_an_internal_error(urls: dict[str, str]) -> None:
+async def test_unanswerable_request_is_an_internal_error(urls: dict[str, str]) -> None:
     client = ScriptedChatClient([ModelError("overloaded")])
     options = sampling(client, sampling_approval_callback=approve)
     async with MCPStreamableHTTPTool("fake", urls["legacy"], **options) as tool:
@@ -383,7 +383,7 @@ async def own_session(url: str) -> AsyncGenerator[ClientSession]:
 
 
 @pytest.mark.requirement(45)
-async def test_with_a_session_of_the_program_sampling_settings_do_not_apply(
+async def test_sampling_settings_do_not_apply_to_a_given_session(
     urls: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     client = ScriptedChatClient(["Paris"])
@@ -398,7 +398,7 @@ async def test_with_a_session_of_the_program_sampling_settings_do_not_apply(
     assert client.requests == []
 
 
-async def test_an_agent_uses_an_mcp_tool_like_any_other(make: Make) -> None:
+async def test_agent_uses_an_mcp_tool_like_any_other(make: Make) -> None:
     client = ScriptedChatClient([[Content.from_function_call("c1", "add", '{"a": 2, "b": 3}')], "It is 5."])
     async with make() as tool:
         answer = await Agent(client, "Calculate.", tools=tool).run("2+3?")
@@ -408,7 +408,7 @@ async def test_an_agent_uses_an_mcp_tool_like_any_other(make: Make) -> None:
 
 
 @pytest.mark.requirement("MC13")
-async def test_a_model_loads_only_the_functions_it_asks_for(urls: dict[str, str]) -> None:
+async def test_model_loads_only_the_functions_it_requests(urls: dict[str, str]) -> None:
     call = Content.from_function_call
     client = ScriptedChatClient(
         [
@@ -432,7 +432,7 @@ async def test_a_model_loads_only_the_functions_it_asks_for(urls: dict[str, str]
 
 
 @pytest.mark.requirement("MC12")
-async def test_what_a_server_does_not_announce_is_not_asked_for(tmp_path: Path) -> None:
+async def test_unannounced_capability_is_not_requested(tmp_path: Path) -> None:
     script = tmp_path / "bare.py"
     script.write_text(BARE_SERVER)
     async with MCPStdioTool("bare", sys.executable, args=[str(script)]) as tool:
@@ -450,7 +450,7 @@ async def test_what_a_server_does_not_announce_is_not_asked_for(tmp_path: Path) 
         ({"always_require_approval": ["add"], "never_require_approval": ["add", "up_echo"]}, ["always_require", "never_require"]),
     ],
 )
-async def test_approval_is_said_per_tool(urls: dict[str, str], mode: Any, expected: list[str]) -> None:
+async def test_approval_mode_is_set_per_tool(urls: dict[str, str], mode: Any, expected: list[str]) -> None:
     async with MCPStreamableHTTPTool("fake", urls["modern"], approval_mode=mode, tool_name_prefix="up") as tool:
         by_name = {function.remote_name: function.approval_mode for function in tool.functions}
     assert [by_name["add"], by_name["echo"]] == expected
@@ -475,7 +475,7 @@ def _yes(field: dict[str, Any]) -> Any:
 
 @pytest.mark.requirement("MC5")
 @pytest.mark.parametrize(("action", "expected"), [("accept", "5"), ("decline", "Refused by approval")])
-async def test_a_function_that_needs_approval_asks_the_person_and_a_program_calls_as_it_likes(
+async def test_function_approval_is_required_for_agents_and_not_for_programs(
     urls: dict[str, str], action: str, expected: str
 ) -> None:
     person = Person(action)
@@ -508,7 +508,7 @@ server.run()
 """Stands in for the published server of the example; `make accept` runs the example with that one."""
 
 
-def test_the_example_in_the_documentation_does_what_it_says(tmp_path: Path) -> None:
+def test_documented_example_behaves_as_documented(tmp_path: Path) -> None:
     (code,) = blocks(ROOT / "docs/library.md", "python")
     (tmp_path / "example.py").write_text(code)
     (tmp_path / "files.py").write_text(FILES_SERVER)

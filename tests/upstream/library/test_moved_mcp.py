@@ -227,7 +227,7 @@ async def test_tool_execution_exception_catches_server_failures(url: str) -> Non
 @pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning")
 @pytest.mark.requirement("TY3", "EX1", "HK9", "HK13")
 @pytest.mark.parametrize("parse", [False, True])
-async def test_failure_that_a_tool_reports_is_an_exception_inside_a_run(url: str, parse: bool) -> None:
+async def test_tool_failure_is_an_exception_inside_a_run(url: str, parse: bool) -> None:
     caught: list[str] = []
     told: list[tuple[str | None, str]] = []
 
