@@ -55,7 +55,7 @@ def test_it_lists_and_drives_a_tool_that_must_run_as_a_task(tmp_path: Path) -> N
     assert methods(log).count("tools/call") == 1
 
 
-def test_a_call_it_gives_up_is_cancelled_at_the_server(tmp_path: Path) -> None:
+def test_call_it_gives_up_is_cancelled_at_the_server(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     config = server(log, tools_call=[CREATED], tasks_get=[WORKING], tasks_cancel=[{"result": {"taskId": "t1", "status": "cancelled"}}])
     with gateway_http(tmp_path, config) as front:

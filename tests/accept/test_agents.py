@@ -123,7 +123,7 @@ def test_what_the_inspector_cannot_ask_a_person_approves_in_another_terminal(
 
 
 @pytest.mark.parametrize(("decision", "said"), [("approve", "The notes say:"), ("decline", "did not approve")])
-def test_a_client_with_forms_asks_its_person_and_hears_what_the_agent_does_and_says(
+def test_client_with_forms_asks_its_person_and_hears_what_the_agent_does_and_says(
     target: Target, tmp_path: Path, era: Era, decision: str, said: str
 ) -> None:
     call = ["watch", RESEARCHER, {"task": "look it up"}, {"decision": decision}]

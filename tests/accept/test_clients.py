@@ -21,33 +21,33 @@ def test_every_tool_is_listed(foreign: ForeignClient) -> None:
     assert set(foreign.list_tools()) >= OWN_TOOLS | SERVERS_TOOLS
 
 
-def test_a_tool_of_a_server_over_http_answers_with_structured_content(foreign: ForeignClient) -> None:
+def test_tool_of_a_server_over_http_answers_with_structured_content(foreign: ForeignClient) -> None:
     result = foreign.call("units__convert", {"value": 26.2, "from": "mi", "to": "km"})
     assert not result.get("isError")
     assert result["structuredContent"] == {"value": 42.1648128, "unit": "km", "quantity": "length"}
 
 
-def test_a_tool_of_a_server_over_stdio_keeps_what_it_was_given(foreign: ForeignClient) -> None:
+def test_tool_of_a_server_over_stdio_keeps_what_it_was_given(foreign: ForeignClient) -> None:
     added = foreign.call("notes__add_note", {"text": "Höher", "tags": ["accept"]})["structuredContent"]
     read = foreign.read(f"notes+note://{added['id']}")
     assert read["contents"][0]["text"] == "Höher"
     assert read["contents"][0]["uri"] == f"notes+note://{added['id']}"
 
 
-def test_a_rule_refuses_a_call_with_a_reason(foreign: ForeignClient) -> None:
+def test_rule_refuses_a_call_with_a_reason(foreign: ForeignClient) -> None:
     result = foreign.call("notes__add_note", {"text": "x" * 4001})
     assert result["isError"]
     assert "text" in text_of(result)
 
 
-def test_a_skill_is_found_and_loaded(foreign: ForeignClient) -> None:
+def test_skill_is_found_and_loaded(foreign: ForeignClient) -> None:
     found = foreign.call("search_skills", {"query": "SQL migration"})["structuredContent"]["skills"]
     loaded = foreign.call("load_skill", {"skill_name": found[0]["skill"]})
     assert found[0]["name"] == "sql-review"
     assert "# SQL review" in text_of(loaded)
 
 
-def test_an_agent_uses_a_tool_and_answers(foreign: ForeignClient) -> None:
+def test_agent_uses_a_tool_and_answers(foreign: ForeignClient) -> None:
     result = foreign.call("agent__researcher", {"task": "What is the capital of Poland?"})
     assert not result.get("isError"), text_of(result)
     assert text_of(result) == ANSWER
@@ -65,7 +65,7 @@ def test_every_bundled_workflow_is_tried() -> None:
 
 
 @pytest.mark.parametrize("workflow", sorted(BUNDLED))
-def test_a_bundled_workflow_runs_plain_or_as_a_task_where_the_client_has_tasks_of_todays_protocol(
+def test_bundled_workflow_runs_plain_or_as_a_task_where_the_client_has_tasks_of_todays_protocol(
     served: Served, foreign: ForeignClient, era: Era, workflow: str
 ) -> None:
     (arguments, text), before = BUNDLED[workflow], served.tasks(workflow)
@@ -77,7 +77,7 @@ def test_a_bundled_workflow_runs_plain_or_as_a_task_where_the_client_has_tasks_o
 
 
 @pytest.mark.parametrize("workflow", sorted(BUNDLED))
-def test_a_bundled_workflow_runs_as_a_task_of_the_2025_protocol(served: Served, target: Target, tmp_path: Path, workflow: str) -> None:
+def test_bundled_workflow_runs_as_a_task_of_the_2025_protocol(served: Served, target: Target, tmp_path: Path, workflow: str) -> None:
     (arguments, text), before = BUNDLED[workflow], served.tasks(workflow)
     [ended] = TypeScript(tmp_path, target, "legacy").run([["task", f"workflow__{workflow}", arguments]])
     assert (ended["heard"][0], ended["heard"][-1]) == ("taskCreated", "result")

@@ -30,7 +30,7 @@ def seen(python: str, program: Path) -> Any:
 
 @pytest.mark.requirement("WF1")
 @pytest.mark.requirement("WF10")
-def test_a_program_sees_the_same_with_only_the_import_changed(tmp_path: Path) -> None:
+def test_program_sees_the_same_with_only_the_import_changed(tmp_path: Path) -> None:
     if not PYTHON.exists():
         pytest.skip(f"agent-framework is not installed in {HOME}; run `make accept`")
     ported = tmp_path / PROGRAM.name

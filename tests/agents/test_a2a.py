@@ -35,7 +35,7 @@ def log_of(url: str) -> dict[str, list[Any]]:
     return httpx2.get(f"{url}/log").json()
 
 
-async def test_a_plain_answer_is_the_runs_text(remote: str) -> None:
+async def test_plain_answer_is_the_runs_text(remote: str) -> None:
     async with A2AAgent(url=remote) as agent:
         response = await agent.run("say hello")
         assert (response.text, agent.name, response.agent_id) == ("hello", "obedient", agent.id)
@@ -77,7 +77,7 @@ async def test_failed_task_is_an_error_with_the_agents_message(remote: str) -> N
 
 
 @pytest.mark.requirement("LR2")
-async def test_a_task_id_is_the_continuation_token() -> None:
+async def test_task_id_is_the_continuation_token() -> None:
     with obedient() as url:
         async with A2AAgent(url=url) as agent:
             started = await agent.run("hold the result", background=True)
@@ -162,7 +162,7 @@ async def test_api_key_is_sent_and_missing_key_is_named() -> None:
                 await agent.run("say hi")
 
 
-async def test_a_card_that_leads_to_another_host_is_refused() -> None:
+async def test_card_that_leads_to_another_host_is_refused() -> None:
     with obedient("--elsewhere") as url:
         async with A2AAgent(url=url) as agent:
             with pytest.raises(AgentError, match=r"has only interfaces at 192\.0\.2\.1"):
@@ -175,6 +175,6 @@ async def test_unreachable_agent_is_an_error_with_its_url() -> None:
             await agent.run("say hi")
 
 
-def test_an_agent_needs_somewhere_to_go() -> None:
+def test_agent_needs_somewhere_to_go() -> None:
     with pytest.raises(ValueError, match="url"):
         A2AAgent()

@@ -118,7 +118,7 @@ async def test_stream_yields_all_rounds_and_final_response_is_the_last_round(fin
 
 @pytest.mark.requirement("LP4")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_judge_ends_the_loop_and_its_reasons_reach_the_agent(stream: bool) -> None:
+async def test_judge_ends_the_loop_and_its_reasons_reach_the_agent(stream: bool) -> None:
     judge = ScriptedChatClient([json.dumps({"answered": False, "reasoning": "no sources"}), json.dumps({"answered": True})])
     client = ScriptedChatClient(["draft", "final"])
     loop = AgentLoopMiddleware.with_judge(judge, criteria=["cites sources", "is short"])
@@ -201,7 +201,7 @@ async def test_no_next_message_means_the_same_messages_again() -> None:
 
 @pytest.mark.requirement("LP6")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_question_to_a_person_ends_the_loop_at_once(stream: bool) -> None:
+async def test_question_to_a_person_ends_the_loop_at_once(stream: bool) -> None:
     @tool(approval_mode="always_require")
     async def pay() -> str:
         """Pay."""
@@ -214,7 +214,7 @@ async def test_a_question_to_a_person_ends_the_loop_at_once(stream: bool) -> Non
 
 
 @pytest.mark.requirement("LP7")
-async def test_a_loop_goes_on_while_the_todo_list_has_open_items() -> None:
+async def test_loop_goes_on_while_the_todo_list_has_open_items() -> None:
     def call(name: str, arguments: dict[str, Any]) -> Content:
         return Content.from_function_call("c", name, arguments)
 

@@ -180,7 +180,7 @@ async def test_unanswered_call_gets_an_error_result_when_the_conversation_contin
 
 
 @pytest.mark.requirement("AP6")
-async def test_a_model_that_asks_in_prose_has_answered() -> None:
+async def test_model_that_asks_in_prose_has_answered() -> None:
     agent, _ = agent_of(["Shall I remove it?"], Files().tools)
     response = await run(agent, False)
     assert (response.user_input_requests, response.text) == ([], "Shall I remove it?")

@@ -125,7 +125,7 @@ async def test_agent_cannot_link_resources_for_another_agent(tmp_path: Path, ser
     assert toolbox.read == []
 
 
-async def test_an_agent_may_take_no_attachments(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_agent_may_take_no_attachments(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path, "plain", attachments="false")
     agent_file(tmp_path, "rich")
     async with source_of(tmp_path, server, FakeToolbox()) as source:
@@ -133,7 +133,7 @@ async def test_an_agent_may_take_no_attachments(tmp_path: Path, server: Scripted
     assert found == {"plain": {"task"}, "rich": {"task", "attachments"}}
 
 
-async def test_an_image_that_a_tool_gives_reaches_the_model(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_image_that_a_tool_gives_reaches_the_model(tmp_path: Path, server: ScriptedServer) -> None:
     class Camera(FunctionTool[..., Any]):
         async def call(self, arguments: Any, ctx: CallContext) -> Complete:
             return Complete({"content": [{"type": "image", "data": PIXEL, "mimeType": "image/png"}]})

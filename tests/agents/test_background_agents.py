@@ -144,7 +144,7 @@ def test_agents_need_different_names() -> None:
 
 
 @pytest.mark.requirement("LP7")
-async def test_a_loop_goes_on_while_background_tasks_run() -> None:
+async def test_loop_goes_on_while_background_tasks_run() -> None:
     helper = HeldClient()
     client = ScriptedChatClient([start("a"), "started", call("wait_for_first_completion", task_ids=[1]), "over", "never"])
     async with BackgroundAgentsProvider([Agent(helper, name="helper")]) as provider:

@@ -28,7 +28,7 @@ def look(place: str) -> str:
 
 
 @pytest.mark.requirement("LR4")
-async def test_a_run_in_the_background_without_a_session_is_refused(server: ScriptedServer) -> None:
+async def test_run_in_the_background_without_a_session_is_refused(server: ScriptedServer) -> None:
     await server.play({"text": "never"})
     agent = Agent(OpenAIChatClient("m", api_key="x", base_url=server.base_url))
     with pytest.raises(AgentError, match="session"):

@@ -158,7 +158,7 @@ async def test_middleware_repairs_arguments_that_do_not_fit(stream: bool) -> Non
 
 
 @pytest.mark.requirement("MW4", "TL13")
-async def test_a_tool_with_the_context_sees_the_same_arguments() -> None:
+async def test_tool_with_the_context_sees_the_same_arguments() -> None:
     @tool
     async def count(context: FunctionInvocationContext, n: int, step: int = 2) -> str:
         return str(context.arguments)

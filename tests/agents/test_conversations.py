@@ -130,7 +130,7 @@ async def test_context_providers_of_a_file_keep_their_state_in_the_session(
         ("my_providers", "package.module:name"),
     ],
 )
-async def test_a_provider_that_cannot_be_had_is_a_problem_of_its_file(
+async def test_provider_that_cannot_be_had_is_a_problem_of_its_file(
     tmp_path: Path, server: ScriptedServer, reference: str, said: str
 ) -> None:
     async with conversing(tmp_path, server, context_providers=f"'{reference}'") as place:
@@ -147,7 +147,7 @@ async def test_turn_that_cannot_be_stored_returns_answer_and_error(tmp_path: Pat
     assert "was not stored" in result.content[1]["text"] and SESSION_META_KEY not in result.result["_meta"]
 
 
-async def test_a_session_that_was_damaged_is_named_and_left_as_it_is(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_session_that_was_damaged_is_named_and_left_as_it_is(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
     async with conversing(tmp_path, server) as place:
         session = id_of(await place.say("one", "new"))
@@ -162,7 +162,7 @@ async def test_a_session_that_was_damaged_is_named_and_left_as_it_is(tmp_path: P
             await place.say("two", session)
 
 
-async def test_a_caller_has_its_own_sessions_and_an_agent_too(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_caller_has_its_own_sessions_and_an_agent_too(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
     (tmp_path / "other.agent.md").write_text("---\ndescription: Other.\nmodel: openai-chat:scripted\n---\nHelp.\n")
     async with conversing(tmp_path, server) as place:
@@ -198,7 +198,7 @@ async def test_compaction_key_shortens_model_input(tmp_path: Path, server: Scrip
         assert await place.heard() == ["system: Help.", *seen]
 
 
-async def test_a_model_of_the_agent_summarises_a_long_session(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_model_of_the_agent_summarises_a_long_session(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play({"text": "They counted.", "when": {"contains": "Summarise"}, "repeat": True}, ECHO)
     async with conversing(tmp_path, server, compaction="{strategy: summarization, keep: 1, threshold: 1}") as place:
         session = id_of(await place.say("one", "new"))
@@ -217,7 +217,7 @@ async def test_a_model_of_the_agent_summarises_a_long_session(tmp_path: Path, se
         ("20", "compaction"),
     ],
 )
-async def test_a_compaction_that_makes_no_sense_is_a_problem_of_its_file(
+async def test_compaction_that_makes_no_sense_is_a_problem_of_its_file(
     tmp_path: Path, server: ScriptedServer, written: str, said: str
 ) -> None:
     async with conversing(tmp_path, server, compaction=written) as place:

@@ -150,7 +150,7 @@ def test_scores_and_dimensions_can_be_gates() -> None:
             gate()
 
 
-async def test_a_workflow_is_judged_as_a_whole_and_agent_by_agent() -> None:
+async def test_workflow_is_judged_as_a_whole_and_agent_by_agent() -> None:
     def stage(name: str, *replies: str) -> Agent:
         return Agent(ScriptedChatClient(list(replies)), name=name)
 

@@ -48,7 +48,7 @@ async def test_loop_until_repeats_until_the_judge_agrees_and_reports_each_round(
 
 @pytest.mark.requirement("FA3")
 @pytest.mark.parametrize(("access", "offered"), [("read", 4), ("write", 5), ("delete", 6)])
-async def test_an_agent_file_gives_its_agent_the_files_of_a_folder(
+async def test_agent_file_gives_its_agent_the_files_of_a_folder(
     server: ScriptedServer, tmp_path: Path, access: str, offered: int
 ) -> None:
     (tmp_path / "data").mkdir()

@@ -29,7 +29,7 @@ async def outcomes(store: AgentFileStore, *calls: tuple[str, dict[str, Any]]) ->
 
 @pytest.mark.requirement("FA3")
 @pytest.mark.parametrize("kind", ["memory", "disk"])
-async def test_an_agent_saves_reads_lists_searches_and_deletes(kind: str, tmp_path: Path) -> None:
+async def test_agent_saves_reads_lists_searches_and_deletes(kind: str, tmp_path: Path) -> None:
     store = InMemoryAgentFileStore() if kind == "memory" else FileSystemAgentFileStore(tmp_path)
     found = await outcomes(
         store,

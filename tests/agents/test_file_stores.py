@@ -26,7 +26,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> AgentFileStore:
 
 
 @pytest.mark.requirement("FA1")
-async def test_a_store_writes_reads_lists_and_deletes_below_its_root(store: AgentFileStore) -> None:
+async def test_store_writes_reads_lists_and_deletes_below_its_root(store: AgentFileStore) -> None:
     await store.write_file("plan.md", "one")
     await store.write_file("reports\\2026/may.md", "zwei\n")
     await store.create_directory("reports/empty")
@@ -100,7 +100,7 @@ async def test_every_operation_rejects_paths_that_are_not_relative(store: AgentF
 
 @pytest.mark.requirement("FA4")
 @pytest.mark.parametrize("make", [InMemoryAgentFileStore, FileSystemAgentFileStore])
-async def test_a_pattern_that_backtracks_forever_is_stopped(make: Callable[..., AgentFileStore], tmp_path: Path) -> None:
+async def test_pattern_that_backtracks_forever_is_stopped(make: Callable[..., AgentFileStore], tmp_path: Path) -> None:
     root = [tmp_path] if make is FileSystemAgentFileStore else []
     assert signature(make).parameters["search_timeout_seconds"].default == 10
     store = make(*root, search_timeout_seconds=1.5)
@@ -142,7 +142,7 @@ async def test_binary_and_oversized_files_are_rejected_and_not_searched(tmp_path
 
 @pytest.mark.requirement("FA2")
 @pytest.mark.parametrize("path", ["link.txt", "folder/secret.txt", "deep/folder/secret.txt"])
-async def test_a_link_anywhere_in_a_path_is_never_followed(tmp_path: Path, path: str) -> None:
+async def test_link_anywhere_in_a_path_is_never_followed(tmp_path: Path, path: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     (outside / "secret.txt").write_text("secret")
@@ -253,7 +253,7 @@ def test_folder_swapped_for_a_link_never_leaks_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("FA2")
-def test_a_write_leaves_no_half_file_and_keeps_the_mode(tmp_path: Path) -> None:
+def test_write_leaves_no_half_file_and_keeps_the_mode(tmp_path: Path) -> None:
     folder = ContainedFolder(tmp_path)
     (tmp_path / "run.sh").write_text("old")
     (tmp_path / "run.sh").chmod(0o700)

@@ -123,7 +123,7 @@ async def test_only_tools_that_may_run_twice_are_called_again() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_model_that_does_not_go_on_is_given_up(stream: bool) -> None:
+async def test_model_that_does_not_go_on_is_given_up(stream: bool) -> None:
     agent = Agent(StallingClient(), middleware=[ModelTimeoutMiddleware(0.05)])
     with anyio.fail_after(20), pytest.raises(ModelError, match=r"within 0\.05 s"):
         await run(agent, stream=stream)
@@ -179,7 +179,7 @@ async def test_calls_over_the_rate_wait_or_fail_after_the_maximum_wait() -> None
     assert anyio.current_time() - started >= 0.18
 
 
-async def test_a_model_reads_when_a_tool_may_be_called_again() -> None:
+async def test_model_reads_when_a_tool_may_be_called_again() -> None:
     @tool
     async def search() -> str:
         """Search."""
@@ -219,7 +219,7 @@ async def test_equal_model_requests_are_answered_from_the_cache(stream: bool) ->
     assert said == ["one", "one", "two", "three"]
 
 
-async def test_a_cached_answer_expires() -> None:
+async def test_cached_answer_expires() -> None:
     client = ScriptedChatClient(["one", "two"])
     agent = Agent(client, middleware=[ModelCacheMiddleware(ttl_seconds=0.02)])
     assert (await agent.run("a")).text == "one"

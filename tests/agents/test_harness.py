@@ -75,7 +75,7 @@ def test_the_parts_stand_in_their_order_and_each_can_be_left_out(tmp_path: Path,
     ("window", "output", "said"),
     [(0, None, "window_tokens must be positive"), (None, -1, "output_tokens must be positive"), (10, 10, "must be less")],
 )
-def test_a_window_without_room_is_refused(window: int | None, output: int | None, said: str) -> None:
+def test_window_without_room_is_refused(window: int | None, output: int | None, said: str) -> None:
     with pytest.raises(ValueError, match=said):
         create_harness_agent(ScriptedChatClient([]), max_context_window_tokens=window, max_output_tokens=output)
 

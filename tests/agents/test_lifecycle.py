@@ -271,7 +271,7 @@ async def test_hooks_see_the_users_message_and_the_function_itself() -> None:
 
 @pytest.mark.requirement("HK4")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_model_call_may_be_skipped_with_an_answer_in_its_place(stream: bool) -> None:
+async def test_model_call_may_be_skipped_with_an_answer_in_its_place(stream: bool) -> None:
     class Canned(LifecycleHooks):
         async def before_iteration(self, context: contexts.IterationContext) -> None:
             if context.iteration == 1:

@@ -92,7 +92,7 @@ async def test_layers_nest_by_kind_with_agent_outside_run() -> None:
 
 
 @pytest.mark.requirement("CL4", "MW17")
-async def test_a_clients_own_middleware_is_outside_the_agents() -> None:
+async def test_clients_own_middleware_is_outside_the_agents() -> None:
     log: list[str] = []
 
     def layer(name: str) -> Any:
@@ -155,7 +155,7 @@ async def test_chat_middleware_may_answer_in_the_models_place(stream: bool) -> N
 
 @both_ways
 @pytest.mark.requirement("MW11", "C14")
-async def test_an_error_in_chat_middleware_reaches_the_caller(stream: bool) -> None:
+async def test_error_in_chat_middleware_reaches_the_caller(stream: bool) -> None:
     async def faulty(context: ChatContext, call_next: CallNext) -> None:
         raise RuntimeError("no")
 
@@ -167,7 +167,7 @@ async def test_an_error_in_chat_middleware_reaches_the_caller(stream: bool) -> N
 @both_ways
 @pytest.mark.parametrize("calls", [1, 2], ids=["alone", "in-a-batch"])
 @pytest.mark.requirement("MW16", "C14")
-async def test_a_failure_in_function_middleware_fails_the_whole_run(stream: bool, calls: int) -> None:
+async def test_failure_in_function_middleware_fails_the_whole_run(stream: bool, calls: int) -> None:
     async def guard(context: FunctionInvocationContext, call_next: CallNext) -> None:
         raise MiddlewareFailure("the guard is down")
 
@@ -222,7 +222,7 @@ async def test_function_middleware_can_repair_unparsable_arguments() -> None:
     assert results_of(await run(agent, False)) == ["3"]
 
 
-def test_a_mixed_list_is_sorted_by_class_decorator_and_annotation() -> None:
+def test_mixed_list_is_sorted_by_class_decorator_and_annotation() -> None:
     @function_middleware
     async def decorated(context: Any, call_next: CallNext) -> None: ...
 
@@ -274,7 +274,7 @@ def test_invalid_middleware_is_rejected_when_it_is_passed(kind: str) -> None:
 
 
 @pytest.mark.requirement("MW5", "CL4")
-def test_a_chat_client_refuses_middleware_around_runs() -> None:
+def test_chat_client_refuses_middleware_around_runs() -> None:
     client = ScriptedChatClient(["x"])
     for given in (
         lambda: BaseChatClient[Any](middleware=[Log([])]),

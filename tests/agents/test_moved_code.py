@@ -55,7 +55,7 @@ async def test_the_first_example_of_every_tutorial_runs() -> None:
     assert not hasattr(agent, "run_stream")
 
 
-async def test_a_run_is_a_coroutine_so_it_can_be_a_task() -> None:
+async def test_run_is_a_coroutine_so_it_can_be_a_task() -> None:
     first, second = agent_of(["a"])[0], agent_of(["b"])[0]
     work: Any = first.run("x")  # typed as an awaitable, as there
     task: asyncio.Task[AgentResponse] = asyncio.create_task(work)
@@ -64,7 +64,7 @@ async def test_a_run_is_a_coroutine_so_it_can_be_a_task() -> None:
 
 
 @pytest.mark.requirement("AG2", "AG4")
-async def test_a_run_takes_strings_messages_contents_and_its_own_tools_and_options() -> None:
+async def test_run_takes_strings_messages_contents_and_its_own_tools_and_options() -> None:
     agent, client = agent_of(["1"], [get_weather], default_options={"temperature": 0.1, "top_p": 0.5})
     picture = Content.from_data(b"x", "image/png")
     await run(agent, False, ["hi", picture, Message("user", ["and", "this"])], tools=[lookup], options={"temperature": 0.9})
@@ -80,7 +80,7 @@ def lookup(word: str) -> str:
 
 @both_ways
 @pytest.mark.requirement("SO1", "SO3", "C31")
-async def test_a_pydantic_model_as_response_format_gives_a_typed_value(stream: bool) -> None:
+async def test_pydantic_model_as_response_format_gives_a_typed_value(stream: bool) -> None:
     class City(BaseModel):
         name: str
         people: int
@@ -141,7 +141,7 @@ async def test_response_format_accepts_any_type_and_wraps_non_objects(
 
 
 @pytest.mark.requirement("SO3")
-async def test_a_wrapped_answer_without_its_wrapping_is_a_value_error() -> None:
+async def test_wrapped_answer_without_its_wrapping_is_a_value_error() -> None:
     agent, _ = agent_of(["[1]"])
     response = await run(agent, False, options={"response_format": list[int]})
     with pytest.raises(ValueError):
@@ -180,7 +180,7 @@ async def test_tool_can_take_its_context_and_change_the_runs_tools() -> None:
 
 
 @pytest.mark.requirement("TL1")
-async def test_a_tool_object_is_used_as_in_agent_framework() -> None:
+async def test_tool_object_is_used_as_in_agent_framework() -> None:
     @tool(name="square", description="Squares a number.", max_invocations=2)
     def square(x: int) -> int:
         return x * x
@@ -216,7 +216,7 @@ async def test_methods_become_tools_of_their_object() -> None:
     assert five.plus.parameters()["properties"] == {"n": {"type": "integer"}}
 
 
-async def test_a_tool_gives_pictures_beside_text() -> None:
+async def test_tool_gives_pictures_beside_text() -> None:
     def chart() -> list[Any]:
         return ["A chart:", Content.from_data(b"png", "image/png")]
 
@@ -228,7 +228,7 @@ async def test_a_tool_gives_pictures_beside_text() -> None:
 
 
 @pytest.mark.requirement("AG5")
-async def test_an_agent_is_a_tool_of_another_with_one_argument() -> None:
+async def test_agent_is_a_tool_of_another_with_one_argument() -> None:
     heard: list[str] = []
     writer = Agent(ScriptedChatClient([["a ", "poem"]]), name="The writer!", description="Writes.")
     as_tool = writer.as_tool(stream_callback=lambda update: heard.append(update.text))
@@ -273,7 +273,7 @@ def test_agents_implement_supports_agent_run() -> None:
 
 
 @pytest.mark.requirement("AG1")
-async def test_an_agent_of_another_kind_is_written_over_base_agent() -> None:
+async def test_agent_of_another_kind_is_written_over_base_agent() -> None:
     class Echo(BaseAgent):
         def run(self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None) -> Any:
             async def parts() -> Any:
@@ -325,7 +325,7 @@ class Answers(BaseAgent):
 @both_ways
 @pytest.mark.parametrize("form", ["stream", "parts", "awaited stream", "awaited parts", "awaited whole"])
 @pytest.mark.requirement("AG1", "AG5")
-async def test_an_agent_of_another_kind_is_a_tool_too(form: str, stream: bool) -> None:
+async def test_agent_of_another_kind_is_a_tool_too(form: str, stream: bool) -> None:
     heard: list[str] = []
     counter = Answers(form)
     made = counter.as_tool(stream_callback=lambda update: heard.append(update.text), propagate_session=True)
@@ -391,7 +391,7 @@ async def test_loop_limits_of_run_override_agent_and_client() -> None:
 
 
 @pytest.mark.requirement("TL2")
-async def test_a_loop_that_is_off_leaves_the_calls_to_the_caller() -> None:
+async def test_loop_that_is_off_leaves_the_calls_to_the_caller() -> None:
     agent, client = agent_of([call("get_weather", {"location": "x"})], [get_weather], loop={"enabled": False})
     response = await run(agent, False)
     assert kinds_of(response) == [("assistant", ["function_call"])]
@@ -400,7 +400,7 @@ async def test_a_loop_that_is_off_leaves_the_calls_to_the_caller() -> None:
 
 @both_ways
 @pytest.mark.requirement("TL10", "C9")
-async def test_a_forced_call_may_end_the_run_with_its_result(stream: bool) -> None:
+async def test_forced_call_may_end_the_run_with_its_result(stream: bool) -> None:
     agent, client = agent_of([call("get_weather", {"location": "x"}), "never"], [get_weather], loop={"return_tool_results": True})
     choice: Any = {"mode": "required", "required_function_name": "get_weather"}
     response = await run(agent, stream, options={"tool_choice": choice})
@@ -451,7 +451,7 @@ async def test_entered_agent_opens_and_closes_client_and_tool_sources() -> None:
     assert log == ["client in", "in", "out", "client out"]
 
 
-async def test_an_agent_is_an_mcp_server_with_one_tool() -> None:
+async def test_agent_is_an_mcp_server_with_one_tool() -> None:
     agent = Agent(ScriptedChatClient(["Hello.", ModelError("no credit")]), name="Greeter 2", description="Greets.")
     async with Client(agent.as_mcp_server(server_name="greeting", version="3")) as client:
         [listed] = (await client.list_tools()).tools

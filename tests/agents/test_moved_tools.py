@@ -49,7 +49,7 @@ class Place:
 
 
 @pytest.mark.requirement("TL1")
-async def test_a_tool_is_invoked_with_its_arguments_one_by_one() -> None:
+async def test_tool_is_invoked_with_its_arguments_one_by_one() -> None:
     assert [content.text for content in await join.invoke(first="a", second="b", tool_call_id="c1")] == ["ab"]
     for wrong in ({"first": "a", "third": "c"}, {"arguments": {"first": "a"}, "second": "b"}):
         with pytest.raises(TypeError, match="third" if "third" in wrong else "second"):
@@ -75,7 +75,7 @@ async def test_invoked_tool_raises_the_exception_of_its_function() -> None:
 
 
 @pytest.mark.requirement("TL1")
-async def test_a_tool_goes_through_json_without_its_function_and_gets_it_back() -> None:
+async def test_tool_goes_through_json_without_its_function_and_gets_it_back() -> None:
     data = json.loads(join.to_json())
     assert (data["type"], data["name"], data["description"], data["max_invocations"]) == ("function_tool", "join", "Joins.", 9)
     assert data["input_model"] == join.parameters()
@@ -106,7 +106,7 @@ async def test_attributes_set_on_a_tool_take_effect() -> None:
             setattr(remove, name, value)
 
 
-async def test_a_parser_of_results_may_be_none_at_all() -> None:
+async def test_parser_of_results_may_be_none_at_all() -> None:
     @tool(result_parser=SKIP_PARSING)
     def look() -> set[int]:
         return {1}
@@ -150,7 +150,7 @@ async def test_exception_text_reaches_the_model_only_if_enabled(stream: bool) ->
         assert client.requests[1][0][-1].contents[0].result == text
 
 
-def test_a_part_of_an_answer_becomes_a_part_of_a_run() -> None:
+def test_part_of_an_answer_becomes_a_part_of_a_run() -> None:
     part = ChatResponseUpdate([Content.from_text("a")], "assistant", "r", finish_reason="stop", message_id="m")
     made = map_chat_to_agent_update(part, "bob")
     assert (made.text, made.author_name, made.response_id, made.message_id, made.finish_reason) == ("a", "bob", "r", "m", "stop")

@@ -60,7 +60,7 @@ async def test_agent_edits_its_todo_list_and_receives_it_in_the_next_run() -> No
 
 @pytest.mark.requirement("NM1")
 @pytest.mark.parametrize("kind", ["session", "file"])
-async def test_a_list_is_kept_by_either_store_and_a_damaged_one_is_named(kind: str, tmp_path: Path) -> None:
+async def test_list_is_kept_by_either_store_and_a_damaged_one_is_named(kind: str, tmp_path: Path) -> None:
     store: TodoStore = TodoSessionStore() if kind == "session" else TodoFileStore(tmp_path, owner_state_key="owner")
     session = AgentSession(session_id="~odd id?")
     session.state["owner"] = "../ada"

@@ -83,7 +83,7 @@ async def test_reused_call_id_of_an_earlier_answer_is_a_new_call(stream: bool) -
 
 
 @pytest.mark.requirement("TL3")
-async def test_a_call_id_twice_in_one_answer_runs_once() -> None:
+async def test_call_id_twice_in_one_answer_runs_once() -> None:
     agent, _ = agent_of([[call("add", {"a": 1, "b": 1}), call("add", {"a": 1, "b": 1})], "done"])
     assert results_of(await run(agent, False)) == ["2"]
 
@@ -138,7 +138,7 @@ async def test_three_failing_batches_in_a_row_switch_tools_off(stream: bool) -> 
 
 
 @pytest.mark.requirement("TL6")
-async def test_a_clean_batch_forgives_the_failures_before_it() -> None:
+async def test_clean_batch_forgives_the_failures_before_it() -> None:
     replies = [call("broken"), call("broken"), call("add", {"a": 1, "b": 1}), call("broken"), call("broken"), "done"]
     agent, _ = agent_of(replies)
     assert (await run(agent, False)).text == "done"
@@ -170,7 +170,7 @@ async def test_invalid_arguments_are_an_error_result_and_the_run_continues(argum
 
 
 @pytest.mark.requirement("TL9")
-async def test_an_unknown_tool_is_an_error_result_that_names_it() -> None:
+async def test_unknown_tool_is_an_error_result_that_names_it() -> None:
     agent, _ = agent_of([call("addd"), "oh"])
     assert results_of(await run(agent, False)) == ['Error: Requested function "addd" not found.']
 
@@ -185,7 +185,7 @@ async def test_unknown_tool_ends_the_run_if_configured(stream: bool) -> None:
 
 
 @pytest.mark.requirement("TL10", "C9")
-async def test_a_forced_tool_choice_holds_for_the_first_call_only() -> None:
+async def test_forced_tool_choice_holds_for_the_first_call_only() -> None:
     agent, client = agent_of([call("add", {"a": 1, "b": 1}), "2"])
     await run(agent, False, options={"tool_choice": "required"})
     assert [options.get("tool_choice") for _, options in client.requests] == ["required", None]
@@ -209,14 +209,14 @@ async def test_two_tools_of_one_name_are_an_error() -> None:
 
 
 @both_ways
-async def test_a_failing_model_ends_the_run_with_its_error(stream: bool) -> None:
+async def test_failing_model_ends_the_run_with_its_error(stream: bool) -> None:
     agent, _ = agent_of([ModelError("set OPENAI_API_KEY")])
     with pytest.raises(ModelError, match="OPENAI_API_KEY"):
         await run(agent, stream)
 
 
 @pytest.mark.requirement("AG3")
-async def test_a_streamed_run_does_nothing_before_it_is_read() -> None:
+async def test_streamed_run_does_nothing_before_it_is_read() -> None:
     agent, client = agent_of(["hello"])
     stream = agent.run("hi", stream=True)
     assert client.requests == []
@@ -368,7 +368,7 @@ async def test_call_next_rejects_arguments() -> None:
 
 
 @pytest.mark.requirement("TL10")
-async def test_a_choice_of_no_tools_reaches_the_model() -> None:
+async def test_choice_of_no_tools_reaches_the_model() -> None:
     agent, client = agent_of(["I will not."])
     await run(agent, False, options={"tool_choice": "none"})
     options = client.requests[0][1]
@@ -459,7 +459,7 @@ async def test_calls_run_sequentially_if_configured() -> None:
 
 @both_ways
 @pytest.mark.requirement("TL2")
-async def test_a_run_that_took_its_time_gets_no_more_tools(stream: bool) -> None:
+async def test_run_that_took_its_time_gets_no_more_tools(stream: bool) -> None:
     agent, client = agent_of([call("add", {"a": 1, "b": 1})] * 3, loop={"max_duration_seconds": 1e-9})
     response = await run(agent, stream)
     assert (results_of(response), response.text, len(client.requests)) == (["2"], NO_ANSWER, 2)

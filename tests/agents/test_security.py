@@ -87,7 +87,7 @@ def test_call_is_judged_by_the_conversations_label(
     assert (found.rule if found else None) == verdict
 
 
-def test_a_result_is_labelled_by_rule_then_by_its_tool_then_by_default() -> None:
+def test_result_is_labelled_by_rule_then_by_its_tool_then_by_default() -> None:
     rules = FlowRules(trusted=("a", "b"), untrusted=("b",), private=("a",))
     assert label_result(FlowTool("a"), rules) == ContentLabel(IntegrityLabel.TRUSTED, ConfidentialityLabel.PRIVATE)
     assert not label_result(FlowTool("b"), rules).is_trusted()
@@ -106,7 +106,7 @@ async def test_sink_is_refused_after_untrusted_content() -> None:
     assert [(entry["function"], entry["outcome"]) for entry in config.get_audit_log()] == [("send", "refused")]
 
 
-async def test_a_failed_call_taints_too_and_a_refused_one_does_not() -> None:
+async def test_failed_call_taints_too_and_a_refused_one_does_not() -> None:
     desk = Desk()
 
     @tool
@@ -139,7 +139,7 @@ async def test_confidential_content_does_not_leave_through_a_public_tool() -> No
 
 
 @pytest.mark.parametrize("approved", [True, False])
-async def test_a_person_may_decide_in_a_later_run(approved: bool) -> None:
+async def test_person_may_decide_in_a_later_run(approved: bool) -> None:
     desk = Desk()
     client = ScriptedChatClient([call("browse"), call("send", "2"), "done"])
     config = SecureAgentConfig(rules=RULES, approval_on_violation=True)

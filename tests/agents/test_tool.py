@@ -120,7 +120,7 @@ async def test_result_has_text_model_and_summed_usage(tmp_path: Path, server: Sc
     assert (await server.requests())[0]["authorization"] == "Bearer not-needed"
 
 
-async def test_an_agent_that_names_no_tools_gets_none(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_agent_that_names_no_tools_gets_none(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path)
     await server.play({"text": "alone"})
     async with source_of(tmp_path, endpoint(server)) as source:
@@ -151,7 +151,7 @@ async def test_progress_grows_strictly_despite_progress_of_tools(tmp_path: Path,
 
 @pytest.mark.requirement("SO1")
 @pytest.mark.parametrize(("answer", "ok"), [('{"n": 3}', True), ('{"n": "three"}', False), ("three", False)])
-async def test_an_output_schema_gives_structured_content_or_an_error_result(
+async def test_output_schema_gives_structured_content_or_an_error_result(
     tmp_path: Path, server: ScriptedServer, answer: str, ok: bool
 ) -> None:
     agent_file(tmp_path, output="{type: object, properties: {n: {type: integer}}, required: [n]}")
@@ -229,7 +229,7 @@ async def test_cancelling_the_call_stops_the_model_request(tmp_path: Path, serve
     assert [message for _, message in client.heard] == ["thinking"]
 
 
-async def test_a_broken_file_is_a_problem_and_the_others_load(tmp_path: Path) -> None:
+async def test_broken_file_is_a_problem_and_the_others_load(tmp_path: Path) -> None:
     agent_file(tmp_path, "good")
     agent_file(tmp_path, "typo", descriptoin="x")
     agent_file(tmp_path, "empty", body="")

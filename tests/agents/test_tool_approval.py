@@ -55,7 +55,7 @@ def asked(response: AgentResponse) -> list[str]:
 
 @pytest.mark.requirement("AP7")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_run_without_a_session_is_refused(stream: bool) -> None:
+async def test_run_without_a_session_is_refused(stream: bool) -> None:
     agent = agent_of(ScriptedChatClient(["hi"]), Desk())
     with pytest.raises(RuntimeError, match="session"):
         if stream:

@@ -34,7 +34,7 @@ def measured(gateway: list[float], nginx: list[float]) -> Sheet:
     return Sheet(cells={CELL: {"gateway": [round_of(cpu) for cpu in gateway], "nginx": [round_of(cpu) for cpu in nginx]}})
 
 
-def test_a_ratio_is_the_median_of_the_ratios_within_a_round() -> None:
+def test_ratio_is_the_median_of_the_ratios_within_a_round() -> None:
     sheet = measured([2.0, 40.0, 9.0], [1.0, 10.0, 3.0])
     assert ratio(CELL, "cpu", "gateway", "nginx")(sheet) == 3.0
     assert ratio(CELL, "cpu", "gateway", "fastmcp")(sheet) is None
@@ -56,11 +56,11 @@ def test_what_is_added_is_counted_from_no_proxy_at_all() -> None:
         ([None, None, None], "not measured"),
     ],
 )
-def test_a_target_holds_where_it_holds_in_every_run(values: list[float | None], said: str) -> None:
+def test_target_holds_where_it_holds_in_every_run(values: list[float | None], said: str) -> None:
     assert verdict(Target("M1", "", lambda sheet: None, 5), values) == said
 
 
-def test_a_page_has_a_figure_for_each_run_the_table_of_all_and_what_was_left_out() -> None:
+def test_page_has_a_figure_for_each_run_the_table_of_all_and_what_was_left_out() -> None:
     first, second = measured([4.0], [1.0]), measured([6.0], [1.0])
     second.fail("FastMCP", "not installed")
     made = page([first, second], ABOUT)
@@ -71,7 +71,7 @@ def test_a_page_has_a_figure_for_each_run_the_table_of_all_and_what_was_left_out
     assert tables([Sheet()]) == []
 
 
-def test_a_table_is_there_when_one_of_its_loads_was_measured_and_left_out_for_runs_without() -> None:
+def test_table_is_there_when_one_of_its_loads_was_measured_and_left_out_for_runs_without() -> None:
     title = "## In front of servers that speak 2025, or answer with streams, 16 connections"
     kept = measured([4.0], [1.0])
     assert not [text for text in tables([kept]) if text.startswith(title)]
@@ -96,7 +96,7 @@ async def test_the_loads_before_servers_of_each_kind_are_those_of_their_tables(t
 
 
 @pytest.mark.parametrize(("taken", "slots"), [([0.0], 2), ([0.0, 9.0, 5.0, 0.0], 4), ([0.0, 9.0, 9.0, 9.0, 9.0], 5)])
-async def test_a_slot_is_measured_again_while_the_host_takes_it_for_others(
+async def test_slot_is_measured_again_while_the_host_takes_it_for_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[float], slots: int
 ) -> None:
     """What the host takes of each slot: none of what is left out, and the first slot warms up."""
@@ -134,7 +134,7 @@ def test_earlier_revision_is_read_from_git_and_unknown_revision_named(tmp_path: 
         against.checked_out("no-such-revision", tmp_path)
 
 
-def test_a_process_that_ended_by_itself_is_no_fault() -> None:
+def test_process_that_ended_by_itself_is_no_fault() -> None:
     with started(python("-c", "")) as process:
         while not has_ended(process):
             time.sleep(0.01)
@@ -160,7 +160,7 @@ async def upstream(folder: Path, kind: str = "both") -> AsyncGenerator[Wire]:
         yield Wire(port)
 
 
-async def test_a_slot_calls_in_both_eras_and_fails_where_an_answer_is_not_its_own(tmp_path: Path) -> None:
+async def test_slot_calls_in_both_eras_and_fails_where_an_answer_is_not_its_own(tmp_path: Path) -> None:
     async with upstream(tmp_path) as wire:
         for era in ("modern", "legacy"):
             taken = await drive(wire, Load(era=era, connections=4, calls=40, seconds=5.0, result=50_000))
@@ -184,7 +184,7 @@ async def test_servers_of_each_kind_are_called_and_answer_as_they_do(tmp_path: P
             assert (b"resultType" in answer) == (not kind.startswith("2025"))
 
 
-async def test_a_server_of_2025_refuses_what_has_no_session_of_its_own(tmp_path: Path) -> None:
+async def test_server_of_2025_refuses_what_has_no_session_of_its_own(tmp_path: Path) -> None:
     async with upstream(tmp_path, "2025-streams") as wire:
         with pytest.raises(CallFailed, match=r"400.*Missing session ID"):
             await request(wire, "modern", "server/discover", {})
@@ -197,7 +197,7 @@ async def test_a_server_of_2025_refuses_what_has_no_session_of_its_own(tmp_path:
             await request(wire, "legacy", "tools/list", {}, session)
 
 
-async def test_a_session_has_one_listening_stream_which_ends_with_it(tmp_path: Path) -> None:
+async def test_session_has_one_listening_stream_which_ends_with_it(tmp_path: Path) -> None:
     async with upstream(tmp_path, "2025") as wire:
         session = await open_session(wire)
         listen = f"GET /mcp HTTP/1.1\r\nhost: x\r\naccept: text/event-stream\r\nmcp-session-id: {session}\r\n\r\n".encode()

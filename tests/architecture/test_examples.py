@@ -28,20 +28,20 @@ def environment(path: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_shipped_configuration_loads_with_every_server_on(path: Path) -> None:
+def test_shipped_configuration_loads_with_every_server_on(path: Path) -> None:
     loaded = load_config(path, environment(path))
     assert loaded.disabled == []
     assert [note for note in loaded.notes if "gallery" not in note and "inputs" not in note] == []
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_shipped_configuration_is_valid_in_an_editor(path: Path) -> None:
+def test_shipped_configuration_is_valid_in_an_editor(path: Path) -> None:
     validator: Any = jsonschema_rs.validator_for(build_schema())
     assert [error.message for error in validator.iter_errors(parse(path.read_text()))] == []
 
 
 @pytest.mark.parametrize("path", [path for path in FILES[1:] if REFERENCE.search(path.read_text())], ids=lambda path: path.stem)
-def test_an_unset_variable_disables_the_entry_and_is_named(path: Path) -> None:
+def test_unset_variable_disables_the_entry_and_is_named(path: Path) -> None:
     loaded = load_config(path, {})
     assert loaded.disabled
     for server in loaded.disabled:

@@ -80,7 +80,7 @@ def test_three_hundred_half_requests_are_ended_while_honest_ones_are_answered(or
 
 
 @pytest.mark.attack(22)
-def test_a_header_that_comes_byte_by_byte_gains_no_time(origin: str) -> None:
+def test_header_that_comes_byte_by_byte_gains_no_time(origin: str) -> None:
     started = time.monotonic()
     with connected(origin) as raw:
         raw.settimeout(0.2)
@@ -100,7 +100,7 @@ def test_a_header_that_comes_byte_by_byte_gains_no_time(origin: str) -> None:
 
 @pytest.mark.attack(22)
 @pytest.mark.parametrize("path", ["/mcp", "/agui/nobody"])
-def test_a_body_that_does_not_arrive_ends_its_request(origin: str, path: str) -> None:
+def test_body_that_does_not_arrive_ends_its_request(origin: str, path: str) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nAccept: application/json, text/event-stream\r\n"
     with connected(origin) as raw:
         raw.sendall(head.encode() + b'Content-Length: 1000\r\n\r\n{"jsonrpc"')
@@ -109,7 +109,7 @@ def test_a_body_that_does_not_arrive_ends_its_request(origin: str, path: str) ->
 
 
 @pytest.mark.attack(22)
-def test_a_later_request_on_a_kept_connection_has_the_same_deadline(origin: str) -> None:
+def test_later_request_on_a_kept_connection_has_the_same_deadline(origin: str) -> None:
     whole = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
     with connected(origin) as raw:
         raw.sendall(whole)
@@ -140,7 +140,7 @@ def test_requests_that_come_at_once_are_answered_in_order(origin: str) -> None:
     assert found == [b"200", b"404", b"200"] * 10 + [b"200"]
 
 
-def test_a_client_that_offers_http_2_is_answered_by_http_1(origin: str) -> None:
+def test_client_that_offers_http_2_is_answered_by_http_1(origin: str) -> None:
     offer = {"connection": "Upgrade, HTTP2-Settings", "upgrade": "h2c", "http2-settings": "AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA"}
     accept = {"accept": "application/json, text/event-stream"}
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "java", "version": "1"}}
@@ -169,7 +169,7 @@ async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "x, chunked", "identity, chunked", "gzip\r\nTransfer-Encoding: chunked"])
-def test_a_body_in_a_coding_nobody_knows_is_not_taken_for_one_without(origin: str, coding: str) -> None:
+def test_body_in_a_coding_nobody_knows_is_not_taken_for_one_without(origin: str, coding: str) -> None:
     with connected(origin) as raw:
         raw.sendall(CHUNKED.replace(b"chunked", coding.encode()) + b"1\r\na\r\n0\r\n\r\n")
         assert rest(raw).startswith(b"HTTP/1.1 400 ")
@@ -186,13 +186,13 @@ def test_a_body_in_a_coding_nobody_knows_is_not_taken_for_one_without(origin: st
         ("http://localhost", "localhost", 200),
     ],
 )
-def test_a_target_that_names_its_host_is_for_that_host(origin: str, target: str, host: str, status: int) -> None:
+def test_target_that_names_its_host_is_for_that_host(origin: str, target: str, host: str, status: int) -> None:
     with connected(origin) as raw:
         raw.sendall(f"GET {target} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         assert rest(raw).startswith(b"HTTP/1.1 %d " % status)
 
 
-async def test_a_client_that_leaves_before_its_body_is_whole_is_no_failure_of_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_that_leaves_before_its_body_is_whole_is_no_failure_of_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
     failed = anyio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -228,7 +228,7 @@ async def test_space_around_a_header_is_none_of_its_value() -> None:
     assert seen == [(b"host", b"a"), (b"mcp-name", b"two words"), (b"empty", b"")]
 
 
-async def test_an_old_client_is_answered_without_chunks_and_the_end_is_that_of_the_connection() -> None:
+async def test_old_client_is_answered_without_chunks_and_the_end_is_that_of_the_connection() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         for part in (b"data: 1\n\n", b"", b"data: 2\n\n"):
@@ -317,7 +317,7 @@ def test_connections_leave_descriptors_for_the_rest(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("open_files", "expected"), [(1024, 512), (64, 32), (1_000_000, 4096), (1, 1)])
-def test_a_low_limit_of_open_files_lowers_the_bound_on_connections(open_files: int, expected: int) -> None:
+def test_low_limit_of_open_files_lowers_the_bound_on_connections(open_files: int, expected: int) -> None:
     assert connection_limit(HttpSettings(), open_files) == expected
 
 

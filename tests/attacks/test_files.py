@@ -103,17 +103,17 @@ PROFILES = [pytest.param(FEW, id="few"), pytest.param(MANY, id="many", marks=[py
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_damaged_skill_is_read_or_its_faults_are_named(profile: settings) -> None:
+def test_damaged_skill_is_read_or_its_faults_are_named(profile: settings) -> None:
     profile(given(headed | torn(SKILLS))(read_skill))()
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_damaged_configuration_is_read_or_refused_by_its_place(profile: settings) -> None:
+def test_damaged_configuration_is_read_or_refused_by_its_place(profile: settings) -> None:
     profile(given(documents.map(json.dumps) | torn(CONFIGS))(read_config))()
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_damaged_workflow_is_read_or_refused_by_name(profile: settings) -> None:
+def test_damaged_workflow_is_read_or_refused_by_name(profile: settings) -> None:
     profile(given(documents.map(as_yaml) | torn(WORKFLOWS))(read_workflow))()
 
 
@@ -123,7 +123,7 @@ def test_half_a_character_in_a_workflow_is_named_with_its_line() -> None:
 
 
 @pytest.mark.parametrize("profile", PROFILES)
-def test_a_damaged_agent_is_read_or_refused_by_name(profile: settings, tmp_path: Path) -> None:
+def test_damaged_agent_is_read_or_refused_by_name(profile: settings, tmp_path: Path) -> None:
     def read(text: str) -> None:
         read_agent_text(text, tmp_path)
 

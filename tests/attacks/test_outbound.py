@@ -107,7 +107,7 @@ async def refused(way: Way, url: str) -> None:
 @pytest.mark.attack(2)
 @pytest.mark.parametrize("status", [302, 307])
 @pytest.mark.parametrize("way", WAYS)
-async def test_a_redirect_to_another_place_is_not_followed(way: Way, status: int) -> None:
+async def test_redirect_to_another_place_is_not_followed(way: Way, status: int) -> None:
     async def never(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
 
@@ -151,7 +151,7 @@ async def within_memory() -> AsyncGenerator[None]:
 @pytest.mark.attack(21)
 @pytest.mark.fault(20)
 @pytest.mark.parametrize(("way", "kind"), KINDS)
-async def test_a_small_answer_that_unfolds_into_a_huge_one_costs_little(way: Way, kind: str) -> None:
+async def test_small_answer_that_unfolds_into_a_huge_one_costs_little(way: Way, kind: str) -> None:
     async def unfold(stream: anyio.abc.SocketStream) -> None:
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {len(BOMB)}\r\n\r\n"
         await stream.send(head.encode() + BOMB)
@@ -164,7 +164,7 @@ async def test_a_small_answer_that_unfolds_into_a_huge_one_costs_little(way: Way
 @pytest.mark.attack(21)
 @pytest.mark.fault(20)
 @pytest.mark.parametrize(("way", "kind"), KINDS)
-async def test_an_answer_without_end_is_cut_off(way: Way, kind: str) -> None:
+async def test_answer_without_end_is_cut_off(way: Way, kind: str) -> None:
     sent = 0
 
     async def endless(stream: anyio.abc.SocketStream) -> None:
@@ -182,7 +182,7 @@ async def test_an_answer_without_end_is_cut_off(way: Way, kind: str) -> None:
 
 @pytest.mark.fault(17)
 @pytest.mark.parametrize("way", WAYS)
-async def test_an_answer_that_drips_ends_in_time(way: Way) -> None:
+async def test_answer_that_drips_ends_in_time(way: Way) -> None:
     async def drip(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 100000\r\n\r\n")
         while True:
@@ -197,7 +197,7 @@ async def test_an_answer_that_drips_ends_in_time(way: Way) -> None:
 
 @pytest.mark.attack(21)
 @pytest.mark.parametrize("way", WAYS)
-async def test_an_answer_in_a_coding_nobody_knows_is_refused(way: Way) -> None:
+async def test_answer_in_a_coding_nobody_knows_is_refused(way: Way) -> None:
     async def odd(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: zstd\r\ncontent-length: 2\r\n\r\n{}")
 
@@ -206,7 +206,7 @@ async def test_an_answer_in_a_coding_nobody_knows_is_refused(way: Way) -> None:
 
 
 @pytest.mark.attack(3)
-async def test_a_card_of_an_agent_that_names_another_port_of_its_host_is_not_believed() -> None:
+async def test_card_of_an_agent_that_names_another_port_of_its_host_is_not_believed() -> None:
     async def never(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
 

@@ -190,7 +190,7 @@ async def test_what_a_key_is_for_may_use_what_it_needs_itself(deployment: Deploy
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_a_key_is_told_of_the_sources_it_is_for(deployment: Deployment, era: Era) -> None:
+async def test_key_is_told_of_the_sources_it_is_for(deployment: Deployment, era: Era) -> None:
     async def told(name: str) -> str:
         headers = {"Authorization": f"Bearer {deployment.keys[name]}", "Accept": "application/json, text/event-stream"}
         if era == "modern":
@@ -215,14 +215,14 @@ def test_the_pages_are_for_keys_that_may_see_the_gateway(deployment: Deployment,
     assert deployment.get("reader", "/ready").status_code == 200
 
 
-def test_an_agent_run_of_an_application_without_a_scope_is_refused_before_it_begins(deployment: Deployment) -> None:
+def test_agent_run_of_an_application_without_a_scope_is_refused_before_it_begins(deployment: Deployment) -> None:
     body: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [], "tools": [], "context": [], "state": {}, "forwardedProps": {}}
     asked = httpx2.post(f"{deployment.origin}/agui/clerk", headers={"Authorization": f"Bearer {deployment.keys['reader']}"}, json=body)
     assert (asked.status_code, asked.json()["error"]) == (403, "insufficient_scope")
     assert 'scope="tools:agent/clerk"' in asked.headers["www-authenticate"]
 
 
-async def test_a_refusal_is_in_the_audit_log_with_its_rule(deployment: Deployment) -> None:
+async def test_refusal_is_in_the_audit_log_with_its_rule(deployment: Deployment) -> None:
     async with over_http(deployment.url, "modern", token=deployment.keys["flow"]) as wire:
         await wire.send("tools/call", name="docs__search_people", arguments={})
 
@@ -237,7 +237,7 @@ async def test_a_refusal_is_in_the_audit_log_with_its_rule(deployment: Deploymen
     assert {entry.kind for entry in found} == {"call.refused"}
 
 
-async def test_a_stream_of_changes_tells_a_key_of_nothing_it_may_not_read(deployment: Deployment) -> None:
+async def test_stream_of_changes_tells_a_key_of_nothing_it_may_not_read(deployment: Deployment) -> None:
     """It acknowledges what the key may read, of all that was asked for."""
     headers = {"Authorization": f"Bearer {deployment.keys['reader']}", "Accept": "application/json, text/event-stream"}
     headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
@@ -288,7 +288,7 @@ TABLE: list[tuple[str, str, str, str, bool]] = [
 
 
 @pytest.mark.parametrize(("scope", "kind", "source", "name", "passes"), TABLE)
-def test_a_scope_covers_what_it_names_and_nothing_else(scope: str, kind: Any, source: str, name: str, passes: bool) -> None:
+def test_scope_covers_what_it_names_and_nothing_else(scope: str, kind: Any, source: str, name: str, passes: bool) -> None:
     assert (judge_scope([scope], kind, source, name) is PASS) == passes
     assert (judge_scope(["other", scope], kind, source, name) is PASS) == passes
     assert judge_scope(None, kind, source, name) is PASS
@@ -321,7 +321,7 @@ def test_what_is_no_scope_makes_no_key(scope: str, tmp_path: Path) -> None:
     assert not (tmp_path / "keys.json").exists()
 
 
-def test_a_file_with_scopes_is_none_for_a_version_that_knows_none_and_a_damaged_one_lets_nobody_in(tmp_path: Path) -> None:
+def test_file_with_scopes_is_none_for_a_version_that_knows_none_and_a_damaged_one_lets_nobody_in(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     store = KeyStore(path)
     whole = store.add("whole")

@@ -14,7 +14,7 @@ from tests.interaction.wire import modern_params, over_http
 
 
 @pytest.mark.attack(21)
-async def test_a_client_watches_so_many_resources_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_watches_so_many_resources_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (read_methods, listen_streams):
         monkeypatch.setattr(module, "MAX_WATCHED", 2)
     uris = [f"far+page://{name}" for name in ("one", "two", "three")]

@@ -37,7 +37,7 @@ def principal_of(keys: KeyStore, token: str) -> Principal:
     return key.principal
 
 
-def test_a_new_key_is_one_principal(path: Path) -> None:
+def test_new_key_is_one_principal(path: Path) -> None:
     keys = KeyStore(path)
     new = keys.add("laptop")
     assert new.token.startswith(f"gk_{new.id}_")
@@ -77,7 +77,7 @@ def test_anything_but_the_whole_token_is_refused(path: Path) -> None:
         assert keys.find(wrong) is None, wrong[:80]
 
 
-def test_a_revoked_key_stops_working(path: Path) -> None:
+def test_revoked_key_stops_working(path: Path) -> None:
     keys = KeyStore(path)
     first, second = keys.add("one"), keys.add("two")
     assert keys.revoke(first.id).name == "one"
@@ -93,7 +93,7 @@ def test_revoking_without_any_keys_says_so(path: Path) -> None:
         KeyStore(path).revoke("abc")
 
 
-def test_an_expired_key_stops_working_but_is_still_listed(path: Path) -> None:
+def test_expired_key_stops_working_but_is_still_listed(path: Path) -> None:
     keys = KeyStore(path)
     new = keys.add("guest", expires_days=1)
     assert keys.find(new.token) is not None
@@ -143,7 +143,7 @@ def test_keys_made_by_two_processes_at_once_all_work(path: Path) -> None:
         '{"version": 1, "keys": [{"id": "a", "name": "n", "createdAt": 1, "expiresAt": null}]}',
     ],
 )  # fmt: skip
-def test_a_damaged_file_lets_nobody_in_and_says_how_to_mend_it(path: Path, content: str) -> None:
+def test_damaged_file_lets_nobody_in_and_says_how_to_mend_it(path: Path, content: str) -> None:
     keys = KeyStore(path)
     token = keys.add("laptop").token
     path.write_text(content)
@@ -152,7 +152,7 @@ def test_a_damaged_file_lets_nobody_in_and_says_how_to_mend_it(path: Path, conte
             attempt()
 
 
-def test_a_file_of_a_later_version_is_not_guessed_at(path: Path) -> None:
+def test_file_of_a_later_version_is_not_guessed_at(path: Path) -> None:
     keys = KeyStore(path)
     keys.add("laptop")
     path.write_text('{"version": 3, "keys": []}')

@@ -7,11 +7,11 @@ import pytest
 from gateway.catalog.names import NAME_BUDGET, expose_name, expose_names, expose_uri, split_uri, uri_label
 
 
-def test_a_prefixed_name_joins_source_and_tool_with_two_underscores() -> None:
+def test_prefixed_name_joins_source_and_tool_with_two_underscores() -> None:
     assert expose_name("docs", "read_text") == "docs__read_text"
 
 
-def test_an_empty_prefix_leaves_names_that_mcp_allows_unchanged() -> None:
+def test_empty_prefix_leaves_names_that_mcp_allows_unchanged() -> None:
     assert expose_name("", "weather.get-now") == "weather.get-now"
 
 
@@ -19,7 +19,7 @@ def test_characters_no_model_accepts_become_underscores() -> None:
     assert expose_name("docs", "files/read me") == "docs__files_read_me"
 
 
-def test_a_long_name_is_cut_to_the_budget_with_a_stable_digest() -> None:
+def test_long_name_is_cut_to_the_budget_with_a_stable_digest() -> None:
     long = "a" * 200
     name = expose_name("docs", long)
     assert len(name) == NAME_BUDGET
@@ -27,7 +27,7 @@ def test_a_long_name_is_cut_to_the_budget_with_a_stable_digest() -> None:
     assert name != expose_name("docs", long + "b")
 
 
-def test_a_clients_own_prefix_shortens_the_budget() -> None:
+def test_clients_own_prefix_shortens_the_budget() -> None:
     assert len(expose_name("docs", "x" * 60, NAME_BUDGET - len("mcp__moongate__"))) == NAME_BUDGET - 15
 
 
@@ -51,20 +51,20 @@ def test_exposed_names_keep_the_order_of_the_natives() -> None:
         ("skill://{+path}", "skill://docs/{+path}"),
     ],
 )
-def test_a_uri_crosses_the_gateway_and_comes_back_as_it_was(native: str, exposed: str) -> None:
+def test_uri_crosses_the_gateway_and_comes_back_as_it_was(native: str, exposed: str) -> None:
     assert expose_uri("docs", native) == exposed
     assert split_uri(exposed) == ("docs", native)
 
 
-def test_a_label_is_what_url_parsers_leave_alone() -> None:
+def test_label_is_what_url_parsers_leave_alone() -> None:
     assert uri_label("My_Server") == "my-server"
     assert uri_label("9lives")[0].isalpha()
 
 
-def test_a_uri_parser_that_lowers_the_scheme_does_not_lose_the_source() -> None:
+def test_uri_parser_that_lowers_the_scheme_does_not_lose_the_source() -> None:
     assert split_uri("DOCS+file:///A") == ("docs", "file:///A")
 
 
 @pytest.mark.parametrize("uri", ["file:///x", "plain", "https://a/b?c=d+e", "skill://alone"])
-def test_a_uri_without_a_label_has_none(uri: str) -> None:
+def test_uri_without_a_label_has_none(uri: str) -> None:
     assert split_uri(uri) is None

@@ -18,13 +18,13 @@ from gateway.catalog.templates import matches_template
         ("a.b://{x}", "aXb://1", False),
     ],
 )
-def test_a_uri_fits_a_template_when_its_expressions_can_produce_it(template: str, uri: str, fits: bool) -> None:
+def test_uri_fits_a_template_when_its_expressions_can_produce_it(template: str, uri: str, fits: bool) -> None:
     assert matches_template(template, uri) is fits
 
 
-def test_a_template_made_to_be_slow_matches_nothing() -> None:
+def test_template_made_to_be_slow_matches_nothing() -> None:
     assert matches_template("x://" + "{a}" * 400, "x://" + "a" * 2_000 + "!/") is False
 
 
-def test_an_over_long_template_matches_nothing() -> None:
+def test_over_long_template_matches_nothing() -> None:
     assert matches_template("x://" + "y" * 3_000, "x://" + "y" * 3_000) is False

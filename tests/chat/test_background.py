@@ -32,7 +32,7 @@ async def updates_of(client: OpenAIChatClient, options: Any, *, until: str | Non
 
 
 @pytest.mark.requirement("LR1", "LR2", "LR3", "LR6")
-async def test_a_background_response_is_polled_by_its_token_until_there_is_none(
+async def test_background_response_is_polled_by_its_token_until_there_is_none(
     responses: OpenAIChatClient, server: ScriptedServer
 ) -> None:
     await server.play({"text": "at last", "polls": 1})
@@ -50,7 +50,7 @@ async def test_a_background_response_is_polled_by_its_token_until_there_is_none(
 
 
 @pytest.mark.requirement("LR5")
-async def test_a_stream_that_was_left_is_picked_up_where_it_was(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_stream_that_was_left_is_picked_up_where_it_was(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "one two three four"})
     before = await updates_of(responses, BACKGROUND, until=" two")
     token = before[-1].continuation_token
@@ -61,7 +61,7 @@ async def test_a_stream_that_was_left_is_picked_up_where_it_was(responses: OpenA
 
 @pytest.mark.requirement("LR5")
 @pytest.mark.parametrize("drop_after", [0, 3, 4, 6])
-async def test_a_stream_that_breaks_is_picked_up_without_the_caller_noticing(
+async def test_stream_that_breaks_is_picked_up_without_the_caller_noticing(
     responses: OpenAIChatClient, server: ScriptedServer, drop_after: int
 ) -> None:
     await server.play({"text": "one two three", "tool_calls": [{"id": "c1", "name": "look"}], "drop_after": drop_after})
@@ -73,7 +73,7 @@ async def test_a_stream_that_breaks_is_picked_up_without_the_caller_noticing(
 
 
 @pytest.mark.requirement("LR5")
-async def test_an_update_repeats_the_place_before_a_call_until_the_call_is_told(
+async def test_update_repeats_the_place_before_a_call_until_the_call_is_told(
     responses: OpenAIChatClient, server: ScriptedServer
 ) -> None:
     await server.play({"text": "hm", "tool_calls": [{"id": "c1", "name": "look"}, {"id": "c2", "name": "look"}]})
@@ -105,7 +105,7 @@ async def test_leaving_a_poll_does_not_stop_the_provider(responses: OpenAIChatCl
 
 
 @pytest.mark.requirement("LR3")
-async def test_a_response_can_be_forgotten_and_one_that_is_unknown_is_an_error(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_response_can_be_forgotten_and_one_that_is_unknown_is_an_error(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "a"})
     started = await ask(responses, WHOLE, options=BACKGROUND)
     assert await responses.delete_response(started.continuation_token or {}) is True
@@ -130,7 +130,7 @@ async def test_client_without_background_work_ignores_the_option(
 
 @pytest.mark.requirement("LR2")
 @pytest.mark.parametrize("token", [{}, {"response_id": ""}, {"response_id": "../models"}, "resp_1"])
-async def test_a_token_of_somebody_else_is_refused(responses: OpenAIChatClient, token: Any) -> None:
+async def test_token_of_somebody_else_is_refused(responses: OpenAIChatClient, token: Any) -> None:
     with pytest.raises(ModelError, match="continuation token"):
         await ask(responses, WHOLE, [], {"continuation_token": token})
 

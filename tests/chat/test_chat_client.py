@@ -75,7 +75,7 @@ async def test_one_hook_answers_whole_and_streamed_and_gets_the_clients_own_valu
     assert isinstance(Echo(), SupportsChatGetResponse)
 
 
-async def test_a_client_without_a_hook_says_so() -> None:
+async def test_client_without_a_hook_says_so() -> None:
     class Nothing(BaseChatClient):
         pass
 
@@ -84,7 +84,7 @@ async def test_a_client_without_a_hook_says_so() -> None:
 
 
 @pytest.mark.requirement("CL3")
-async def test_a_stream_is_lazy_maps_and_runs_its_hooks() -> None:
+async def test_stream_is_lazy_maps_and_runs_its_hooks() -> None:
     seen: list[str] = []
     stream = Echo().get_response("abc", stream=True)
     stream.with_result_hook(lambda response: seen.append(response.text)).with_cleanup_hook(lambda: seen.append("cleaned"))
@@ -117,7 +117,7 @@ async def test_chat_middleware_runs_around_each_model_call_inside_the_tool_loop(
 
 
 @pytest.mark.requirement("CL2")
-async def test_a_client_of_ones_own_may_use_what_the_base_offers_for_its_hook() -> None:
+async def test_client_of_ones_own_may_use_what_the_base_offers_for_its_hook() -> None:
     class Checked(BaseChatClient):
         def _inner_get_response(self, *, messages: Sequence[Message], stream: bool, options: ChatOptions, **kwargs: Any) -> Any:
             async def parts() -> AsyncIterator[ChatResponseUpdate]:
@@ -135,7 +135,7 @@ async def test_a_client_of_ones_own_may_use_what_the_base_offers_for_its_hook() 
 
 
 @pytest.mark.requirement("CL5")
-async def test_a_client_becomes_an_agent() -> None:
+async def test_client_becomes_an_agent() -> None:
     agent = Echo().as_agent(name="parrot", instructions="Repeat.", default_options={"temperature": 0.1})
     response = await agent.run("polly")
     assert isinstance(response, AgentResponse)
@@ -143,7 +143,7 @@ async def test_a_client_becomes_an_agent() -> None:
 
 
 @pytest.mark.requirement("CL6")
-def test_a_protocol_tells_which_hosted_tools_a_client_has() -> None:
+def test_protocol_tells_which_hosted_tools_a_client_has() -> None:
     responses = OpenAIChatClient("m", api_key="x")
     completions = OpenAIChatCompletionClient("m", api_key="x")
     assert [isinstance(responses, protocol) for protocol in PROTOCOLS] == [True] * 6
@@ -152,7 +152,7 @@ def test_a_protocol_tells_which_hosted_tools_a_client_has() -> None:
 
 
 @pytest.mark.requirement("CL8")
-async def test_a_foundry_project_is_reached_below_its_endpoint_with_a_token(server: ScriptedServer) -> None:
+async def test_foundry_project_is_reached_below_its_endpoint_with_a_token(server: ScriptedServer) -> None:
     project = server.base_url.removesuffix("/v1")
     client = FoundryChatClient(project_endpoint=f"{project}/api/projects/moon", model="dep", credential=lambda: "token-1")
     assert client.service_url() == f"{project}/api/projects/moon/openai/v1"
@@ -185,7 +185,7 @@ def test_what_foundry_lacks_is_named_with_what_to_install(given: dict[str, Any],
         ("gateway.ag_ui", "AGUIChatClient"),
     ],
 )
-def test_an_integration_has_a_path_of_its_own_that_loads_no_vendors_package(path: str, name: str) -> None:
+def test_integration_has_a_path_of_its_own_that_loads_no_vendors_package(path: str, name: str) -> None:
     code = f"import sys; from {path} import {name}; print([m for m in ('openai', 'azure', 'opentelemetry.sdk') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.strip() == "[]"

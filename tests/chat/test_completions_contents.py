@@ -106,7 +106,7 @@ async def test_images_audio_and_files_are_sent_as_what_they_are(completions: Ope
 
 
 @pytest.mark.requirement("CL8")
-async def test_an_image_that_a_tool_gave_follows_the_results_as_a_message(
+async def test_image_that_a_tool_gave_follows_the_results_as_a_message(
     completions: OpenAIChatCompletionClient, server: ScriptedServer
 ) -> None:
     image = Content.from_function_result("c1", items=[Content.from_data(PNG, "image/png")])

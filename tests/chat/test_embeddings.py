@@ -56,7 +56,7 @@ async def test_no_texts_ask_nothing_and_many_are_asked_for_in_parts(embedder: Op
     assert len(await server.requests()) == 2
 
 
-async def test_a_refused_key_is_the_same_error_as_of_a_chat_client(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
+async def test_refused_key_is_the_same_error_as_of_a_chat_client(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
     await server.play(apiKey="another")
     with pytest.raises(ChatClientInvalidAuthException, match="OPENAI_API_KEY"):
         await embedder.get_embeddings(["a"])
@@ -67,7 +67,7 @@ async def test_dimensions_are_what_was_said_else_the_length() -> None:
     assert Embedding([0.1, 0.2], dimensions=3).dimensions == 3
 
 
-async def test_a_client_of_ones_own_needs_one_method_and_is_told_by_the_protocol(embedder: OpenAIEmbeddingClient) -> None:
+async def test_client_of_ones_own_needs_one_method_and_is_told_by_the_protocol(embedder: OpenAIEmbeddingClient) -> None:
     class Lengths(BaseEmbeddingClient):
         async def get_embeddings(self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None) -> GeneratedEmbeddings:
             return GeneratedEmbeddings([Embedding([float(len(value))]) for value in values], options=options)

@@ -57,7 +57,7 @@ def test_what_is_not_given_comes_from_the_environment(kind: type[OpenAIClientBas
 
 
 @pytest.mark.requirement("CL8")
-def test_a_file_of_variables_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_of_variables_goes_before_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / ".env"
     file.write_text("OPENAI_API_KEY=sk-file\nOPENAI_MODEL=from-file\n", encoding="utf-8")
     monkeypatch.setenv("OPENAI_MODEL", "from-env")
@@ -84,7 +84,7 @@ def test_what_is_missing_is_named(
     assert all(word in str(caught.value) for word in says)
 
 
-async def test_a_local_server_needs_no_key_and_a_secret_stays_one(server: ScriptedServer) -> None:
+async def test_local_server_needs_no_key_and_a_secret_stays_one(server: ScriptedServer) -> None:
     client = OpenAIChatCompletionClient("m", base_url=server.base_url)
     secret = OpenAIChatCompletionClient("m", base_url=server.base_url, api_key=SecretString(KEY))
     await server.play({"text": "a"}, {"text": "b"})
@@ -98,7 +98,7 @@ async def test_a_local_server_needs_no_key_and_a_secret_stays_one(server: Script
 
 @pytest.mark.parametrize("credential", [AsyncCredential(), Credential(), lambda: "token-1"], ids=["async", "sync", "function"])
 @pytest.mark.requirement("CL8")
-async def test_a_credential_gives_the_token_of_each_request(server: ScriptedServer, credential: Any) -> None:
+async def test_credential_gives_the_token_of_each_request(server: ScriptedServer, credential: Any) -> None:
     client = OpenAIChatClient("m", azure_endpoint="https://unused", base_url=server.base_url, credential=credential)
     await server.play({"text": "a"})
     await ask(client, WHOLE)
@@ -108,7 +108,7 @@ async def test_a_credential_gives_the_token_of_each_request(server: ScriptedServ
 
 
 @pytest.mark.requirement("CL8")
-async def test_a_function_may_give_the_key(server: ScriptedServer) -> None:
+async def test_function_may_give_the_key(server: ScriptedServer) -> None:
     async def key() -> str:
         await anyio.lowlevel.checkpoint()
         return "sk-rotated"
@@ -121,7 +121,7 @@ async def test_a_function_may_give_the_key(server: ScriptedServer) -> None:
 
 
 @pytest.mark.requirement("CL8")
-def test_an_azure_endpoint_is_addressed_as_azure_wants_it() -> None:
+def test_azure_endpoint_is_addressed_as_azure_wants_it() -> None:
     responses = OpenAIChatClient("dep", azure_endpoint=AZURE, api_key="x")
     completions = OpenAIChatCompletionClient("dep", azure_endpoint=AZURE, api_key="x")
     plain = OpenAIChatCompletionClient("dep", azure_endpoint=AZURE, api_key="x", base_url=f"{AZURE}/openai/v1")
@@ -131,7 +131,7 @@ def test_an_azure_endpoint_is_addressed_as_azure_wants_it() -> None:
     assert type(plain.client) is AsyncOpenAI
 
 
-async def test_a_client_that_is_given_is_used_and_left_open(server: ScriptedServer) -> None:
+async def test_client_that_is_given_is_used_and_left_open(server: ScriptedServer) -> None:
     async with AsyncOpenAI(api_key="sk-own", base_url=server.base_url, max_retries=0) as own:
         client = OpenAIChatCompletionClient("m", async_client=own, default_headers={"x-unused": "1"})
         await server.play({"text": "a"}, {"status": 500})

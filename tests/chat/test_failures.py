@@ -41,7 +41,7 @@ FILTERED = {
     ],
     ids=["401", "403", "404", "422", "filter", "400", "quota"],
 )
-async def test_a_refusal_has_its_own_class_and_is_not_repeated(
+async def test_refusal_has_its_own_class_and_is_not_repeated(
     client: OpenAIClientBase, server: ScriptedServer, turn: dict[str, Any], kind: type[ModelError]
 ) -> None:
     await server.play(turn)
@@ -55,7 +55,7 @@ async def test_a_refusal_has_its_own_class_and_is_not_repeated(
 
 
 @both_ways
-async def test_a_server_that_asks_for_more_than_a_minute_is_not_waited_for(
+async def test_server_that_asks_for_more_than_a_minute_is_not_waited_for(
     client: OpenAIClientBase, server: ScriptedServer, stream: bool
 ) -> None:
     await server.play({"status": 429, "retry_after": 3600, "repeat": True})
@@ -65,7 +65,7 @@ async def test_a_server_that_asks_for_more_than_a_minute_is_not_waited_for(
     assert len(await server.requests()) == 1
 
 
-async def test_a_server_that_names_a_time_is_waited_for(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_server_that_names_a_time_is_waited_for(client: OpenAIClientBase, server: ScriptedServer) -> None:
     await server.play({"status": 503, "retry_after": 0.3}, {"text": "here"})
     start = time.monotonic()
     assert (await ask(client, WHOLE)).text == "here"
@@ -73,7 +73,7 @@ async def test_a_server_that_names_a_time_is_waited_for(client: OpenAIClientBase
 
 
 @pytest.mark.fault(28)
-async def test_a_client_whose_requests_all_fail_stops_repeating_them(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_client_whose_requests_all_fail_stops_repeating_them(client: OpenAIClientBase, server: ScriptedServer) -> None:
     await server.play({"status": 500, "repeat": True})
     for _ in range(8):
         with pytest.raises(ModelError):
@@ -83,14 +83,14 @@ async def test_a_client_whose_requests_all_fail_stops_repeating_them(client: Ope
 
 @pytest.mark.parametrize("fault", ["drop", "malformed"])
 @pytest.mark.fault(28)
-async def test_a_stream_that_broke_is_not_asked_for_again(client: OpenAIClientBase, server: ScriptedServer, fault: str) -> None:
+async def test_stream_that_broke_is_not_asked_for_again(client: OpenAIClientBase, server: ScriptedServer, fault: str) -> None:
     await server.play({"text": "half", "fault": fault}, {"text": "another"})
     with pytest.raises(ModelError):
         await ask(client, STREAMED)
     assert len(await server.requests()) == 1
 
 
-async def test_a_server_that_cannot_be_reached_is_tried_again_and_then_named() -> None:
+async def test_server_that_cannot_be_reached_is_tried_again_and_then_named() -> None:
     once = RetryPolicy(max_retries=1, base_seconds=0)
     client = OpenAIChatCompletionClient("m", api_key=KEY, base_url="http://127.0.0.1:9/v1", retry=once)
     try:
@@ -108,7 +108,7 @@ def test_repeats_are_spread_and_their_waits_grow_to_a_limit() -> None:
     assert all(len(set(of_one)) > 100 for of_one in waits)
 
 
-def test_a_budget_is_used_up_and_comes_back_with_answers() -> None:
+def test_budget_is_used_up_and_comes_back_with_answers() -> None:
     budget = RetryBudget()
     assert [budget.take() for _ in range(11)] == [True] * 10 + [False]
     for _ in range(8):
@@ -194,7 +194,7 @@ async def test_arguments_that_cannot_be_read_arrive_as_they_were_written(client:
     assert call.parse_arguments() == {"raw": '{"place": "att'}
 
 
-async def test_a_failure_inside_a_response_says_why(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_failure_inside_a_response_says_why(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "half", "fault": "failed"})
     with pytest.raises(ModelError, match=r"server_error.*The model had an error") as caught:
         await ask(responses, STREAMED)

@@ -27,7 +27,7 @@ async def provider(server: ScriptedServer) -> AsyncGenerator[FoundryAgentProvide
 
 
 @pytest.mark.requirement("AG8")
-async def test_an_agent_is_made_in_the_project_and_its_functions_run_here(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
+async def test_agent_is_made_in_the_project_and_its_functions_run_here(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
     await server.play({"tool_calls": [{"name": "weather", "arguments": {"city": "Kiel"}}]}, {"text": "wet"})
     with anyio.fail_after(20):
         agent = await provider.create_agent("sky", instructions="Be brief.", tools=[weather], options={"temperature": 0.2})
@@ -46,7 +46,7 @@ async def test_an_agent_is_made_in_the_project_and_its_functions_run_here(server
 
 
 @pytest.mark.requirement("AG8")
-async def test_an_agent_is_found_by_name_with_the_functions_it_needs(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
+async def test_agent_is_found_by_name_with_the_functions_it_needs(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
     await server.play({"text": "found"})
     with anyio.fail_after(20):
         await provider.create_agent("seer", description="Sees.", tools=[weather])
@@ -60,7 +60,7 @@ async def test_an_agent_is_found_by_name_with_the_functions_it_needs(server: Scr
 
 
 @pytest.mark.requirement("AG8")
-async def test_a_reference_becomes_an_agent_without_asking_anybody(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
+async def test_reference_becomes_an_agent_without_asking_anybody(server: ScriptedServer, provider: FoundryAgentProvider) -> None:
     await server.play({"text": "a"}, {"text": "b"}, {"text": "c"})
     known = {"object": "agent", "name": "sky", "versions": {"latest": {"name": "sky", "version": "3", "description": "Looks up."}}}
     agents: list[Agent] = [provider.as_agent("sky"), provider.as_agent(AgentReference("sky", "2")), provider.as_agent(known)]
@@ -71,7 +71,7 @@ async def test_a_reference_becomes_an_agent_without_asking_anybody(server: Scrip
     assert (sent, agents[2].description) == ([None, "2", "3"], "Looks up.")
 
 
-async def test_an_agent_without_a_model_is_refused(server: ScriptedServer) -> None:
+async def test_agent_without_a_model_is_refused(server: ScriptedServer) -> None:
     bare = FoundryAgentProvider(project_endpoint="http://127.0.0.1:9/api/projects/moon", api_key="k")
     with pytest.raises(ValueError, match="model"):
         await bare.create_agent("sky")

@@ -22,7 +22,7 @@ def weather(city: str) -> str:
 
 @both_ways
 @pytest.mark.requirement("CL1")
-async def test_an_answer_has_its_text_usage_model_and_finish_reason(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
+async def test_answer_has_its_text_usage_model_and_finish_reason(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
     await server.play({"text": "hello {last_user}, well met", "input_tokens": 5, "output_tokens": 3})
     response = await ask(client, stream, "joe")
     assert response.text == "hello joe, well met"
@@ -58,7 +58,7 @@ async def test_parallel_tool_calls_arrive_whole_and_in_order(client: OpenAIClien
     assert message.text == "Let me look."
 
 
-async def test_a_tool_is_declared_and_a_conversation_with_its_result_is_understood(
+async def test_tool_is_declared_and_a_conversation_with_its_result_is_understood(
     client: OpenAIClientBase, server: ScriptedServer
 ) -> None:
     await server.play({"text": "{last_tool}; tools: {tools}"})
@@ -94,7 +94,7 @@ async def test_options_reach_the_provider_under_its_own_names(client: OpenAIClie
 
 
 @both_ways
-async def test_an_answer_cut_by_the_token_limit_says_so(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
+async def test_answer_cut_by_the_token_limit_says_so(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
     await server.play({"text": "the beginning", "fault": "length"})
     assert (await ask(client, stream)).finish_reason == "length"
 
@@ -111,7 +111,7 @@ async def test_an_answer_cut_by_the_token_limit_says_so(client: OpenAIClientBase
     ],
     ids=["401", "404", "429", "500", "400"],
 )
-async def test_a_refusal_says_what_to_do_and_never_the_key(
+async def test_refusal_says_what_to_do_and_never_the_key(
     client: OpenAIClientBase, server: ScriptedServer, stream: bool, script: dict[str, Any], status: int, retryable: bool, says: str
 ) -> None:
     await server.play(*script.get("turns", ()), **{k: v for k, v in script.items() if k != "turns"})
@@ -123,7 +123,7 @@ async def test_a_refusal_says_what_to_do_and_never_the_key(
 
 
 @both_ways
-async def test_a_short_refusal_is_retried(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
+async def test_short_refusal_is_retried(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
     await server.play({"status": 429, "retry_after": 0}, {"status": 503, "retry_after": 0}, {"text": "here"})
     assert (await ask(client, stream)).text == "here"
     assert len(await server.requests()) == 3
@@ -143,7 +143,7 @@ async def test_broken_stream_names_the_model_and_keeps_earlier_parts(
     assert caught.value.retryable
 
 
-async def test_a_whole_answer_that_is_not_json_is_an_error(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_whole_answer_that_is_not_json_is_an_error(client: OpenAIClientBase, server: ScriptedServer) -> None:
     await server.play({"fault": "malformed"})
     with pytest.raises(ModelError, match="model-a"):
         await ask(client, WHOLE)
@@ -162,7 +162,7 @@ async def test_silence_ends_with_the_timeout(server: ScriptedServer, client: Ope
     assert "in time" in str(caught.value)
 
 
-async def test_an_endpoint_nobody_listens_at_is_named(client: OpenAIClientBase) -> None:
+async def test_endpoint_nobody_listens_at_is_named(client: OpenAIClientBase) -> None:
     lost = type(client)("model-a", api_key=KEY, base_url="http://user:pass@127.0.0.1:9/v1", timeout_seconds=5)
     with pytest.raises(ModelError, match=r"127\.0\.0\.1:9.*cannot be reached") as caught:
         await ask(lost, WHOLE)
@@ -180,7 +180,7 @@ async def test_leaving_a_stream_early_frees_the_connection(client: OpenAIClientB
 
 
 @pytest.mark.parametrize("image", ["data:image/png;base64,aGk=", "https://example.com/a.png"])
-async def test_an_image_is_sent_as_one(client: OpenAIClientBase, server: ScriptedServer, image: str) -> None:
+async def test_image_is_sent_as_one(client: OpenAIClientBase, server: ScriptedServer, image: str) -> None:
     await server.play({"text": "a cat"})
     await ask(client, WHOLE, [Message("user", ["what is this?", {"type": "uri", "uri": image, "media_type": "image/png"}])])
     [request] = await server.requests()

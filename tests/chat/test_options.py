@@ -63,13 +63,13 @@ async def test_verbosity_is_where_the_api_has_it(responses: OpenAIChatClient, se
 
 @pytest.mark.requirement("TL10")
 @pytest.mark.parametrize("choice", ["auto", "none", "required"])
-async def test_a_tool_choice_is_sent_with_tools_and_only_with_them(client: OpenAIClientBase, server: ScriptedServer, choice: str) -> None:
+async def test_tool_choice_is_sent_with_tools_and_only_with_them(client: OpenAIClientBase, server: ScriptedServer, choice: str) -> None:
     assert (await body_of(client, server, tools=[FunctionTool(look)], tool_choice=choice))["tool_choice"] == choice
     assert "tool_choice" not in await body_of(client, server, tool_choice=choice)
 
 
 @pytest.mark.requirement("TL10")
-async def test_a_required_function_and_a_choice_among_tools_are_named(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_required_function_and_a_choice_among_tools_are_named(client: OpenAIClientBase, server: ScriptedServer) -> None:
     named = await body_of(client, server, tools=[look], tool_choice={"mode": "required", "required_function_name": "look"})
     some = await body_of(client, server, tools=[look], tool_choice={"mode": "auto", "allowed_tools": ["look"]})
     if isinstance(client, OpenAIChatClient):
@@ -92,7 +92,7 @@ async def test_a_required_function_and_a_choice_among_tools_are_named(client: Op
     ],
     ids=["model", "open schema", "closed schema", "array", "the API's form"],
 )
-async def test_a_form_of_the_answer_is_sent_as_it_was_given(
+async def test_form_of_the_answer_is_sent_as_it_was_given(
     client: OpenAIClientBase, server: ScriptedServer, given: Any, strict: bool | None
 ) -> None:
     body = await body_of(client, server, response_format=given)
@@ -125,6 +125,6 @@ async def test_options_that_make_no_sense_are_refused_before_anything_is_sent(
     assert await server.requests() == []
 
 
-async def test_an_empty_conversation_is_refused(client: OpenAIClientBase) -> None:
+async def test_empty_conversation_is_refused(client: OpenAIClientBase) -> None:
     with pytest.raises(ChatClientInvalidRequestException, match="nothing to send"):
         await ask(client, WHOLE, [])

@@ -71,7 +71,7 @@ async def test_what_the_provider_did_itself_arrives_as_calls_with_results(
 
 @both_ways
 @pytest.mark.requirement("CL7")
-async def test_a_kind_of_item_that_nobody_knows_survives_and_goes_back_as_it_came(
+async def test_kind_of_item_that_nobody_knows_survives_and_goes_back_as_it_came(
     responses: OpenAIChatClient, server: ScriptedServer, stream: bool
 ) -> None:
     await server.play({"output": [HOSTED[-1], said("done")]})
@@ -118,7 +118,7 @@ async def test_encrypted_reasoning_goes_back_and_reasoning_that_cannot_stays_out
 
 
 @pytest.mark.requirement("CL8")
-async def test_a_remote_call_goes_back_as_one_item_with_its_output(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_remote_call_goes_back_as_one_item_with_its_output(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"output": [HOSTED[3], said("done")]})
     response = await ask(responses, STREAMED)
     [call] = [item for item in await sent_back(responses, server, response.messages) if item["type"] == "mcp_call"]
@@ -127,7 +127,7 @@ async def test_a_remote_call_goes_back_as_one_item_with_its_output(responses: Op
 
 @both_ways
 @pytest.mark.requirement("CL8")
-async def test_a_refusal_is_text_that_says_it_is_one(responses: OpenAIChatClient, server: ScriptedServer, stream: bool) -> None:
+async def test_refusal_is_text_that_says_it_is_one(responses: OpenAIChatClient, server: ScriptedServer, stream: bool) -> None:
     refusal = {"type": "message", "id": "m1", "role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
     await server.play({"output": [refusal]})
     response = await ask(responses, stream)
@@ -139,7 +139,7 @@ async def test_a_refusal_is_text_that_says_it_is_one(responses: OpenAIChatClient
 
 @both_ways
 @pytest.mark.requirement("CL8")
-async def test_an_approval_of_a_remote_call_is_asked_for_and_answered(
+async def test_approval_of_a_remote_call_is_asked_for_and_answered(
     responses: OpenAIChatClient, server: ScriptedServer, stream: bool
 ) -> None:
     request = {"type": "mcp_approval_request", "id": "ar1", "server_label": "docs", "name": "drop", "arguments": "{}"}
@@ -199,7 +199,7 @@ async def test_images_audio_files_and_addresses_are_sent_as_what_they_are(respon
 
 
 @pytest.mark.requirement("CL8")
-async def test_an_image_that_a_tool_gave_reaches_the_model(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_image_that_a_tool_gave_reaches_the_model(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     result = Content.from_function_result("c1", "a plot", items=[Content.from_data(PNG, "image/png")])
     conversation = [Message("assistant", [Content.from_function_call("c1", "plot", "{}")]), Message("tool", [result])]
     items = await sent_back(responses, server, conversation)
@@ -237,7 +237,7 @@ async def test_hosted_tools_are_sent_as_they_are_beside_functions(responses: Ope
     assert request["body"]["tools"][5]["require_approval"] == {"always": {"tool_names": ["drop"]}}
 
 
-async def test_a_kept_conversation_is_named_and_its_items_are_not_repeated(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_kept_conversation_is_named_and_its_items_are_not_repeated(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "one"}, {"text": "two"})
     first = await ask(responses, WHOLE, options={"store": True})
     assert first.conversation_id == "resp_1"

@@ -51,7 +51,7 @@ async def test_options_are_mapped_and_max_tokens_is_always_set() -> None:
 
 
 @pytest.mark.requirement(39)
-async def test_a_request_for_more_tokens_is_cut_to_the_cap() -> None:
+async def test_request_for_more_tokens_is_cut_to_the_cap() -> None:
     client = Client()
     await chat(client).get_response("hi", options={"max_tokens": 10_000})
     await chat(client).get_response("hi", options={"max_tokens": 100})
@@ -69,7 +69,7 @@ async def test_the_twenty_sixth_request_of_a_run_is_refused_without_asking() -> 
     assert len(client.asked) == 25
 
 
-async def test_a_client_without_tool_support_is_told_that_there_are_none() -> None:
+async def test_client_without_tool_support_is_told_that_there_are_none() -> None:
     client = Client()
     await chat(client).get_response("hi", options=OPTIONS)
     [params] = client.asked
@@ -78,7 +78,7 @@ async def test_a_client_without_tool_support_is_told_that_there_are_none() -> No
 
 
 @pytest.mark.requirement(43)
-async def test_a_client_with_tool_support_gets_tools_and_its_calls_come_back() -> None:
+async def test_client_with_tool_support_gets_tools_and_its_calls_come_back() -> None:
     content = [{"type": "text", "text": "looking"}, {"type": "tool_use", "id": "t1", "name": "look", "input": {"place": "attic"}}]
     client = Client({**ANSWER, "content": content, "stopReason": "toolUse"})
     response = await chat(client, tools=True).get_response("hi", options={**OPTIONS, "loop": {"enabled": False}})
@@ -88,7 +88,7 @@ async def test_a_client_with_tool_support_gets_tools_and_its_calls_come_back() -
     assert (call.call_id, call.name, call.parse_arguments()) == ("t1", "look", {"place": "attic"})
 
 
-async def test_a_tool_round_is_sent_back_as_use_and_result() -> None:
+async def test_tool_round_is_sent_back_as_use_and_result() -> None:
     client = Client()
     conversation = [
         Message("user", "look"),
@@ -102,14 +102,14 @@ async def test_a_tool_round_is_sent_back_as_use_and_result() -> None:
 
 
 @pytest.mark.requirement(42, 44)
-async def test_an_empty_answer_is_an_error_and_a_missing_model_name_is_unknown() -> None:
+async def test_empty_answer_is_an_error_and_a_missing_model_name_is_unknown() -> None:
     with pytest.raises(ModelError, match="empty"):
         await chat(Client({**ANSWER, "content": []})).get_response("hi")
     nameless = {key: value for key, value in ANSWER.items() if key != "model"}
     assert (await chat(Client(nameless)).get_response("hi")).model == "unknown"
 
 
-async def test_a_client_that_cannot_be_asked_is_an_error_that_says_so() -> None:
+async def test_client_that_cannot_be_asked_is_an_error_that_says_so() -> None:
     with pytest.raises(ModelError, match="client's model"):
         await SamplingChatClient(CallContext()).get_response("hi")
 

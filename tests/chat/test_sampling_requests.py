@@ -64,12 +64,12 @@ async def test_tool_results_of_the_conversation_reach_the_model() -> None:
 
 @pytest.mark.requirement(42)
 @pytest.mark.parametrize("reply", [ModelError("overloaded"), "", [Content.from_text_reasoning("hm")]])
-async def test_a_failing_or_empty_model_is_a_model_error(reply: Any) -> None:
+async def test_failing_or_empty_model_is_a_model_error(reply: Any) -> None:
     with pytest.raises(ModelError):
         await answer_sampling(ScriptedChatClient([reply]), ASKED)
 
 
 @pytest.mark.requirement(44)
-async def test_a_model_without_a_name_is_called_unknown() -> None:
+async def test_model_without_a_name_is_called_unknown() -> None:
     answer = await answer_sampling(ScriptedChatClient(["Paris"], model=""), ASKED)
     assert answer["model"] == "unknown"

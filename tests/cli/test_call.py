@@ -55,7 +55,7 @@ def test_arguments_can_come_from_stdin(folder: Path) -> None:
     assert moongate("call", "up__add", "--args-json", "-", cwd=folder, stdin='{"a": 20, "b": 22}').out == "42\n"
 
 
-def test_a_native_name_works_where_it_is_unique(folder: Path) -> None:
+def test_native_name_works_where_it_is_unique(folder: Path) -> None:
     assert moongate("call", "add", "a=1", "b=1", cwd=folder).out == "2\n"
 
 
@@ -79,38 +79,38 @@ def test_content_that_a_terminal_cannot_show_is_described(folder: Path) -> None:
     assert "[report: up+data://report]" in out
 
 
-def test_a_failing_tool_ends_with_5(folder: Path) -> None:
+def test_failing_tool_ends_with_5(folder: Path) -> None:
     done = moongate("call", "up__fail", "--json", cwd=folder)
     assert (done.code, done.data["isError"], done.error["code"]) == (5, True, "tool-error")
     plain = moongate("call", "up__fail", cwd=folder)
     assert (plain.code, plain.out, plain.err.splitlines()[-1]) == (5, "", "error: it did not work")
 
 
-def test_a_refusal_by_policy_ends_with_6(folder: Path) -> None:
+def test_refusal_by_policy_ends_with_6(folder: Path) -> None:
     done = moongate("call", "up__echo", f"text={'x' * 21}", "--json", cwd=folder)
     assert (done.code, done.error["code"]) == (6, "denied")
 
 
-def test_an_unknown_tool_ends_with_1_and_a_suggestion(folder: Path) -> None:
+def test_unknown_tool_ends_with_1_and_a_suggestion(folder: Path) -> None:
     done = moongate("call", "up__ecco", "--json", cwd=folder)
     assert (done.code, done.out) == (1, "")
     message = "Unknown tool 'up__ecco'. Did you mean 'up__echo'? `moongate policy explain up__ecco` says if a rule hides it."
     assert done.error == {"code": "not-found", "message": message, "kind": "tool", "name": "up__ecco"}
 
 
-def test_a_question_without_a_terminal_is_refused_not_waited_for(folder: Path) -> None:
+def test_question_without_a_terminal_is_refused_not_waited_for(folder: Path) -> None:
     done = moongate("call", "up__ask_name", cwd=folder)
     assert (done.code, done.out) == (5, "")
     assert "elicitation" in done.err
 
 
-def test_a_question_is_put_to_the_person_at_the_terminal(folder: Path) -> None:
+def test_question_is_put_to_the_person_at_the_terminal(folder: Path) -> None:
     done = _typing(["call", "up__ask_name"], ["yes", "Ada"], cwd=folder)
     assert done.code == 0, done
     assert "Ada" in done.out
 
 
-def test_a_person_may_decline(folder: Path) -> None:
+def test_person_may_decline(folder: Path) -> None:
     assert "decline" in _typing(["call", "up__ask_name"], ["no"], cwd=folder).out
 
 
@@ -143,7 +143,7 @@ def test_no_line_of_a_server_is_taken_for_a_prompt_of_the_terminal(tmp_path: Pat
     assert "Server 'up' asks:" in lines
 
 
-def test_a_gateway_that_is_not_there_ends_with_4(tmp_path: Path) -> None:
+def test_gateway_that_is_not_there_ends_with_4(tmp_path: Path) -> None:
     write_gateway(tmp_path)
     url = f"http://127.0.0.1:{free_port()}/mcp"
     done = moongate("call", "x", "--url", url, "--json", cwd=tmp_path)

@@ -52,7 +52,7 @@ async def test_each_expectation_is_judged_and_a_failed_case_ends_with_5(tmp_path
     assert [check["passed"] for check in done.data["cases"][3]["checks"]] == [False, False]
 
 
-def test_a_file_of_cases_that_is_wrong_is_named_by_its_line() -> None:
+def test_file_of_cases_that_is_wrong_is_named_by_its_line() -> None:
     good = '{"id": "a", "input": "x", "expect": {}}'
     wrong = {
         "": "no cases",

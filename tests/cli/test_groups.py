@@ -13,7 +13,7 @@ from tests.fakes.running import child, free_port, upstream_stdio, wait_until_rea
 
 
 @pytest.mark.parametrize("group", ["auth", "keys", "policy", "skills"])
-def test_a_group_without_a_subcommand_shows_its_help(group: str, tmp_path: Path) -> None:
+def test_group_without_a_subcommand_shows_its_help(group: str, tmp_path: Path) -> None:
     done = moongate(group, cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert f"Usage: moongate {group}" in done.out
@@ -53,7 +53,7 @@ def test_only_commands_that_reach_servers_run_the_programs_of_secrets(tmp_path: 
     assert (tmp_path / "ran").exists()
 
 
-def test_a_command_that_asks_the_running_gateway_runs_none(tmp_path: Path) -> None:
+def test_command_that_asks_the_running_gateway_runs_none(tmp_path: Path) -> None:
     port = free_port()
     write_gateway(tmp_path, **secret_server(tmp_path), server={"http": {"port": port}})
     log = tmp_path / "gateway.log"

@@ -113,7 +113,7 @@ async def test_call_of_a_quarantined_tool_says_so_and_how_to_accept_it(tmp_path:
     assert entry["rule"] == "pins"
 
 
-def test_a_changed_tool_is_served_under_warn_and_a_server_without_pins_is_not_judged(tmp_path: Path) -> None:
+def test_changed_tool_is_served_under_warn_and_a_server_without_pins_is_not_judged(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH])
     assert moongate("lock", cwd=tmp_path).code == 0
     configure(tmp_path, [WIDER, NEW], pins="warn")
@@ -125,7 +125,7 @@ def test_a_changed_tool_is_served_under_warn_and_a_server_without_pins_is_not_ju
 
 
 @pytest.mark.parametrize("damage", ["{", '{"version": 2, "servers": {}}', '{"version": 1, "servers": {"docs": {"tools": {"search": {}}}}}'])
-def test_a_lock_file_that_cannot_be_read_never_counts_as_an_empty_one(tmp_path: Path, damage: str) -> None:
+def test_lock_file_that_cannot_be_read_never_counts_as_an_empty_one(tmp_path: Path, damage: str) -> None:
     configure(tmp_path, [SEARCH])
     (tmp_path / "gateway.lock.json").write_text(damage)
     assert moongate("list", "tools", "--standalone", cwd=tmp_path).code == 2
@@ -164,7 +164,7 @@ def test_doctor_and_lock_warn_of_a_server_whose_package_is_another_one_tomorrow(
     assert "'some-server@latest' changes whenever" in locked.err
 
 
-def test_an_edited_lock_file_is_refused(tmp_path: Path) -> None:
+def test_edited_lock_file_is_refused(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH])
     assert moongate("lock", cwd=tmp_path).code == 0
     lock = tmp_path / "gateway.lock.json"
@@ -174,7 +174,7 @@ def test_an_edited_lock_file_is_refused(tmp_path: Path) -> None:
     assert "digest" in refused.err
 
 
-def test_a_server_that_cannot_be_reached_is_not_locked_as_empty(tmp_path: Path) -> None:
+def test_server_that_cannot_be_reached_is_not_locked_as_empty(tmp_path: Path) -> None:
     path = configure(tmp_path, [SEARCH])
     document = json.loads(path.read_text())
     document["mcpServers"]["dead"] = {"command": "/nowhere/at/all"}
@@ -186,7 +186,7 @@ def test_a_server_that_cannot_be_reached_is_not_locked_as_empty(tmp_path: Path) 
 
 
 @pytest.mark.timeout(60)
-async def test_a_definition_flipped_after_the_listing_is_not_called(tmp_path: Path) -> None:
+async def test_definition_flipped_after_the_listing_is_not_called(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH, CHANGE], later=[WIDER, CHANGE])
     locked = await anyio.to_thread.run_sync(lambda: moongate("lock", cwd=tmp_path))
     assert locked.code == 0

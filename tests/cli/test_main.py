@@ -54,7 +54,7 @@ def test_wrong_usage_ends_with_1_and_says_what_is_wrong(words: list[str], said: 
 
 
 @pytest.mark.parametrize("command", [["list"], ["inspect", "x"], ["call", "x"], ["run"], ["doctor"], ["keys", "list"]])
-def test_a_broken_configuration_ends_with_2_and_its_place(command: list[str], tmp_path: Path) -> None:
+def test_broken_configuration_ends_with_2_and_its_place(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "gateway.json").write_text('{\n  "mcpServers": {\n    "a" {}\n  }\n}')
     done = moongate(*command, cwd=tmp_path)
     assert done.code == 2
@@ -62,7 +62,7 @@ def test_a_broken_configuration_ends_with_2_and_its_place(command: list[str], tm
     assert "Traceback" not in done.err
 
 
-def test_a_missing_configuration_is_named(tmp_path: Path) -> None:
+def test_missing_configuration_is_named(tmp_path: Path) -> None:
     done = moongate("list", "--config", "nowhere.json", "--json", cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
     assert done.error == {
@@ -82,7 +82,7 @@ def test_help_needs_no_heavy_library(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_reader_that_leaves_early_causes_no_noise(tmp_path: Path) -> None:
+def test_reader_that_leaves_early_causes_no_noise(tmp_path: Path) -> None:
     script = "import os\nr, w = os.pipe()\nos.close(r)\nos.dup2(w, 1)\nfrom gateway.cli.main import main\nmain(['schema'])"
     done = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert done.stderr == ""

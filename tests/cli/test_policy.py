@@ -55,7 +55,7 @@ def explain(folder: Path, *arguments: str) -> Any:
 
 
 @pytest.mark.parametrize("name", ["up__fetch", "up/read"])
-def test_a_call_that_passes_shows_exactly_what_would_leave(folder: Path, name: str) -> None:
+def test_call_that_passes_shows_exactly_what_would_leave(folder: Path, name: str) -> None:
     done = explain(folder, name, "path=docs/a", "tenant=evil", "foo=1", "--args", '{"session": 1, "_meta": {}}')
     assert done.code == 0
     assert done.data == {
@@ -87,7 +87,7 @@ def test_a_call_that_passes_shows_exactly_what_would_leave(folder: Path, name: s
     }
 
 
-def test_a_refused_call_names_the_rule_where_it_stands_and_what_the_others_say(folder: Path) -> None:
+def test_refused_call_names_the_rule_where_it_stands_and_what_the_others_say(folder: Path) -> None:
     done = explain(folder, "up__fetch", "path=/etc/passwd")
     assert (done.code, done.error["code"]) == (6, "denied")
     shown = done.data
@@ -110,17 +110,17 @@ def test_people_read_the_verdict_the_rule_and_what_leaves(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "rule"), [("up__gone", "tools.deny[0]"), ("up/off", "overrides.off.enabled"), ("up__odd", "hiddenText")]
 )
-def test_a_tool_that_policy_hides_is_explained_by_what_hides_it(folder: Path, name: str, rule: str) -> None:
+def test_tool_that_policy_hides_is_explained_by_what_hides_it(folder: Path, name: str, rule: str) -> None:
     done = explain(folder, name)
     assert (done.code, done.data["verdict"], done.data["rule"]) == (6, "refused", rule)
 
 
-def test_a_tool_that_clients_do_not_see_and_one_that_needs_a_person_say_so(folder: Path) -> None:
+def test_tool_that_clients_do_not_see_and_one_that_needs_a_person_say_so(folder: Path) -> None:
     shown = explain(folder, "up__inner").data
     assert (shown["listed"], shown["approval"], shown["verdict"]) == (False, True, "allowed")
 
 
-def test_a_name_that_nobody_has_is_not_found_and_a_server_that_does_not_answer_is_said(folder: Path) -> None:
+def test_name_that_nobody_has_is_not_found_and_a_server_that_does_not_answer_is_said(folder: Path) -> None:
     assert explain(folder, "up__nothing").error["code"] == "not-found"
     assert explain(folder, "other__x").error["code"] == "unreachable"
 

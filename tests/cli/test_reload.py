@@ -195,7 +195,7 @@ async def gone(pid: int) -> bool:
 
 @both_ways
 @pytest.mark.fault(30)
-async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(tmp_path: Path, front: str, era: str) -> None:
+async def test_broken_file_changes_nothing_and_is_told_until_it_is_mended(tmp_path: Path, front: str, era: str) -> None:
     file = File(tmp_path)
     one = server(tmp_path, "one")
     file.write({"one": one})
@@ -229,7 +229,7 @@ async def test_a_broken_file_changes_nothing_and_is_told_until_it_is_mended(tmp_
 
 @both_ways
 @pytest.mark.fault(30)
-async def test_a_running_call_survives_the_removal_of_its_server(tmp_path: Path, front: str, era: str) -> None:
+async def test_running_call_survives_the_removal_of_its_server(tmp_path: Path, front: str, era: str) -> None:
     file = File(tmp_path)
     file.write({"one": server(tmp_path, "one")})
     async with gateway(file, front, era) as running:
@@ -310,7 +310,7 @@ async def test_tools_on_demand_and_pins_can_begin_while_it_runs(tmp_path: Path) 
 
 @pytest.mark.fault(22)
 @pytest.mark.faults
-async def test_a_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second(tmp_path: Path) -> None:
+async def test_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second(tmp_path: Path) -> None:
     file = File(tmp_path)
     file.write({"one": server(tmp_path, "one")})
     async with gateway(file, "http", "legacy") as running:

@@ -117,7 +117,7 @@ async def test_sampling_by_a_model_prompts_as_tools_and_credentials_can_begin_wh
             assert said.content[0].text == "hi"
 
 
-async def test_a_lock_file_that_breaks_while_it_runs_is_told_until_it_is_mended(tmp_path: Path) -> None:
+async def test_lock_file_that_breaks_while_it_runs_is_told_until_it_is_mended(tmp_path: Path) -> None:
     file = File(tmp_path)
     file.write({"up": upstream_stdio("--legacy")})
     lock = tmp_path / "gateway.lock.json"

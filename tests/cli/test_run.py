@@ -86,7 +86,7 @@ def test_http_says_what_is_served_and_where_and_leaves_stdout_alone(tmp_path: Pa
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_0_and_takes_the_children_along(number: signal.Signals, tmp_path: Path) -> None:
+def test_signal_ends_it_with_0_and_takes_the_children_along(number: signal.Signals, tmp_path: Path) -> None:
     mark = tmp_path / "child.pid"
     script = f"echo $$ > {mark}; exec {shlex.quote(sys.executable)} -m tests.fakes.upstream --stdio"
     server = {"command": "sh", "args": ["-c", script], "cwd": upstream_stdio()["cwd"]}
@@ -148,7 +148,7 @@ def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_its_client(tmp_path: 
 @pytest.mark.parametrize("era", ["2025", pytest.param("2026", marks=pytest.mark.faults)])
 @pytest.mark.parametrize("how", ["it closes its end", "a signal"])
 @pytest.mark.fault(25)
-def test_a_client_that_reads_nothing_does_not_keep_it_from_ending(tmp_path: Path, era: str, how: str) -> None:
+def test_client_that_reads_nothing_does_not_keep_it_from_ending(tmp_path: Path, era: str, how: str) -> None:
     write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
     meta: dict[str, Any] = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
     params: dict[str, Any] = {"name": "up__big", "arguments": {"bytes": 60_000}, **({"_meta": meta} if era == "2026" else {})}
@@ -175,7 +175,7 @@ def unread(descriptor: int) -> int:
 
 
 @pytest.mark.attack(4)
-def test_a_bind_beyond_loopback_without_keys_is_refused(tmp_path: Path) -> None:
+def test_bind_beyond_loopback_without_keys_is_refused(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"})
     done = moongate("run", "--http", f"0.0.0.0:{free_port()}", "--json", cwd=tmp_path)
     assert (done.code, done.out) == (2, "")
@@ -190,7 +190,7 @@ def test_with_keys_the_same_bind_serves_and_the_snippet_asks_for_one(tmp_path: P
         assert said["snippet"]["mcpServers"]["moongate"]["headers"] == {"Authorization": "Bearer <API key>"}
 
 
-def test_a_taken_port_ends_with_2_and_says_what_to_do(tmp_path: Path) -> None:
+def test_taken_port_ends_with_2_and_says_what_to_do(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"})
     with running("--http", ":0", "--json", cwd=tmp_path) as process:
         port = json.loads(read_until(process, '{"endpoint"')[-1])["endpoint"].split(":")[2].partition("/")[0]

@@ -51,7 +51,7 @@ def test_add_to_a_file_of_vs_code_uses_its_own_key(tmp_path: Path) -> None:
     assert json.loads(file.read_text()) == {"servers": {"a": {"type": "sse", "url": "https://a.example.com"}}}
 
 
-def test_an_existing_name_needs_replace(tmp_path: Path) -> None:
+def test_existing_name_needs_replace(tmp_path: Path) -> None:
     file = tmp_path / "gateway.json"
     file.write_text(COMMENTED)
     refused = moongate("add", "docs", "--json", "--", "docs-server", cwd=tmp_path)
@@ -69,7 +69,7 @@ def test_add_warns_about_an_unset_variable_and_a_written_out_secret(tmp_path: Pa
     assert "Authorization is written out in the file" in literal.err
 
 
-def test_a_file_that_cannot_be_edited_stays_and_the_entry_is_shown(tmp_path: Path) -> None:
+def test_file_that_cannot_be_edited_stays_and_the_entry_is_shown(tmp_path: Path) -> None:
     file = tmp_path / "gateway.json"
     file.write_text('{"mcpServers": []}')
     done = moongate("add", "a", "https://a.example.com", cwd=tmp_path)

@@ -20,7 +20,7 @@ def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, lis
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_a_folder_of_mixed_skills_gives_one_json_entry_each_and_exit_code_5(tmp_path: Path) -> None:
+def test_folder_of_mixed_skills_gives_one_json_entry_each_and_exit_code_5(tmp_path: Path) -> None:
     write_skill(tmp_path / "clean", extra="homepage: https://example.com\n")
     write_skill(tmp_path / "other-folder", name="warned")
     write_skill(tmp_path / "Loud Name", name="Loud Name")
@@ -54,7 +54,7 @@ def test_strict_rejects_what_has_a_warning(tmp_path: Path, capsys: pytest.Captur
 
 
 @pytest.mark.parametrize("named", ["pdf", "pdf/SKILL.md", "."])
-def test_a_path_may_be_a_folder_of_skills_a_skill_or_its_manifest(
+def test_path_may_be_a_folder_of_skills_a_skill_or_its_manifest(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     write_skill(tmp_path / "pdf")
@@ -64,7 +64,7 @@ def test_a_path_may_be_a_folder_of_skills_a_skill_or_its_manifest(
 
 
 @pytest.mark.parametrize(("named", "expected"), [("nowhere", "root-missing"), ("empty", "no-skill")])
-def test_a_path_without_any_skill_is_rejected_rather_than_passed_over(
+def test_path_without_any_skill_is_rejected_rather_than_passed_over(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str, expected: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -72,7 +72,7 @@ def test_a_path_without_any_skill_is_rejected_rather_than_passed_over(
     assert (code, [d["code"] for entry in data for d in entry["diagnostics"]]) == (5, [expected])
 
 
-def test_a_skill_linked_from_outside_is_rejected_under_its_own_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_skill_linked_from_outside_is_rejected_under_its_own_path(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_skill(tmp_path / "elsewhere" / "pdf")
     write_skill(tmp_path / "skills" / "fine")
     (tmp_path / "skills" / "pdf").symlink_to(tmp_path / "elsewhere" / "pdf")

@@ -33,7 +33,7 @@ def codes(entry: dict[str, Any]) -> list[tuple[str, str, int | None]]:
     return [(found["code"], found["level"], found["line"]) for found in entry["diagnostics"]]
 
 
-def test_a_folder_of_mixed_files_gives_one_json_entry_each_and_exit_code_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_mixed_files_gives_one_json_entry_each_and_exit_code_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "good", GOOD)
     write(tmp_path / "deeper", "typo", GOOD.replace("start", "strat"))
     write(tmp_path, "lost", GOOD.replace("{only: {tool: s/say}}", "{only: {tool: s/say}, more: {ask: 'Sure?'}}"))
@@ -81,7 +81,7 @@ def test_findings_are_lines_for_editors_and_a_path_without_workflows_is_refused(
     assert codes(check(capsys, str(tmp_path / "nowhere"))[1][0]) == [("no-workflow", "error", None)]
 
 
-def test_a_workflow_is_drawn_by_name_or_file_without_what_it_calls(
+def test_workflow_is_drawn_by_name_or_file_without_what_it_calls(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     graph = "executors: {a: {agent: x, output: {ok: {type: boolean}}}, b: {ask: 'Sure?'}}\nstart: a\n"

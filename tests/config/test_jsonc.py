@@ -73,7 +73,7 @@ def test_absurd_nesting_is_refused_not_a_crash() -> None:
         '{\n  "mcpServers": {"a": 1,\n    "b": {"x": [1, {"y": "}"}]}}\n}',
     ],
 )
-def test_an_inserted_entry_can_be_read_and_removed_again(text: str) -> None:
+def test_inserted_entry_can_be_read_and_removed_again(text: str) -> None:
     value = {"command": "uvx", "args": ["a \"quoted\" // thing"], "env": {"K": "ü"}}
     inserted = insert_entry(text, ("mcpServers", "new"), value)
     assert parse(inserted)["mcpServers"]["new"] == value
@@ -107,7 +107,7 @@ def test_line_ends_and_indentation_are_those_of_the_file() -> None:
     assert '\r\n\t\t"b": {\r\n\t\t\t"args": [\r\n' in edited
 
 
-def test_an_existing_entry_is_replaced_only_on_request() -> None:
+def test_existing_entry_is_replaced_only_on_request() -> None:
     with pytest.raises(ConfigError, match=r"mcpServers\.a exists already"):
         insert_entry(COMMENTED, ("mcpServers", "a"), 1)
     replaced = insert_entry(COMMENTED, ("mcpServers", "a"), {"url": "z"}, replace=True)
@@ -121,6 +121,6 @@ def test_removing_what_is_not_there_is_an_error() -> None:
         remove_entry(COMMENTED, ("policies", "zzz"))
 
 
-def test_a_parent_that_is_no_object_is_an_error() -> None:
+def test_parent_that_is_no_object_is_an_error() -> None:
     with pytest.raises(ConfigError, match="mcpServers is not an object"):
         insert_entry('{"mcpServers": []}', ("mcpServers", "a"), {})

@@ -23,7 +23,7 @@ def write_case(case: dict[str, Any], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case_file", CASES, ids=lambda path: path.stem)
-def test_a_case_file_loads_to_what_it_says(case_file: Path, tmp_path: Path) -> None:
+def test_case_file_loads_to_what_it_says(case_file: Path, tmp_path: Path) -> None:
     case = cast("dict[str, Any]", json.loads(case_file.read_text()))
     file = write_case(case, tmp_path)
     environ = case.get("environ", {})
@@ -66,7 +66,7 @@ def test_the_file_is_looked_for_in_the_documented_order(tmp_path: Path, monkeypa
     assert load_config(None, {}).path in (None, bundled("config") / "gateway.json")
 
 
-def test_a_missing_file_is_an_error_that_says_who_asked_for_it(tmp_path: Path) -> None:
+def test_missing_file_is_an_error_that_says_who_asked_for_it(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'nowhere.json' \(from --config\) does not exist"):
         load_config("nowhere.json", {})
     with pytest.raises(ConfigError, match=r"from \$MOONGATE_CONFIG\) is a folder"):
@@ -100,7 +100,7 @@ def test_relative_paths_start_from_the_file_wherever_the_gateway_was_started(tmp
     assert loaded.config.mcp_servers["a"].model_dump()["cwd"] == str(project / "agents")
 
 
-def test_a_referenced_file_gives_its_text_and_is_a_secret(tmp_path: Path) -> None:
+def test_referenced_file_gives_its_text_and_is_a_secret(tmp_path: Path) -> None:
     (tmp_path / "token.txt").write_text("from-a-file\n")
     file = tmp_path / "gateway.json"
     file.write_text('{"mcpServers": {"a": {"url": "https://a.example.com", "headers": {"X-Token": "${file:token.txt}"}}}}')
@@ -109,7 +109,7 @@ def test_a_referenced_file_gives_its_text_and_is_a_secret(tmp_path: Path) -> Non
     assert loaded.secrets == {"from-a-file"}
 
 
-def test_an_empty_variable_is_set_but_takes_its_default(tmp_path: Path) -> None:
+def test_empty_variable_is_set_but_takes_its_default(tmp_path: Path) -> None:
     file = tmp_path / "gateway.json"
     file.write_text('{"mcpServers": {"a": {"command": "x", "args": ["[${E}]", "[${E:-d}]", "[${env:U:-}]", "$E", "$$"]}}}')
     loaded = load_config(file, {"E": ""})

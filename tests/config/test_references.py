@@ -38,13 +38,13 @@ def reason(loaded: LoadedConfig) -> str:
     return f"{only.json_path}: {only.reason}"
 
 
-def test_a_program_gives_what_it_prints_without_the_last_line_break(tmp_path: Path) -> None:
+def test_program_gives_what_it_prints_without_the_last_line_break(tmp_path: Path) -> None:
     loaded = load(tmp_path, with_program(f"print({SECRET!r})"))
     assert loaded.config.mcp_servers["docs"].model_dump()["headers"] == {"X-Token": SECRET}
     assert loaded.secrets == {SECRET}
 
 
-def test_a_program_runs_once_however_often_it_is_named_and_not_for_a_server_that_is_off(tmp_path: Path) -> None:
+def test_program_runs_once_however_often_it_is_named_and_not_for_a_server_that_is_off(tmp_path: Path) -> None:
     body = "import pathlib; p = pathlib.Path('runs'); p.write_text((p.read_text() if p.exists() else '') + 'x'); print('value-of-it')"
     document = with_program(body)
     document["mcpServers"]["docs"]["headers"]["X-Other"] = "Bearer ${cmd:docs}"
@@ -58,7 +58,7 @@ def test_a_program_runs_once_however_often_it_is_named_and_not_for_a_server_that
     assert (tmp_path / "runs").read_text() == "x"
 
 
-def test_a_program_gets_no_shell(tmp_path: Path) -> None:
+def test_program_gets_no_shell(tmp_path: Path) -> None:
     document = with_program("import sys; print(sys.argv[1])")
     document["secrets"]["docs"]["command"].append("$(touch made); `touch made` ; echo $HOME")
     loaded = load(tmp_path, document)
@@ -76,7 +76,7 @@ def test_a_program_gets_no_shell(tmp_path: Path) -> None:
         ("import sys; sys.stdout.buffer.write(b'canary-5f2c-secret\\xff')", "is not UTF-8 text"),
     ],
 )
-def test_a_program_that_fails_disables_its_server_and_its_output_is_not_told(
+def test_program_that_fails_disables_its_server_and_its_output_is_not_told(
     body: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     loaded = load(tmp_path, with_program(body))
@@ -85,7 +85,7 @@ def test_a_program_that_fails_disables_its_server_and_its_output_is_not_told(
     assert SECRET not in reason(loaded) + "".join(capfd.readouterr())
 
 
-def test_a_program_that_hangs_is_ended_with_everything_it_started(tmp_path: Path) -> None:
+def test_program_that_hangs_is_ended_with_everything_it_started(tmp_path: Path) -> None:
     body = (
         "import subprocess, sys, time\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
@@ -108,7 +108,7 @@ def _runs(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_an_unknown_program_and_a_wrong_place_are_named_with_the_fix(tmp_path: Path) -> None:
+def test_unknown_program_and_a_wrong_place_are_named_with_the_fix(tmp_path: Path) -> None:
     document = with_program("pass")
     document["mcpServers"] = {
         "a": {"url": "https://a.example.com", "headers": {"X": "${cmd:dosc}"}},
@@ -195,14 +195,14 @@ def test_the_secret_of_auth_is_expanded_and_masked(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_mistake_in_auth_disables_the_one_server(document: dict[str, Any], said: str, tmp_path: Path) -> None:
+def test_mistake_in_auth_disables_the_one_server(document: dict[str, Any], said: str, tmp_path: Path) -> None:
     document["mcpServers"]["other"] = {"command": "x"}
     loaded = load(tmp_path, document)
     assert reason(loaded) == said
     assert list(loaded.config.mcp_servers) == ["other"]
 
 
-def test_a_secret_written_out_in_auth_works_is_masked_and_remarked(tmp_path: Path) -> None:
+def test_secret_written_out_in_auth_works_is_masked_and_remarked(tmp_path: Path) -> None:
     loaded = load(tmp_path, auth_config(credentials(clientSecret=SECRET)))
     assert loaded.secrets == {SECRET}
     assert loaded.notes == [
@@ -210,7 +210,7 @@ def test_a_secret_written_out_in_auth_works_is_masked_and_remarked(tmp_path: Pat
     ]
 
 
-def test_a_variable_with_a_telling_name_is_masked_in_arguments_and_addresses_too(tmp_path: Path) -> None:
+def test_variable_with_a_telling_name_is_masked_in_arguments_and_addresses_too(tmp_path: Path) -> None:
     servers = {"a": {"url": "https://a.example.com/?key=${A_KEY}&p=${PROJECT}"}, "b": {"command": "x", "args": ["--token=${B_TOKEN}"]}}
     loaded = load(tmp_path, {"mcpServers": servers}, {"A_KEY": "value-of-a", "B_TOKEN": "value-of-b", "PROJECT": "the-project"})
     assert loaded.secrets == {"value-of-a", "value-of-b"}

@@ -21,7 +21,7 @@ class Settings(TypedDict, total=False):
 
 
 @pytest.mark.requirement("NM1")
-def test_a_setting_comes_from_the_program_then_the_file_then_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_comes_from_the_program_then_the_file_then_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APP_MODEL", "from-environment")
     monkeypatch.setenv("APP_RETRIES", "3")
     monkeypatch.setenv("APP_VERBOSE", "Yes")
@@ -34,7 +34,7 @@ def test_a_setting_comes_from_the_program_then_the_file_then_the_environment(tmp
 
 
 @pytest.mark.requirement("NM1")
-def test_a_secret_does_not_show_itself_and_works_as_a_string() -> None:
+def test_secret_does_not_show_itself_and_works_as_a_string() -> None:
     settings = load_settings(Settings, api_key="sk-secret")
     key = settings.get("api_key")
     assert isinstance(key, SecretString)

@@ -29,7 +29,7 @@ def test_folders_of_other_hosts_are_served_where_they_exist_the_projects_first(t
     assert load(tmp_path, "{}", monkeypatch) == ["project/own"]
 
 
-def test_a_package_brings_its_folder_of_skills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_package_brings_its_folder_of_skills(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "lib" / "with_skills" / "skills").mkdir(parents=True)
     (tmp_path / "lib" / "with_skills" / "__init__.py").write_text("raise RuntimeError('not to be imported')")
     (tmp_path / "lib" / "without_skills").mkdir()

@@ -86,7 +86,7 @@ def test_every_check_that_can_cross_a_hop_passes(gateway: str, version: str, flo
 
 
 @pytest.mark.parametrize(("version", "era", "floor"), [("2025-11-25", "modern", 83), ("2026-07-28", "legacy", 152)])
-def test_a_client_of_one_era_finds_everything_on_an_upstream_of_the_other(
+def test_client_of_one_era_finds_everything_on_an_upstream_of_the_other(
     upstream: str, version: str, era: str, floor: int, tmp_path: Path
 ) -> None:
     with gateway_before(upstream, tmp_path, era=era) as url:

@@ -84,7 +84,7 @@ async def test_private_origin_is_allowed_only_if_the_operator_wrote_it() -> None
 
 
 @pytest.mark.attack(3)
-async def test_a_redirect_is_an_answer_and_not_followed() -> None:
+async def test_redirect_is_an_answer_and_not_followed() -> None:
     away = b"HTTP/1.1 302 Found\r\nlocation: http://169.254.169.254/\r\ncontent-length: 0\r\n\r\n"
     async with answering(lambda _: away) as (origin, seen):
         assert (await LOCAL.get(origin)).status_code == 302
@@ -113,7 +113,7 @@ async def test_connection_uses_the_address_that_was_judged(monkeypatch: pytest.M
 
 @pytest.mark.attack(3)
 @pytest.mark.parametrize("inner", ["127.0.0.1", "10.0.0.1", "169.254.169.254", "::ffff:192.168.0.1", "fd00::1"])
-async def test_a_name_with_one_inner_address_among_public_ones_is_not_asked_at_all(monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
+async def test_name_with_one_inner_address_among_public_ones_is_not_asked_at_all(monkeypatch: pytest.MonkeyPatch, inner: str) -> None:
     real = socket.getaddrinfo
 
     def mixed(host: Any, *rest: Any, **more: Any) -> list[Any]:
@@ -130,7 +130,7 @@ async def test_a_name_with_one_inner_address_among_public_ones_is_not_asked_at_a
 
 @pytest.mark.attack(21)
 @pytest.mark.fault(20)
-async def test_an_answer_too_large_is_refused_while_it_comes() -> None:
+async def test_answer_too_large_is_refused_while_it_comes() -> None:
     async with answering(lambda _: ok(b"x" * (MAX_BODY_BYTES + 1))) as (origin, _):
         with pytest.raises(FetchRefused, match="more than 262144 bytes"):
             await LOCAL.get(origin)
@@ -138,14 +138,14 @@ async def test_an_answer_too_large_is_refused_while_it_comes() -> None:
 
 @pytest.mark.attack(21)
 @pytest.mark.fault(20)
-async def test_a_compressed_answer_is_refused_because_none_was_offered() -> None:
+async def test_compressed_answer_is_refused_because_none_was_offered() -> None:
     async with answering(lambda _: ok(b"\x1f\x8b", "content-encoding: gzip")) as (origin, seen):
         with pytest.raises(FetchRefused, match="content coding that was not offered"):
             await LOCAL.get(origin)
         assert b"accept-encoding: identity" in seen[0].lower()
 
 
-async def test_a_silent_host_and_a_torn_answer_fail_in_time() -> None:
+async def test_silent_host_and_a_torn_answer_fail_in_time() -> None:
     async with answering(lambda _: b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nshort") as (origin, _):
         with pytest.raises(FetchFailed, match="broke off"):
             await LOCAL.get(origin)

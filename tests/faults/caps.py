@@ -55,7 +55,7 @@ CAPS: tuple[Cap, ...] = (
         "server.http.bodySeconds",
         "the body of a request",
         "tests/attacks/test_connections.py",
-        "test_a_body_that_does_not_arrive_ends_its_request",
+        "test_body_that_does_not_arrive_ends_its_request",
     ),
     Cap(
         "server.http.unreadSeconds",
@@ -67,7 +67,7 @@ CAPS: tuple[Cap, ...] = (
         "server.http.drainSeconds",
         "calls after SIGTERM",
         "tests/faults/test_stopping.py",
-        "test_a_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second_signal",
+        "test_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second_signal",
     ),
     Cap(
         "server.pageSize",
@@ -91,7 +91,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.server.sdk_path.read_methods:MAX_WATCHED",
         "resources that one client watches",
         "tests/attacks/test_watching.py",
-        "test_a_client_watches_so_many_resources_and_no_more",
+        "test_client_watches_so_many_resources_and_no_more",
     ),
     Cap(
         "gateway.server.changes:SEND_SECONDS",
@@ -205,13 +205,13 @@ CAPS: tuple[Cap, ...] = (
         "gateway.policy.tool_schemas:MAX_SCHEMA_DEPTH",
         "the depth of a tool's schema",
         "tests/policy/test_schema_check.py",
-        "test_a_schema_nested_too_deeply_is_refused",
+        "test_schema_nested_too_deeply_is_refused",
     ),
     Cap(
         "gateway.policy.tool_schemas:MAX_SCHEMA_NODES",
         "its size",
         "tests/policy/test_schema_check.py",
-        "test_a_schema_with_too_many_values_is_refused",
+        "test_schema_with_too_many_values_is_refused",
     ),
     Cap(
         "gateway.policy.tool_schemas:MAX_SCHEMA_COST",
@@ -223,7 +223,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.catalog.templates:MAX_TEMPLATE_CHARS",
         "a URI template",
         "tests/catalog/test_templates.py",
-        "test_an_over_long_template_matches_nothing",
+        "test_over_long_template_matches_nothing",
     ),
     Cap(
         "policies.<source>.connectTimeoutSeconds",
@@ -301,7 +301,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.upstream.server_lists:REREAD_SPACING_SECONDS",
         "readings of a listing that is said to change",
         "tests/cli/test_reload.py",
-        "test_a_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second",
+        "test_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second",
     ),
     Cap(
         "server.maxChildProcesses",
@@ -313,19 +313,19 @@ CAPS: tuple[Cap, ...] = (
         "gateway.egress.guarded_fetch:MAX_BODY_BYTES",
         "an answer at an address that a peer named",
         "tests/egress/test_guarded_fetch.py",
-        "test_an_answer_too_large_is_refused_while_it_comes",
+        "test_answer_too_large_is_refused_while_it_comes",
     ),
     Cap(
         "gateway.egress.bounded_transport:MAX_ANSWER_BYTES",
         "an answer of a model or remote agent",
         "tests/attacks/test_outbound.py",
-        "test_an_answer_without_end_is_cut_off",
+        "test_answer_without_end_is_cut_off",
     ),
     Cap(
         "gateway.telemetry.export_limits:MAX_ANSWER_BYTES",
         "an answer of a telemetry collector",
         "tests/telemetry/test_export_limits.py",
-        "test_an_answer_is_read_within_its_bound_and_no_redirect_is_followed",
+        "test_answer_is_read_within_its_bound_and_no_redirect_is_followed",
     ),
     Cap(
         "storage.resultTtlSeconds",

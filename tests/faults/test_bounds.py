@@ -51,7 +51,7 @@ async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *,
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("kind", ["error", "type", "half", "hang", "stranger"])
-async def test_a_thousand_failing_calls_of_a_server_over_http_leave_nothing_behind(tmp_path: Path, era: Era, kind: str) -> None:
+async def test_thousand_failing_calls_of_a_server_over_http_leave_nothing_behind(tmp_path: Path, era: Era, kind: str) -> None:
     row = Row("http", era, "after", kind)
     with servers(tmp_path, [row]) as entries:
         config = {"mcpServers": {"good": upstream_stdio(), **entries}, "policies": {row.name: {**FAST, "maxConcurrency": 100}}}
@@ -166,7 +166,7 @@ async def test_asks_that_nobody_answers_leave_nothing_behind(tmp_path: Path) -> 
             await meter.until_back(before)
 
 
-async def test_a_restarted_server_that_forgot_its_session_five_hundred_times_costs_nothing(tmp_path: Path) -> None:
+async def test_restarted_server_that_forgot_its_session_five_hundred_times_costs_nothing(tmp_path: Path) -> None:
     with far_server(modern=False) as far:
         with metered(tmp_path, {"mcpServers": {"far": {"type": "http", "url": far.url}}}) as meter:
             async with connected(MODERN, meter.url) as (client, _):

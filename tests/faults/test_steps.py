@@ -57,7 +57,7 @@ def few() -> list[Row]:
 @pytest.mark.timeout(120)
 @pytest.mark.fault(17)
 @pytest.mark.faults
-async def test_a_fault_at_a_step_hurts_only_that_server_runs_nothing_twice_and_passes(tmp_path: Path) -> None:
+async def test_fault_at_a_step_hurts_only_that_server_runs_nothing_twice_and_passes(tmp_path: Path) -> None:
     await walk(tmp_path, few())
 
 

@@ -91,7 +91,7 @@ async def test_calls_that_run_get_their_answer_and_listeners_hold_up_nothing(tmp
 
 @pytest.mark.fault(5)
 @pytest.mark.parametrize("signals", [1, 2])
-async def test_a_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second_signal(tmp_path: Path, signals: int) -> None:
+async def test_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second_signal(tmp_path: Path, signals: int) -> None:
     async with serving(tmp_path, 2 if signals == 1 else 60) as gateway, anyio.create_task_group() as tasks:
         async with connected(Way("http", "modern", "slow"), gateway.url) as (client, _):
 
@@ -111,7 +111,7 @@ async def test_a_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second
 
 
 @pytest.mark.fault(5)
-async def test_an_idle_gateway_with_listeners_ends_at_once(tmp_path: Path) -> None:
+async def test_idle_gateway_with_listeners_ends_at_once(tmp_path: Path) -> None:
     hello = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "raw", "version": "1"}}
     async with serving(tmp_path, 60) as gateway:
         import httpx2
@@ -141,7 +141,7 @@ def endless() -> str:
 
 
 @pytest.mark.fault(5)
-async def test_a_function_that_never_ends_does_not_keep_a_stopped_gateway(tmp_path: Path) -> None:
+async def test_function_that_never_ends_does_not_keep_a_stopped_gateway(tmp_path: Path) -> None:
     (tmp_path / "for_ever.py").write_text(FOR_EVER)
     config = write_config(tmp_path, {"expose": {"functions": ["for_ever"]}, "server": {"http": {"drainSeconds": 1}}})
     port, log = free_port(), tmp_path / "gateway.log"

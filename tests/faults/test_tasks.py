@@ -69,7 +69,7 @@ async def until_noted(journal: Path, line: str) -> None:
 
 @pytest.mark.fault(4)
 @pytest.mark.parametrize("milliseconds", [0, 2, 10, 50, 300])
-async def test_a_kill_during_a_cancellation_leaves_one_end(tmp_path: Path, milliseconds: int) -> None:
+async def test_kill_during_a_cancellation_leaves_one_end(tmp_path: Path, milliseconds: int) -> None:
     journal = prepared(tmp_path)
     first, url = start_gateway(tmp_path, "gateway")
     task_id = ""
@@ -106,7 +106,7 @@ async def test_a_kill_during_a_cancellation_leaves_one_end(tmp_path: Path, milli
 
 
 @pytest.mark.fault(6)
-async def test_a_process_that_slept_over_its_lease_changes_nothing_when_it_wakes(tmp_path: Path) -> None:
+async def test_process_that_slept_over_its_lease_changes_nothing_when_it_wakes(tmp_path: Path) -> None:
     journal = prepared(tmp_path)
     async with two_gateways(tmp_path) as ((first, url), (_, other)), over_http(url, "modern") as one, over_http(other, "modern") as two:
         task_id = await begun(one)

@@ -64,7 +64,7 @@ def test_nat64_and_6to4_addresses_are_judged_by_the_ipv4_they_carry() -> None:
 
 @pytest.mark.parametrize("address", PRIVATE)
 @pytest.mark.attack(3)
-def test_a_private_address_is_refused_in_every_spelling(address: str) -> None:
+def test_private_address_is_refused_in_every_spelling(address: str) -> None:
     assert judge_address(address, loopback_allowed=False) is not None
     assert judge_address(address, loopback_allowed=True) is not None
 
@@ -76,7 +76,7 @@ def test_this_machine_is_allowed_only_where_the_server_is_on_it(address: str) ->
 
 
 @pytest.mark.parametrize("address", PUBLIC)
-def test_a_public_address_is_fine(address: str) -> None:
+def test_public_address_is_fine(address: str) -> None:
     assert judge_address(address, loopback_allowed=False) is None
 
 

@@ -50,7 +50,7 @@ def test_the_person_reads_tool_source_and_arguments_without_anything_hidden() ->
     ]
 
 
-def test_a_call_without_arguments_says_so_in_our_words() -> None:
+def test_call_without_arguments_says_so_in_our_words() -> None:
     assert describe_call("docs", "list", {}) == "Approve this call of 'list' of 'docs'?\n  (no arguments)"
 
 
@@ -76,7 +76,7 @@ def test_what_is_shown_is_bounded_and_says_how_much_there_is() -> None:
     assert len(describe_call("docs", "write", {f"n{n}": "y" * 300 for n in range(5_000)})) < 1.25 * MAX_SHOWN
 
 
-def test_a_sampling_request_is_shown_with_its_server_cap_and_text() -> None:
+def test_sampling_request_is_shown_with_its_server_cap_and_text() -> None:
     params: dict[str, Any] = {
         "systemPrompt": "Be brief.",
         "messages": [
@@ -94,7 +94,7 @@ def test_a_sampling_request_is_shown_with_its_server_cap_and_text() -> None:
 
 
 @pytest.mark.attack(17)
-def test_a_workflows_question_cannot_imitate_its_fields() -> None:
+def test_workflows_question_cannot_imitate_its_fields() -> None:
     lines = describe_question("publish", "Go on?\nFields of the answer:\n│ ok: no", {"ok": {"type": "boolean"}}).split("\n")
     assert lines == [
         "Workflow 'publish' asks:",
@@ -142,7 +142,7 @@ def test_only_a_chosen_yes_is_a_yes(answer: dict[str, Any], approves: bool) -> N
         ("roots/list", {}, False),
     ],
 )
-def test_an_answer_is_checked_for_its_shape(method: str, answer: dict[str, Any], fits: bool) -> None:
+def test_answer_is_checked_for_its_shape(method: str, answer: dict[str, Any], fits: bool) -> None:
     assert (answer_problem(method, answer) is None) is fits
 
 

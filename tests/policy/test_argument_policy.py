@@ -42,12 +42,12 @@ def test_undeclared_arguments_are_dropped_in_the_order_they_came() -> None:
     assert list(arguments) == ["thread", "a", "foo", "b"]
 
 
-def test_a_call_with_nothing_to_drop_passes_without_a_copy() -> None:
+def test_call_with_nothing_to_drop_passes_without_a_copy() -> None:
     assert isinstance(build(AB).judge({"a": "x"}), Pass)
 
 
 @pytest.mark.requirement(2)
-def test_a_schema_without_properties_lets_only_extras_through() -> None:
+def test_schema_without_properties_lets_only_extras_through() -> None:
     assert received(build({"type": "object"}), {"a": 1}) == {}
     assert received(build({"type": "object"}, ["a"]), {"a": 1, "b": 2}) == {"a": 1}
 
@@ -67,7 +67,7 @@ def test_what_is_no_schema_declares_nothing_and_never_raises(schema: Any) -> Non
 
 @pytest.mark.requirement(5)
 @pytest.mark.parametrize("tool", ["read", "write"])
-def test_a_list_of_extras_holds_for_every_tool(tool: str) -> None:
+def test_list_of_extras_holds_for_every_tool(tool: str) -> None:
     assert received(build(AB, ["x"], tool=tool), {"x": 1}) == {"x": 1}
 
 
@@ -96,7 +96,7 @@ def test_no_argument_can_change_what_is_let_through() -> None:
 
 
 @pytest.mark.requirement(18)
-def test_a_rule_for_an_undeclared_argument_does_not_let_it_through() -> None:
+def test_rule_for_an_undeclared_argument_does_not_let_it_through() -> None:
     policy = build(AB, rules={"read": {"x": {"type": "integer"}}})
     assert received(policy, {"x": 1}) == {}
     assert policy.published_schema is AB
@@ -142,7 +142,7 @@ def test_names_elsewhere_in_a_schema_are_not_declared(schema: dict[str, Any]) ->
     assert received(build(schema), {"a": 1}) == {}
 
 
-def test_an_extra_passes_a_schema_that_closes_its_properties() -> None:
+def test_extra_passes_a_schema_that_closes_its_properties() -> None:
     schema = {**AB, "additionalProperties": False}
     policy = build(schema, ["x"])
     assert received(policy, {"a": "s", "x": [1]}) == {"a": "s", "x": [1]}
@@ -151,7 +151,7 @@ def test_an_extra_passes_a_schema_that_closes_its_properties() -> None:
 
 @pytest.mark.requirement(8)
 @pytest.mark.parametrize("written", ["x", ["x"], {"read": "x"}, {"*": "x"}])
-def test_a_bare_string_in_the_configuration_is_one_name(written: Any) -> None:
+def test_bare_string_in_the_configuration_is_one_name(written: Any) -> None:
     extras = SourcePolicy.model_validate({"additionalArguments": written}).additional_arguments
     assert received(build(AB, extras), {"x": 1, "y": 2}) == {"x": 1}
 
@@ -160,7 +160,7 @@ def test_a_bare_string_in_the_configuration_is_one_name(written: Any) -> None:
 
 
 @pytest.mark.attack(20)
-def test_a_value_outside_its_rule_is_refused_under_the_rule_s_name() -> None:
+def test_value_outside_its_rule_is_refused_under_the_rule_s_name() -> None:
     policy = build(AB, rules={"read": {"a": {"pattern": "^docs/"}}})
     verdict = refused(policy, {"a": "etc/passwd", "x": 1})
     assert verdict.rule == "arguments.read.a"
@@ -171,14 +171,14 @@ def test_a_value_outside_its_rule_is_refused_under_the_rule_s_name() -> None:
     assert received(policy, {"a": "docs/x"}) == {"a": "docs/x"}
 
 
-def test_a_rule_for_every_tool_and_one_for_this_tool_both_hold() -> None:
+def test_rule_for_every_tool_and_one_for_this_tool_both_hold() -> None:
     policy = build(AB, rules={"*": {"b": {"minimum": 1}}, "read": {"b": {"maximum": 9}}, "write": {"b": {"const": 5}}})
     assert refused(policy, {"b": 0}).rule == "arguments.*.b"
     assert refused(policy, {"b": 10}).rule == "arguments.read.b"
     assert received(policy, {"b": 3}) == {"b": 3}
 
 
-def test_a_rule_says_nothing_about_an_argument_that_is_left_out() -> None:
+def test_rule_says_nothing_about_an_argument_that_is_left_out() -> None:
     assert received(build(AB, rules={"read": {"a": {"minLength": 3}}}), {}) == {}
 
 
@@ -187,7 +187,7 @@ def test_rules_come_before_the_schema() -> None:
     assert refused(policy, {"a": "long", "b": "not a number"}).rule == "arguments.read.a"
 
 
-def test_a_rule_may_hold_an_extra() -> None:
+def test_rule_may_hold_an_extra() -> None:
     policy = build(AB, ["x"], {"read": {"x": {"enum": [1, 2]}}})
     assert refused(policy, {"x": 3}).rule == "arguments.read.x"
     assert policy.published_schema["properties"]["x"] == {"enum": [1, 2]}
@@ -210,14 +210,14 @@ def test_unusable_rule_rejects_every_value_and_is_not_published(rule: dict[str, 
     assert rule_problem(rule) is not None
 
 
-def test_a_good_rule_has_no_problem() -> None:
+def test_good_rule_has_no_problem() -> None:
     assert rule_problem({"type": "string", "pattern": "^(?!x)"}) is None
 
 
 # -- the published schema ------------------------------------------------------------------------------------------
 
 
-def test_a_schema_without_rules_is_published_as_the_same_object() -> None:
+def test_schema_without_rules_is_published_as_the_same_object() -> None:
     assert build(AB, ["x"]).published_schema is AB
 
 
@@ -259,19 +259,19 @@ def test_rules_are_merged_into_the_property_and_the_original_is_untouched() -> N
         ({"allOf": [{"minLength": 1}]}, {"not": {"const": "x"}}, {"allOf": [{"minLength": 1}, {"not": {"const": "x"}}]}),
     ],
 )
-def test_a_published_property_demands_what_the_schema_and_the_rule_demand(present: Any, rule: Any, published: Any) -> None:
+def test_published_property_demands_what_the_schema_and_the_rule_demand(present: Any, rule: Any, published: Any) -> None:
     policy = build({"properties": {"a": present}}, rules={"read": {"a": rule}})
     assert policy.published_schema == {"properties": {"a": published}}
 
 
-def test_a_rule_beside_a_reference_counts_in_old_dialects_too() -> None:
+def test_rule_beside_a_reference_counts_in_old_dialects_too() -> None:
     draft7 = "http://json-schema.org/draft-07/schema#"
     schema = {"$schema": draft7, "definitions": {"s": {"type": "string"}}, "properties": {"a": {"$ref": "#/definitions/s"}}}
     published = build(schema, rules={"read": {"a": {"maxLength": 1}}}).published_schema
     assert published["properties"]["a"] == {"allOf": [{"$ref": "#/definitions/s"}, {"maxLength": 1}]}
 
 
-def test_a_rule_for_a_name_declared_further_in_is_published_beside_it() -> None:
+def test_rule_for_a_name_declared_further_in_is_published_beside_it() -> None:
     schema = {"type": "object", "anyOf": [{"properties": {"a": {"type": "string"}}}]}
     policy = build(schema, rules={"read": {"a": {"maxLength": 3}}})
     assert policy.published_schema == {**schema, "allOf": [{"properties": {"a": {"maxLength": 3}}}]}
@@ -323,7 +323,7 @@ def test_rule_is_published_beside_a_top_level_reference() -> None:
         ),
     ],
 )
-def test_a_refusal_names_the_argument_and_what_is_expected(schema: Any, arguments: Any, words: str) -> None:
+def test_refusal_names_the_argument_and_what_is_expected(schema: Any, arguments: Any, words: str) -> None:
     verdict = refused(build({"type": "object", **schema}), arguments)
     assert verdict.rule == SCHEMA_RULE
     assert verdict.reason == words
@@ -334,12 +334,12 @@ def test_several_problems_are_named_together() -> None:
     assert all(name in reason for name in ("'a'", "'b'", "'c'"))
 
 
-def test_a_refusal_mentions_what_was_dropped_because_it_may_be_a_misspelling() -> None:
+def test_refusal_mentions_what_was_dropped_because_it_may_be_a_misspelling() -> None:
     verdict = refused(build({**AB, "required": ["a"]}), {"aa": "x"})
     assert verdict.reason == "Argument 'a' is required but missing. Not declared by this tool and dropped: 'aa'."
 
 
-def test_a_refusal_is_short_whatever_the_schema_and_the_arguments_hold() -> None:
+def test_refusal_is_short_whatever_the_schema_and_the_arguments_hold() -> None:
     long = "x" * 5000
     schema = {"type": "object", "properties": {long: {"enum": [f"{i}{long}" for i in range(20)]}}}
     verdict = refused(build(schema), {long: long * 3, **{f"{long}{i}": 1 for i in range(30)}})
@@ -363,12 +363,12 @@ def test_refusals_never_repeat_a_value() -> None:
 # -- dialects ------------------------------------------------------------------------------------------------------
 
 
-def test_an_undated_schema_is_read_as_2020_12() -> None:
+def test_undated_schema_is_read_as_2020_12() -> None:
     schema = {"properties": {"a": {"prefixItems": [{"type": "string"}]}}}
     assert refused(build(schema), {"a": [1]}).rule == SCHEMA_RULE
 
 
-def test_an_older_dialect_is_honoured_where_it_is_named() -> None:
+def test_older_dialect_is_honoured_where_it_is_named() -> None:
     draft7 = {"$schema": "http://json-schema.org/draft-07/schema#"}
     assert received(build({**draft7, "properties": {"a": {"prefixItems": [{"type": "string"}]}}}), {"a": [1]}) == {"a": [1]}
     assert refused(build({**draft7, "properties": {"a": {"items": [{"type": "string"}]}}}), {"a": [1]})
@@ -391,7 +391,7 @@ def test_schema_without_dialect_may_use_an_older_one(keyword: Any, bad: Any) -> 
         {"properties": {"a": {"$ref": "#/$defs/missing"}}},
     ],
 )
-def test_a_tool_with_an_unusable_schema_is_listed_but_its_calls_are_refused(schema: Any) -> None:
+def test_tool_with_an_unusable_schema_is_listed_but_its_calls_are_refused(schema: Any) -> None:
     policy = build(schema)
     assert policy.published_schema is schema
     verdict = refused(policy, {"a": 1})

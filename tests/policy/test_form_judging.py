@@ -90,7 +90,7 @@ def test_every_kind_of_secret_is_recognised_in_the_largest_languages() -> None:
 @pytest.mark.attack(17)
 @pytest.mark.parametrize("choice", ["Password", "Your seed phrase", "Credit card number", "Votre code confidentiel", "2FA code"])
 @pytest.mark.parametrize("others", [[], ["Skip"]], ids=["only choice", "one of two"])
-def test_a_choice_beside_free_text_may_not_name_a_secret(choice: str, others: list[str]) -> None:
+def test_choice_beside_free_text_may_not_name_a_secret(choice: str, others: list[str]) -> None:
     titled = [{"const": str(number), "title": title} for number, title in enumerate([choice, *others])]
     free = field()["requestedSchema"]["properties"]
     for offered in ({"enum": [choice, *others]}, {"oneOf": titled}, {"type": "array", "items": {"anyOf": titled}}):
@@ -100,24 +100,24 @@ def test_a_choice_beside_free_text_may_not_name_a_secret(choice: str, others: li
 
 
 @pytest.mark.parametrize("other", [{"title": "Comment"}, {"title": "Header name"}, {"type": "boolean"}], ids=str)
-def test_a_choice_of_sign_in_methods_beside_other_fields_is_ordinary(other: dict[str, Any]) -> None:
+def test_choice_of_sign_in_methods_beside_other_fields_is_ordinary(other: dict[str, Any]) -> None:
     method = {"type": "string", "enum": ["Password", "API key", "SSO"], "title": "Sign-in method"}
     schema = {"properties": {"method": method, "other": {"type": "string", **other}}}
     assert rule({"message": "How do users sign in?", "requestedSchema": schema}) is None
 
 
 @pytest.mark.attack(17)
-def test_a_field_named_after_a_secret_header_is_refused() -> None:
+def test_field_named_after_a_secret_header_is_refused() -> None:
     assert rule({"message": "Continue", "requestedSchema": {"properties": {"Authorization": {"type": "string"}}}}) == "elicitation.secret"
     assert rule({"message": "Continue", "requestedSchema": {"properties": {"authorization_scheme": {"type": "string"}}}}) is None
 
 
-def test_a_pin_that_is_a_verb_is_ordinary() -> None:
+def test_pin_that_is_a_verb_is_ordinary() -> None:
     assert rule(asking("Emoji to pin")) is None
     assert rule(asking("Reply to PIN")) == "elicitation.secret"
 
 
-def test_a_tax_number_passes_only_for_a_company() -> None:
+def test_tax_number_passes_only_for_a_company() -> None:
     assert rule(asking("Tax ID")) == "elicitation.secret"
     assert rule(asking("Tax ID of the company")) is None
     assert rule(asking("Your tax ID, for the company")) == "elicitation.secret"
@@ -239,7 +239,7 @@ def test_asking_in_a_roundabout_way_is_asking(message: str) -> None:
     assert rule(asking(message)) == "elicitation.secret"
 
 
-def test_a_secret_that_is_needed_is_requested_only_beside_free_text() -> None:
+def test_secret_that_is_needed_is_requested_only_beside_free_text() -> None:
     yes_or_no = {"ok": {"type": "boolean"}}
     for question in ("Meeting PIN needed?", "Kennwort erforderlich?", "Mot de passe requis ?"):
         assert rule({"message": question, "requestedSchema": {"properties": yes_or_no}}) is None
@@ -248,12 +248,12 @@ def test_a_secret_that_is_needed_is_requested_only_beside_free_text() -> None:
 
 @pytest.mark.attack(17)
 @pytest.mark.parametrize("message", ["Password required in the chat", "The password is required. Post it in the chat, then confirm."])
-def test_a_form_without_free_text_may_not_ask_for_a_secret_elsewhere(message: str) -> None:
+def test_form_without_free_text_may_not_ask_for_a_secret_elsewhere(message: str) -> None:
     assert rule({"message": message, "requestedSchema": {"properties": {"ok": {"type": "boolean"}}}}) == "elicitation.secret"
 
 
 @pytest.mark.attack(17)
-def test_a_checkbox_may_not_name_the_secret_for_a_field_beside_it() -> None:
+def test_checkbox_may_not_name_the_secret_for_a_field_beside_it() -> None:
     checkbox = {"ok": {"type": "boolean", "title": "Password required"}}
     for title, expected in (("Value", "elicitation.secret"), ("Required", "elicitation.secret"), ("Comment", None)):
         schema = {"properties": {**checkbox, "free": {"type": "string", "title": title}}}
@@ -271,12 +271,12 @@ def test_a_checkbox_may_not_name_the_secret_for_a_field_beside_it() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.attack(17)
-def test_a_secret_file_may_be_named_but_its_contents_not_requested(named: str, requested: str) -> None:
+def test_secret_file_may_be_named_but_its_contents_not_requested(named: str, requested: str) -> None:
     assert rule(asking(named)) is None
     assert rule(asking(requested)) == "elicitation.secret"
 
 
-def test_a_field_may_be_named_after_a_secret_file() -> None:
+def test_field_may_be_named_after_a_secret_file() -> None:
     for description, expected in (("Path of the file", None), ("Paste the contents of your kubeconfig", "elicitation.secret")):
         schema = {"properties": {"kubeconfig": {"type": "string", "description": description}}}
         assert rule({"message": "Which cluster?", "requestedSchema": schema}) == expected
@@ -306,13 +306,13 @@ def test_similar_requests_are_told_apart(ordinary: str, secret: str) -> None:
 @pytest.mark.parametrize(
     ("message", "expected"), [("Clave del producto", None), ("Clave de sol", None), ("Clave de la cuenta", "elicitation.secret")]
 )
-def test_a_message_explains_an_ambiguous_field_name(message: str, expected: str | None) -> None:
+def test_message_explains_an_ambiguous_field_name(message: str, expected: str | None) -> None:
     for schema in ({"type": "string"}, {"type": "string", "title": "Clave"}):
         assert rule({"message": message, "requestedSchema": {"properties": {"clave": schema}}}) == expected
     assert rule({"message": message, "requestedSchema": {"properties": {"secreto": {"type": "string"}}}}) == "elicitation.secret"
 
 
-def test_a_postal_pin_code_passes_only_beside_an_address() -> None:
+def test_postal_pin_code_passes_only_beside_an_address() -> None:
     address = {"city": {"type": "string"}, "state": {"type": "string"}}
     pin = {"pincode": {"type": "string", "title": "PIN code"}}
     form = field()["requestedSchema"]
@@ -332,7 +332,7 @@ TOO_LARGE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("form", TOO_LARGE.values(), ids=TOO_LARGE)
 @pytest.mark.attack(21)
-def test_a_form_too_large_to_judge_is_refused(form: dict[str, Any]) -> None:
+def test_form_too_large_to_judge_is_refused(form: dict[str, Any]) -> None:
     assert rule(form) == "elicitation.size"
 
 

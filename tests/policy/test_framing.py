@@ -45,7 +45,7 @@ def test_empty_lines_are_joined_and_indents_limited() -> None:
     assert list(quote("\n\na\n\n\n\n        b\n\n")) == ["│ a", "│", "│     b", "│"]
 
 
-def test_a_framed_text_is_framed_again_with_marks_on_every_line() -> None:
+def test_framed_text_is_framed_again_with_marks_on_every_line() -> None:
     inner = frame("Server 'up' asks:", "word " * 30)
     lines = frame("Server 'hub' asks:", inner).split("\n")
     assert lines[:2] == ["Server 'hub' asks:", "│ Server 'up' asks:"]

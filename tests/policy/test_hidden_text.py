@@ -91,7 +91,7 @@ def test_json_that_may_hide_something_is_told_from_its_bytes(length: int) -> Non
     assert may_hide(json.dumps(plain + "\n").encode()) is (length >= 16_384)  # then it is looked at as a text
 
 
-def test_a_clean_value_is_not_copied() -> None:
+def test_clean_value_is_not_copied() -> None:
     value: Any = {"content": [{"type": "text", "text": "é" * 10}], "structuredContent": {"a": [1, None, "b"]}}
     assert strip_value(value) is value
 
@@ -118,7 +118,7 @@ def test_names_are_cleaned_in_definitions_but_not_in_data() -> None:
 
 
 @pytest.mark.attack(11)
-def test_a_schema_loses_hidden_text_and_arguments_whose_names_hide_some() -> None:
+def test_schema_loses_hidden_text_and_arguments_whose_names_hide_some() -> None:
     schema: Any = {
         "properties": {"pa\u200bth": {}, "mode": {"enum": ["a", "b\u202e"], "default": "a\x1b[0m", "title": "M\ufeff", "type": "string"}},
         "required": ["pa\u200bth", "mode"],
@@ -129,7 +129,7 @@ def test_a_schema_loses_hidden_text_and_arguments_whose_names_hide_some() -> Non
     }
 
 
-def test_a_pattern_is_respelled_and_matches_the_same() -> None:
+def test_pattern_is_respelled_and_matches_the_same() -> None:
     pattern = "^[^\x00-\x1f\u200b\U000e0041é]+$"
     (respelled,) = strip_schema({"pattern": pattern}).values()
     assert strip_text(respelled) is respelled
@@ -137,7 +137,7 @@ def test_a_pattern_is_respelled_and_matches_the_same() -> None:
         assert jsonschema_rs.is_valid({"pattern": respelled}, text) == jsonschema_rs.is_valid({"pattern": pattern}, text)
 
 
-def test_a_refusal_says_where_and_what_without_repeating_it() -> None:
+def test_refusal_says_where_and_what_without_repeating_it() -> None:
     verdict = judge_hidden_text({"content": [{"text": "fine"}, {"text": "x" + tagged("secret")}]}, "The result")
     assert isinstance(verdict, Reject)
     assert verdict.rule == "hiddenText"

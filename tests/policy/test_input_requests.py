@@ -77,12 +77,12 @@ def test_the_token_cap_only_ever_lowers(cap: int | None, asked: int | None, sent
 
 
 @pytest.mark.parametrize("asked", ["4096", 1.5, True, 0, -1, [1]])
-def test_a_token_wish_that_is_no_positive_integer_is_refused(asked: Any) -> None:
+def test_token_wish_that_is_no_positive_integer_is_refused(asked: Any) -> None:
     assert rule(judge_input(sampling(maxTokens=asked), RELAY, 0)) == "sampling.maxTokens"
 
 
 @pytest.mark.parametrize("context", ["allServers", "thisServer"])
-def test_a_server_does_not_get_what_others_said(context: str) -> None:
+def test_server_does_not_get_what_others_said(context: str) -> None:
     verdict = judge_input(sampling(maxTokens=1, includeContext=context), RELAY, 0)
     assert isinstance(verdict, Rewrite)
     assert verdict.arguments["params"]["includeContext"] == "none"
@@ -110,7 +110,7 @@ def test_a_server_does_not_get_what_others_said(context: str) -> None:
     ids=str,
 )
 @pytest.mark.attack(17)
-def test_a_form_may_not_ask_for_a_secret(properties: Any) -> None:
+def test_form_may_not_ask_for_a_secret(properties: Any) -> None:
     assert rule(judge_input(form(properties), policy(), 0)) == "elicitation.secret"
 
 
@@ -135,7 +135,7 @@ def test_ordinary_forms_pass(properties: Any) -> None:
     assert isinstance(judge_input(form(properties), policy(), 0), Pass)
 
 
-def test_a_link_to_a_public_page_passes_and_its_message_may_name_a_password() -> None:
+def test_link_to_a_public_page_passes_and_its_message_may_name_a_password() -> None:
     assert isinstance(judge_input(url("https://example.com/x?y=1"), policy(), 0), Pass)
     asked = url("https://example.com/sign-in")
     asked["params"]["message"] = "Enter your password on this page."
@@ -155,7 +155,7 @@ def test_the_operator_may_allow_hosts_of_links() -> None:
     assert rule(judge_input(url("http://portal.corp/"), allowing, 0)) == "elicitation.url"
 
 
-def test_a_long_message_beside_a_link_is_refused() -> None:
+def test_long_message_beside_a_link_is_refused() -> None:
     asked = url("https://example.com/")
     asked["params"]["message"] = "x" * 5_000
     assert rule(judge_input(asked, policy(), 0)) == "elicitation.size"
@@ -169,7 +169,7 @@ def test_anything_else_is_refused_shortly(request_: dict[str, Any]) -> None:
     assert len(verdict.reason) < 200
 
 
-def test_an_unknown_elicitation_mode_is_refused() -> None:
+def test_unknown_elicitation_mode_is_refused() -> None:
     assert rule(judge_input({"method": "elicitation/create", "params": {"mode": "popup"}}, policy(), 0)) == "elicitation.mode"
 
 
@@ -182,11 +182,11 @@ def test_an_unknown_elicitation_mode_is_refused() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.attack(17)
-def test_a_form_may_not_ask_for_a_secret_in_another_language_either(title: str) -> None:
+def test_form_may_not_ask_for_a_secret_in_another_language_either(title: str) -> None:
     assert rule(judge_input(form({"field": {"type": "string", "title": title}}), policy(), 0)) == "elicitation.secret"
 
 
-def test_a_number_may_be_a_pin_but_not_a_secret_one() -> None:
+def test_number_may_be_a_pin_but_not_a_secret_one() -> None:
     assert rule(judge_input(form({"pin": {"type": "integer"}}), policy(), 0)) == "elicitation.secret"
     assert isinstance(judge_input(form({"token_count": {"type": "integer"}, "token": {"type": "number"}}), policy(), 0), Pass)
 
@@ -225,5 +225,5 @@ UNREADABLE: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("params", UNREADABLE)
-def test_a_sampling_request_that_no_model_could_read_is_refused(params: dict[str, Any]) -> None:
+def test_sampling_request_that_no_model_could_read_is_refused(params: dict[str, Any]) -> None:
     assert rule(judge_input(sampling(maxTokens=1, **{"messages": [], **params}), RELAY, 0)) == "sampling.params"

@@ -32,7 +32,7 @@ def policy_remarks(policy: SourcePolicy, schemas: dict[str, Any]) -> tuple[str, 
         ({"arguments": {"read_text": {"path": {"$ref": "#/x"}}}}, "arguments.read_text.path"),
     ],
 )
-def test_a_rule_without_effect_is_named(rules: dict[str, Any], path: str) -> None:
+def test_rule_without_effect_is_named(rules: dict[str, Any], path: str) -> None:
     (remark,) = policy_remarks(SourcePolicy.model_validate(rules), SCHEMAS)
     assert remark.startswith(f"{path}: ")
 
@@ -116,7 +116,7 @@ def test_required_framework_name_is_a_conflict_for_servers_only() -> None:
     assert lint_policy(SourcePolicy(), TOOLS, is_local=True) == ()
 
 
-def test_an_optional_argument_is_worth_a_note() -> None:
+def test_optional_argument_is_worth_a_note() -> None:
     policy = SourcePolicy.model_validate({"arguments": {"read": {"path": {"within": "docs/"}, "n": {"maximum": 5}}}})
     (note,) = lint_policy(policy, {"read": TOOLS["read"]})
     assert (note.path, note.kind) == ("arguments.read.n", "note")

@@ -45,7 +45,7 @@ def test_digits_signs_and_doubled_letters_spell_words(word: str, spellings: tupl
     assert spell_letters(word) == spellings
 
 
-def test_a_word_of_digits_and_letters_is_read_in_letters() -> None:
+def test_word_of_digits_and_letters_is_read_in_letters() -> None:
     assert read_letters("4P1") == "aPi"
 
 

@@ -35,7 +35,7 @@ pytestmark = pytest.mark.attack(34)
         ("pipx run some-server", "some-server"),
     ],
 )
-def test_a_version_left_to_the_registry_is_named(line: str, named: str) -> None:
+def test_version_left_to_the_registry_is_named(line: str, named: str) -> None:
     command, *args = line.split(" ")
     (told,) = floating_packages(command, args)
     assert f"'{named}'" in told
@@ -62,6 +62,6 @@ def test_a_version_left_to_the_registry_is_named(line: str, named: str) -> None:
         "uvx --from",
     ],
 )
-def test_a_pinned_or_local_program_is_not(line: str) -> None:
+def test_pinned_or_local_program_is_not(line: str) -> None:
     command, *args = line.split(" ")
     assert floating_packages(command, args) == []

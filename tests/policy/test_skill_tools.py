@@ -34,5 +34,5 @@ def test_nothing_is_granted_that_was_not_there() -> None:
     assert narrow_tools([], ["*"]) == set()
 
 
-def test_a_field_that_is_no_text_wants_nothing() -> None:
+def test_field_that_is_no_text_wants_nothing() -> None:
     assert (wished_tools(3), wished_tools(["a b", 1]), wished_tools(None)) == ([], ["a", "b"], None)

@@ -20,7 +20,7 @@ def test_callers_take_turns_and_the_one_with_the_fewest_running_is_next() -> Non
     assert choose_next(waiting, [task(f"x-{number}", slow) for number in range(3)], {}) == []
 
 
-def test_a_task_without_room_does_not_hold_up_others_of_its_caller() -> None:
+def test_task_without_room_does_not_hold_up_others_of_its_caller() -> None:
     waiting = [task("ann-1", {"scope": "source:up", "running": 1}), task("ann-2", {"scope": "source:other", "running": 1})]
     assert choose_next(waiting, [task("bob-1", {"scope": "source:up", "running": 1})], {}) == ["ann-2"]
 

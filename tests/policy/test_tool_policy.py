@@ -25,5 +25,5 @@ from gateway.policy.tool_policy import judge_tool
         (["write_*", "read_text"], ["write_*"], True),
     ],
 )
-def test_a_tool_exists_when_allowed_and_not_denied(allow: Sequence[str] | None, deny: Sequence[str], exists: bool) -> None:
+def test_tool_exists_when_allowed_and_not_denied(allow: Sequence[str] | None, deny: Sequence[str], exists: bool) -> None:
     assert judge_tool("read_text", allow, deny) is exists

@@ -52,7 +52,7 @@ def accepts(schema: dict[str, Any], value: Any) -> bool:
 
 @pytest.mark.parametrize("dialect", DIALECTS)
 @pytest.mark.parametrize("fragment", FRAGMENTS, ids=str)
-def test_a_narrowed_property_demands_both_and_nothing_else(fragment: dict[str, Any], dialect: str | None) -> None:
+def test_narrowed_property_demands_both_and_nothing_else(fragment: dict[str, Any], dialect: str | None) -> None:
     head: dict[str, Any] = {"$schema": dialect} if dialect else {}
     head = {**head, "type": "object", "$defs": {"short": {"maxLength": 2}}}
     for rule in FRAGMENTS:
@@ -67,7 +67,7 @@ def test_a_narrowed_property_demands_both_and_nothing_else(fragment: dict[str, A
             assert (published.find(arguments, size) is None) is both, (rule, value)
 
 
-def test_a_property_declared_further_in_is_narrowed_as_well() -> None:
+def test_property_declared_further_in_is_narrowed_as_well() -> None:
     for place in ("allOf", "anyOf", "oneOf"):
         schema = {"type": "object", place: [{"properties": {"a": {"type": "string"}}}]}
         narrowed = narrow(schema, {"a": [{"maxLength": 1}, {"minLength": 1}]})

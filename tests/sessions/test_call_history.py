@@ -58,7 +58,7 @@ def shown(client: ScriptedChatClient) -> list[list[str]]:
 
 
 @both_ways
-async def test_a_history_loads_before_and_stores_after_every_model_call(stream: bool) -> None:
+async def test_history_loads_before_and_stores_after_every_model_call(stream: bool) -> None:
     history = Keeping()
     agent, client, session = agent_with(history)
     await run(agent, stream, "first", session=session)
@@ -112,7 +112,7 @@ async def test_context_of_other_providers_is_shown_to_every_call_of_a_run_once(k
     assert shown(client) == [["from facts", "first"], ["from facts", "first", "assistant", "tool"]]
 
 
-async def test_a_history_that_another_provider_cut_stays_cut_for_the_whole_run() -> None:
+async def test_history_that_another_provider_cut_stays_cut_for_the_whole_run() -> None:
     class Cutting(ContextProvider):
         async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
             context.context_messages["kept"] = context.context_messages["kept"][-1:]
@@ -125,7 +125,7 @@ async def test_a_history_that_another_provider_cut_stays_cut_for_the_whole_run()
 
 
 @both_ways
-async def test_a_call_that_was_approved_is_stored_once_with_its_result(stream: bool) -> None:
+async def test_call_that_was_approved_is_stored_once_with_its_result(stream: bool) -> None:
     history = Keeping()
     client = ScriptedChatClient([call("delete"), "gone", "more"])
 
@@ -193,7 +193,7 @@ async def test_where_the_provider_stores_histories_only_store_and_say_so(stream:
     assert "history=kept" in caplog.text and "load_messages=False" in caplog.text
 
 
-async def test_a_provider_that_stores_but_names_no_conversation_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_provider_that_stores_but_names_no_conversation_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
     agent, _, session = agent_with(Keeping(), default_options={"store": True})
     with caplog.at_level(logging.WARNING, "gateway"):
         await run(agent, False, "first", session=session)

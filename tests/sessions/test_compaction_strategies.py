@@ -115,7 +115,7 @@ async def test_truncation_drops_the_oldest_groups_whole_and_keeps_system_message
 
 
 @cp1
-async def test_a_sliding_window_keeps_the_newest_groups() -> None:
+async def test_sliding_window_keeps_the_newest_groups() -> None:
     messages = conversation()
     assert await SlidingWindowStrategy(keep_last_groups=4)(messages)
     assert brief(included_messages(messages)) == ["Be brief.", "time()", "=noon", "It is noon.", "three", "Yes."]
@@ -162,7 +162,7 @@ async def test_more_than_six_messages_are_summarised() -> None:
 
 
 @cp1
-async def test_a_summary_that_fails_leaves_the_conversation_whole(caplog: pytest.LogCaptureFixture) -> None:
+async def test_summary_that_fails_leaves_the_conversation_whole(caplog: pytest.LogCaptureFixture) -> None:
     client = ScriptedChatClient([ModelError("out of credit"), "   ", TypeError("no such field")])
     messages = conversation()
     for _ in range(3):
@@ -185,7 +185,7 @@ async def test_oversized_newest_group_is_logged_and_summary_kept(caplog: pytest.
 
 
 @cp1
-async def test_a_token_budget_runs_its_strategies_until_it_is_met() -> None:
+async def test_token_budget_runs_its_strategies_until_it_is_met() -> None:
     messages = conversation()
     tools, window = SelectiveToolCallCompactionStrategy(keep_last_tool_call_groups=0), SlidingWindowStrategy(keep_last_groups=1)
     assert not await TokenBudgetComposedStrategy(token_budget=1100, tokenizer=Words(), strategies=[tools, window])(messages)
@@ -201,7 +201,7 @@ async def test_a_token_budget_runs_its_strategies_until_it_is_met() -> None:
 
 
 @cp1
-async def test_a_context_window_first_collapses_tool_results_and_then_truncates() -> None:
+async def test_context_window_first_collapses_tool_results_and_then_truncates() -> None:
     messages = [user("start")]
     for number in range(8):
         messages += round_of("look", f"{number}", f"c{number}")
@@ -273,7 +273,7 @@ async def test_no_strategy_tears_a_call_from_its_result_whatever_the_size() -> N
 
 
 @cp1
-async def test_a_model_is_always_shown_the_newest_turn() -> None:
+async def test_model_is_always_shown_the_newest_turn() -> None:
     for strategy in (
         TokenBudgetComposedStrategy(token_budget=10, tokenizer=Words(), strategies=[]),
         TruncationStrategy(max_n=1, compact_to=1),
@@ -297,7 +297,7 @@ async def test_loaded_history_is_compacted_before_a_run() -> None:
 
 
 @cp1
-async def test_a_summary_of_the_loaded_history_goes_where_it_was() -> None:
+async def test_summary_of_the_loaded_history_goes_where_it_was() -> None:
     client = ScriptedChatClient(["a0", "a1", "a2"])
     summarise = SummarizationStrategy(client=ScriptedChatClient(["short"]), target_count=1, threshold=1)
     compaction = CompactionProvider(before_strategy=summarise)
@@ -345,7 +345,7 @@ async def test_compaction_in_a_run_keeps_the_conversation() -> None:
 
 @pytest.mark.requirement("CP1", "SE22")
 @pytest.mark.parametrize("kept_by", ["us", "service"])
-async def test_a_run_is_compacted_only_where_its_conversation_is_ours(kept_by: str) -> None:
+async def test_run_is_compacted_only_where_its_conversation_is_ours(kept_by: str) -> None:
     client = ScriptedChatClient([Content.from_function_call(str(n), "look", {}) for n in range(3)] + ["done"])
 
     async def look() -> str:

@@ -46,7 +46,7 @@ def start_writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.requirement("SE17")
-async def test_a_conversation_goes_on_in_another_process_with_one_message_per_line(tmp_path: Path) -> None:
+async def test_conversation_goes_on_in_another_process_with_one_message_per_line(tmp_path: Path) -> None:
     client = ScriptedChatClient(["one", [Content.from_text("two\nlines")]])
     for task in ("first", "second"):
         agent = Agent(client, context_providers=[FileHistoryProvider(tmp_path / "history")])
@@ -81,7 +81,7 @@ async def test_nothing_is_made_before_something_is_stored(tmp_path: Path) -> Non
     assert entries(tmp_path) == []
 
 
-async def test_a_line_that_was_torn_is_left_out_reported_and_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_line_that_was_torn_is_left_out_reported_and_kept_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     history = FileHistoryProvider(tmp_path)
     await history.save_messages("s", [Message("user", ["whole"])])
     file = tmp_path / "s.jsonl"
@@ -95,7 +95,7 @@ async def test_a_line_that_was_torn_is_left_out_reported_and_kept_aside(tmp_path
     assert (tmp_path / "s.jsonl.torn").read_bytes() == b'{"type": "message", "role": "us\n'
 
 
-async def test_a_last_line_that_only_lacks_its_break_counts(tmp_path: Path) -> None:
+async def test_last_line_that_only_lacks_its_break_counts(tmp_path: Path) -> None:
     (tmp_path / "s.jsonl").write_text(json.dumps(Message("user", ["by hand"]).to_dict()))
     history = FileHistoryProvider(tmp_path)
     assert texts(await history.get_messages("s")) == ["by hand"]
@@ -104,7 +104,7 @@ async def test_a_last_line_that_only_lacks_its_break_counts(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("damage", ["{not json}", "[1]", '{"type": "message"}', '"text"', "\xff"])
-async def test_a_damaged_line_is_an_error_that_names_it_and_nothing_is_lost(tmp_path: Path, damage: str) -> None:
+async def test_damaged_line_is_an_error_that_names_it_and_nothing_is_lost(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "s.jsonl"
     good = json.dumps(Message("user", ["good"]).to_dict()).encode()
     file.write_bytes(good + b"\n\n" + damage.encode("latin-1") + b"\n" + good + b"\n")
@@ -116,7 +116,7 @@ async def test_a_damaged_line_is_an_error_that_names_it_and_nothing_is_lost(tmp_
     assert file.read_bytes().startswith(before)
 
 
-async def test_a_file_that_another_process_holds_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_that_another_process_holds_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_file, "LOCK_SECONDS", 0.1)
     history = FileHistoryProvider(tmp_path)
     await history.save_messages("s", [Message("user", ["kept"])])

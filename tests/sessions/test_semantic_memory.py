@@ -73,7 +73,7 @@ async def test_memories_are_of_the_caller_unless_they_have_a_fixed_owner(tmp_pat
         assert len(client.requests[1][0]) == expected
 
 
-async def test_a_search_that_fails_costs_the_memories_and_not_the_answer(
+async def test_search_that_fails_costs_the_memories_and_not_the_answer(
     tmp_path: Path, embedder: Embedder, caplog: pytest.LogCaptureFixture
 ) -> None:
     embedder.fails = True
@@ -82,7 +82,7 @@ async def test_a_search_that_fails_costs_the_memories_and_not_the_answer(
     assert caplog.text.count("no embeddings today") == 2
 
 
-async def test_a_collection_keeps_its_newest_texts(tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_collection_keeps_its_newest_texts(tmp_path: Path, embedder: Embedder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memories, "MAX_MEMORIES", 3)
     memory = SemanticMemoryProvider(embedder, tmp_path / "m.db", top_k=9, min_similarity=-1)
     for number in range(5):

@@ -105,7 +105,7 @@ def texts(messages: Sequence[Message]) -> list[str]:
 
 
 @pytest.mark.requirement("SE16")
-async def test_a_session_without_providers_remembers_the_conversation() -> None:
+async def test_session_without_providers_remembers_the_conversation() -> None:
     client = ScriptedChatClient(["one", "two"])
     agent = Agent(client)
     session = agent.create_session()
@@ -124,7 +124,7 @@ async def test_runs_without_a_session_know_nothing_of_each_other() -> None:
 
 
 @pytest.mark.requirement("SE1", "SE18")
-async def test_a_session_goes_through_json_and_on_from_there() -> None:
+async def test_session_goes_through_json_and_on_from_there() -> None:
     client = ScriptedChatClient(["one", "two"])
     agent = Agent(client)
     session = agent.create_session(session_id="s-1")
@@ -168,7 +168,7 @@ def test_objects_in_the_state_come_back_as_what_they_were() -> None:
 
 
 @pytest.mark.requirement("SE3")
-def test_an_agent_makes_sessions_and_takes_up_those_of_a_service() -> None:
+def test_agent_makes_sessions_and_takes_up_those_of_a_service() -> None:
     agent = Agent(ScriptedChatClient([]))
     assert isinstance(agent, SupportsAgentRun)
     assert agent.create_session(session_id="mine").session_id == "mine"
@@ -216,7 +216,7 @@ async def test_providers_have_a_session_of_the_run_where_none_is_given() -> None
 
 
 @pytest.mark.requirement("SE12", "SE14")
-async def test_a_history_stores_what_its_flags_say_in_order_and_nothing_of_nothing() -> None:
+async def test_history_stores_what_its_flags_say_in_order_and_nothing_of_nothing() -> None:
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["ask", "answer"]),
         ({"store_inputs": False}, ["answer"]),
@@ -234,7 +234,7 @@ async def test_a_history_stores_what_its_flags_say_in_order_and_nothing_of_nothi
 
 
 @pytest.mark.requirement("SE13")
-async def test_a_history_that_does_not_load_is_not_asked_and_still_stores() -> None:
+async def test_history_that_does_not_load_is_not_asked_and_still_stores() -> None:
     memory, audit = Kept("memory"), Kept("audit", load_messages=False)
     client = ScriptedChatClient(["one", "two"])
     agent = Agent(client, context_providers=[memory, audit])
@@ -374,7 +374,7 @@ async def test_history_is_added_only_if_nothing_else_stores() -> None:
 
 
 @pytest.mark.requirement("SE15")
-async def test_an_agent_warns_once_where_not_exactly_one_history_loads() -> None:
+async def test_agent_warns_once_where_not_exactly_one_history_loads() -> None:
     both, neither = [Kept("a"), Kept("b")], [Kept("a", load_messages=False)]
     for histories, said in ((both, r"2 history providers .*\(a, b\)"), (neither, "No history provider")):
         agent = Agent(ScriptedChatClient(["x", "y"]), context_providers=histories)
@@ -395,7 +395,7 @@ async def test_marks_of_a_run_are_not_stored() -> None:
 
 
 @pytest.mark.requirement("SE21")
-async def test_a_provider_sees_what_the_ones_before_it_added() -> None:
+async def test_provider_sees_what_the_ones_before_it_added() -> None:
     log: list[str] = []
     early, late = Noting("early", log), Noting("late", log)
     agent = Agent(ScriptedChatClient(["one", "two"]), context_providers=[early, InMemoryHistoryProvider(), late])
@@ -407,7 +407,7 @@ async def test_a_provider_sees_what_the_ones_before_it_added() -> None:
 
 
 @pytest.mark.requirement("SE19")
-async def test_a_provider_sees_the_whole_run_so_it_has_to_be_trusted() -> None:
+async def test_provider_sees_the_whole_run_so_it_has_to_be_trusted() -> None:
     class Reading(ContextProvider):
         async def after_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
             state["read"] = texts(context.get_messages(include_input=True, include_response=True))
@@ -418,7 +418,7 @@ async def test_a_provider_sees_the_whole_run_so_it_has_to_be_trusted() -> None:
     assert session.state["r"]["read"] == ["from secret", "ask", "answer"]
 
 
-async def test_a_provider_service_keeps_its_own_history() -> None:
+async def test_provider_service_keeps_its_own_history() -> None:
     agent = Agent(ScriptedChatClient(["hi"]))
     session = agent.get_session("thread-9")
     await agent.run("x", session=session)
@@ -426,14 +426,14 @@ async def test_a_provider_service_keeps_its_own_history() -> None:
     assert AgentSession.from_dict(session.to_dict()).service_session_id == "thread-9"
 
 
-async def test_a_history_of_ones_own_needs_two_methods() -> None:
+async def test_history_of_ones_own_needs_two_methods() -> None:
     with pytest.raises(NotImplementedError):
         await HistoryProvider("mine").get_messages("s")
 
 
 @pytest.mark.requirement("SE12")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_history_stores_after_each_model_call_where_the_agent_says_so(stream: bool) -> None:
+async def test_history_stores_after_each_model_call_where_the_agent_says_so(stream: bool) -> None:
     history, seen = Kept("kept"), cast("list[list[str]]", [])
 
     def look() -> str:

@@ -57,7 +57,7 @@ def texts(messages: Sequence[Message]) -> list[str]:
 
 
 @pytest.mark.requirement("SE12", "SE17")
-async def test_a_conversation_goes_on_where_another_program_left_it(url: str) -> None:
+async def test_conversation_goes_on_where_another_program_left_it(url: str) -> None:
     client = ScriptedChatClient(["one", "two"])
     for task in ("first", "second"):
         agent = Agent(client, context_providers=[SqlHistoryProvider(url)])
@@ -122,7 +122,7 @@ async def test_two_processes_store_and_a_kill_leaves_whole_runs(url: str) -> Non
     second.stdout.close()
 
 
-async def test_a_damaged_row_is_an_error_that_names_it_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_damaged_row_is_an_error_that_names_it_and_nothing_is_lost(tmp_path: Path) -> None:
     history = SqlHistoryProvider(tmp_path / "h.db")
     await history.save_messages("s", [Message("user", ["kept"])])
     with closing(sqlite3.connect(tmp_path / "h.db")) as raw, raw:
@@ -136,7 +136,7 @@ async def test_a_damaged_row_is_an_error_that_names_it_and_nothing_is_lost(tmp_p
         assert raw.execute("SELECT count(*) FROM history").fetchone() == (3,)
 
 
-async def test_a_file_that_is_no_database_or_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_file_that_is_no_database_or_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, and longer than its header would be " * 20)
     for place in (tmp_path / "text.db", tmp_path / "nowhere" / "h.db"):
         with pytest.raises(StorageError, match=place.name):
@@ -146,14 +146,14 @@ async def test_a_file_that_is_no_database_or_a_place_that_is_not_there_is_named(
             await SqlHistoryProvider(wrong).get_messages("s")
 
 
-async def test_a_server_that_is_not_there_is_an_error_without_the_password() -> None:
+async def test_server_that_is_not_there_is_an_error_without_the_password() -> None:
     with pytest.raises(StorageError, match=r"127\.0\.0\.1") as caught:
         await SqlHistoryProvider("postgresql://ada:hush@127.0.0.1:1/db?connect_timeout=2").get_messages("s")
     assert "hush" not in str(caught.value) and "Check that the server runs" in str(caught.value)
 
 
 @pytest.mark.postgres
-async def test_a_server_that_was_restarted_is_used_again(server: Postgres) -> None:
+async def test_server_that_was_restarted_is_used_again(server: Postgres) -> None:
     history = SqlHistoryProvider(server.database("restarted"))
     await history.save_messages("s", [Message("user", ["before"])])
     await anyio.to_thread.run_sync(server.stop)
@@ -166,7 +166,7 @@ async def test_a_server_that_was_restarted_is_used_again(server: Postgres) -> No
     assert texts(await history.get_messages("s")) == ["before", "after"]
 
 
-def test_a_provider_may_be_used_by_one_event_loop_after_the_other(tmp_path: Path) -> None:
+def test_provider_may_be_used_by_one_event_loop_after_the_other(tmp_path: Path) -> None:
     history = SqlHistoryProvider(tmp_path / "h.db")
     for number in range(2):
         anyio.run(history.save_messages, "s", [Message("user", [str(number)])])

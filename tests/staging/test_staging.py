@@ -58,7 +58,7 @@ def test_coroutine_warns_at_the_line_that_started_it() -> None:
 
 
 @pytest.mark.requirement("FS1")
-def test_a_subclass_warns_when_it_is_defined_and_keeps_what_its_parents_do() -> None:
+def test_subclass_warns_when_it_is_defined_and_keeps_what_its_parents_do() -> None:
     seen: list[str] = []
 
     class Base:

@@ -22,7 +22,7 @@ def mode_of(path: Path) -> int:
 posix = pytest.mark.skipif(os.name != "posix", reason="POSIX modes and links")
 
 
-def test_a_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path) -> None:
+def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
     write_atomic(file, b"first, and long")
     write_atomic(file, b"second")
@@ -44,7 +44,7 @@ def test_files_are_private_unless_said_otherwise(tmp_path: Path) -> None:
 
 
 @posix
-def test_a_linked_file_stays_linked(tmp_path: Path) -> None:
+def test_linked_file_stays_linked(tmp_path: Path) -> None:
     real = tmp_path / "real"
     real.write_text("old")
     link = tmp_path / "link"
@@ -54,7 +54,7 @@ def test_a_linked_file_stays_linked(tmp_path: Path) -> None:
     assert real.read_bytes() == b"new"
 
 
-def test_a_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None:
+def test_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None:
     target = tmp_path / "folder"
     target.mkdir()
     (target / "inside").write_text("x")
@@ -113,7 +113,7 @@ for _ in range(50):
 """
 
 
-def test_a_lock_keeps_two_processes_apart(tmp_path: Path) -> None:
+def test_lock_keeps_two_processes_apart(tmp_path: Path) -> None:
     file = tmp_path / "count"
     file.write_text("0")
     workers = [subprocess.Popen([sys.executable, "-c", COUNT, str(file)]) for _ in range(2)]
@@ -121,7 +121,7 @@ def test_a_lock_keeps_two_processes_apart(tmp_path: Path) -> None:
     assert file.read_text() == "100"
 
 
-def test_a_lock_is_free_again_when_its_holder_dies(tmp_path: Path) -> None:
+def test_lock_is_free_again_when_its_holder_dies(tmp_path: Path) -> None:
     file = tmp_path / "state"
     program = (
         "import sys, os; from pathlib import Path; from gateway.storage.atomic_files import locked\n"
@@ -132,6 +132,6 @@ def test_a_lock_is_free_again_when_its_holder_dies(tmp_path: Path) -> None:
         pass
 
 
-def test_a_lock_in_a_folder_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_lock_in_a_folder_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="nowhere"), locked(tmp_path / "nowhere" / "a"):
         pass

@@ -114,7 +114,7 @@ async def test_the_database_belongs_to_its_user_alone(tmp_path: Path) -> None:
         "DELETE FROM audit_chain",
     ],
 )
-async def test_a_removed_or_changed_line_shows(tmp_path: Path, tampering: str) -> None:
+async def test_removed_or_changed_line_shows(tmp_path: Path, tampering: str) -> None:
     async with records(tmp_path) as made:
         for number in range(4):
             made.note(entry(str(number)))
@@ -133,7 +133,7 @@ async def test_lines_past_their_time_go_and_the_rest_still_verifies(tmp_path: Pa
         assert (await log.verify()).problem == ""
 
 
-async def test_a_full_queue_drops_lines_and_says_how_many(tmp_path: Path) -> None:
+async def test_full_queue_drops_lines_and_says_how_many(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         for number in range(MAX_QUEUED + 3):
             made.note(entry(str(number)))
@@ -166,7 +166,7 @@ async def test_kill_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
     assert len([u for u in used if u < 200]) == len({u for u in used if u < 200}), "two requests took one place of the budget"
 
 
-async def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
+async def test_database_of_a_newer_version_is_refused_and_left_alone(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         made.note(entry("0"))
     sql(tmp_path, "INSERT INTO schema_version (version, at) VALUES (99, 0)")
@@ -175,7 +175,7 @@ async def test_a_database_of_a_newer_version_is_refused_and_left_alone(tmp_path:
             await made.audit()
 
 
-async def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
+async def test_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "gateway.db").write_bytes(b"this is no database " * 100)
     async with records(tmp_path) as made:
         with pytest.raises(StorageError, match=r"gateway\.db"):
@@ -183,7 +183,7 @@ async def test_a_damaged_file_is_an_error_that_names_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(13)
-async def test_a_locked_database_is_an_error_and_works_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_locked_database_is_an_error_and_works_again_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with records(tmp_path) as made:
         await made.audit()
         with closing(sqlite3.connect(tmp_path / "gateway.db", isolation_level=None)) as other:
@@ -214,7 +214,7 @@ async def test_the_migrated_schema_is_the_one_the_code_names(tmp_path: Path) -> 
         engine.dispose()
 
 
-async def test_a_budget_holds_over_a_restart_and_belongs_to_one_server_and_caller(tmp_path: Path) -> None:
+async def test_budget_holds_over_a_restart_and_belongs_to_one_server_and_caller(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         budget = await made.budget()
         assert [await budget.count("docs", "ada", limit=2, window_seconds=3600) for _ in range(2)] == [0, 1]
@@ -225,7 +225,7 @@ async def test_a_budget_holds_over_a_restart_and_belongs_to_one_server_and_calle
         assert await budget.count("files", "ada", limit=2, window_seconds=3600) == 0
 
 
-async def test_a_request_leaves_the_budget_when_the_window_has_passed(tmp_path: Path) -> None:
+async def test_request_leaves_the_budget_when_the_window_has_passed(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         budget = await made.budget()
         await budget.count("docs", "ada", limit=9, window_seconds=3600)
@@ -233,7 +233,7 @@ async def test_a_request_leaves_the_budget_when_the_window_has_passed(tmp_path: 
         assert await budget.count("docs", "ada", limit=9, window_seconds=3600) == 0
 
 
-async def test_a_question_is_answered_once(tmp_path: Path) -> None:
+async def test_question_is_answered_once(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         asks = await made.questions()
         await asks.add(question())
@@ -245,7 +245,7 @@ async def test_a_question_is_answered_once(tmp_path: Path) -> None:
         assert await asks.state("nothing") == "withdrawn"
 
 
-async def test_a_question_past_its_time_cannot_be_answered(tmp_path: Path) -> None:
+async def test_question_past_its_time_cannot_be_answered(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         asks = await made.questions()
         await asks.add(question(seconds=-1))

@@ -22,7 +22,7 @@ def keep(results: ResultStore, owner: str, body: bytes) -> str:
 
 
 @pytest.mark.attack(5)
-def test_a_body_comes_back_whole_and_in_slices_to_its_owner_only(tmp_path: Path) -> None:
+def test_body_comes_back_whole_and_in_slices_to_its_owner_only(tmp_path: Path) -> None:
     results = store(tmp_path)
     kept = keep(results, "ada", b"0123456789\n")
     assert results.body("ada", kept) == b"0123456789\n"
@@ -72,7 +72,7 @@ def test_sweep_removes_crash_leftovers_but_not_current_writes(tmp_path: Path) ->
     assert [path.name for path in folder.iterdir()] == [kept]
 
 
-def test_a_damaged_file_is_as_unknown_as_a_missing_one(tmp_path: Path) -> None:
+def test_damaged_file_is_as_unknown_as_a_missing_one(tmp_path: Path) -> None:
     results = store(tmp_path)
     kept = keep(results, "ada", b"body")
     [file] = (tmp_path / "results").rglob(kept)

@@ -89,7 +89,7 @@ async def test_gateways_that_start_at_once_make_the_tables_once(server: Postgres
     assert len({transaction for _, transaction in rows}) == 1
 
 
-async def test_a_session_is_held_by_one_gateway_at_a_time_and_goes_on_at_another(server: Postgres, tmp_path: Path) -> None:
+async def test_session_is_held_by_one_gateway_at_a_time_and_goes_on_at_another(server: Postgres, tmp_path: Path) -> None:
     url = server.database("held")
     gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(2)]
     try:

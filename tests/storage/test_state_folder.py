@@ -72,7 +72,7 @@ def test_processes_that_start_at_once_get_the_same_key(tmp_path: Path) -> None:
         assert len(keys.pop()) == 64
 
 
-def test_a_folder_that_cannot_be_made_is_an_error_with_the_fix(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_made_is_an_error_with_the_fix(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
         with pytest.raises(StorageError, match=r"storage\.dir"):
@@ -90,7 +90,7 @@ def test_keys_differ_by_purpose_and_are_the_same_in_another_process(tmp_path: Pa
     assert stat.S_IMODE((folder.path / "installation-key").stat().st_mode) == 0o600
 
 
-def test_a_damaged_key_is_named(tmp_path: Path) -> None:
+def test_damaged_key_is_named(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     (tmp_path / "installation-key").write_bytes(b"short")
     with pytest.raises(StorageError, match="installation-key"):

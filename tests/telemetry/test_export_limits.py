@@ -59,7 +59,7 @@ def collector() -> Generator[Collector]:
         server.shutdown()
 
 
-def test_an_answer_is_read_within_its_bound_and_no_redirect_is_followed() -> None:
+def test_answer_is_read_within_its_bound_and_no_redirect_is_followed() -> None:
     with collector() as server, BoundedSession() as session:
         assert session.post(f"{server.url}/fine", data=b"x", timeout=20).content == b"x" * 10
         with pytest.raises(requests.exceptions.TooManyRedirects):

@@ -19,7 +19,7 @@ def test_recent_events_come_oldest_first_and_old_ones_fall_out() -> None:
     assert stream.recent(0) == []
 
 
-def test_an_event_keeps_what_was_said() -> None:
+def test_event_keeps_what_was_said() -> None:
     stream = EventStream()
     before = time.time()
     stream.emit("source.state", source="docs", name="n", principal="local", fields={"state": "ready"})
@@ -40,7 +40,7 @@ def test_listeners_hear_events_until_they_leave() -> None:
     assert [event.kind for event in heard] == ["b"]
 
 
-def test_a_listener_that_fails_hurts_neither_the_caller_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_listener_that_fails_hurts_neither_the_caller_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
     stream = EventStream()
     heard: list[Event] = []
 
@@ -55,7 +55,7 @@ def test_a_listener_that_fails_hurts_neither_the_caller_nor_the_others(caplog: p
     assert "broken listener" in caplog.text
 
 
-def test_a_listener_may_leave_while_it_is_called() -> None:
+def test_listener_may_leave_while_it_is_called() -> None:
     stream = EventStream()
     heard: list[str] = []
 

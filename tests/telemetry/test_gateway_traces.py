@@ -113,7 +113,7 @@ output: look
 
 @pytest.mark.requirement("OT1")
 @pytest.mark.parametrize("is_on", [False, True], ids=["off", "on"])
-def test_a_clients_trace_goes_on_at_the_upstream_server(tmp_path: Path, is_on: bool) -> None:
+def test_clients_trace_goes_on_at_the_upstream_server(tmp_path: Path, is_on: bool) -> None:
     (tmp_path / "upstream.py").write_text(UPSTREAM, encoding="utf-8")
     config = {"mcpServers": {"up": {"command": sys.executable, "args": [str(tmp_path / "upstream.py")]}}}
     (tmp_path / "gateway.json").write_text(json.dumps(config), encoding="utf-8")

@@ -70,7 +70,7 @@ async def answer_of(agent: Any, stream: bool, text: str = "hi", **how: Any) -> A
 
 
 @both_ways
-async def test_an_agent_of_ones_own_gets_a_span_for_each_run_from_the_layer(stream: bool, recorded: Recorded) -> None:
+async def test_agent_of_ones_own_gets_a_span_for_each_run_from_the_layer(stream: bool, recorded: Recorded) -> None:
     agent = Traced(id="e1", name="echo", description="Says it again.")
     response = await answer_of(agent, stream, session=agent.create_session(session_id="s1"))
     assert response.text == "echo hi"
@@ -105,7 +105,7 @@ async def test_layer_adds_nothing_if_off_or_already_traced(recorded: Recorded) -
     assert "invoke_agent quiet" not in recorded.spans()
 
 
-async def test_a_client_with_layers_among_its_bases_is_traced_once(recorded: Recorded) -> None:
+async def test_client_with_layers_among_its_bases_is_traced_once(recorded: Recorded) -> None:
     class Layered(FunctionInvocationLayer[Any], ChatMiddlewareLayer[Any], ScriptedChatClient):
         """A client composed like agent-framework's clients."""
 
@@ -115,7 +115,7 @@ async def test_a_client_with_layers_among_its_bases_is_traced_once(recorded: Rec
 
 @both_ways
 @pytest.mark.requirement("MW1", "MW6", "MW2")
-async def test_an_agent_of_ones_own_gets_agent_middleware_from_the_layer(stream: bool) -> None:
+async def test_agent_of_ones_own_gets_agent_middleware_from_the_layer(stream: bool) -> None:
     log: list[str] = []
 
     def noting(name: str) -> Any:
@@ -142,7 +142,7 @@ async def test_an_agent_of_ones_own_gets_agent_middleware_from_the_layer(stream:
     assert (await answer_of(agent, stream, middleware=[instead])).text == "instead"
 
 
-async def test_a_client_names_its_provider_in_telemetry(recorded: Recorded) -> None:
+async def test_client_names_its_provider_in_telemetry(recorded: Recorded) -> None:
     class Client(ChatTelemetryLayer, BaseChatClient):
         async def _inner_get_response(self, **given: Any) -> ChatResponse:
             return ChatResponse(messages=[Message("assistant", ["hi"])])

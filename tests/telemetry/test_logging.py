@@ -27,7 +27,7 @@ def restored_logging() -> Iterator[None]:
     logging.captureWarnings(capture=False)
 
 
-def test_an_event_is_one_line_with_time_level_and_logger() -> None:
+def test_event_is_one_line_with_time_level_and_logger() -> None:
     out = io.StringIO()
     configure_logging("info", stream=out)
     logger.info("started %s", "docs")
@@ -67,7 +67,7 @@ def test_registered_secrets_never_reach_the_log() -> None:
     assert not any(part in out.getvalue() for part in ("wörd", "w%C3%B6rd", "w\\u00f6rd"))
 
 
-def test_a_longer_secret_that_holds_a_shorter_one_is_hidden_whole() -> None:
+def test_longer_secret_that_holds_a_shorter_one_is_hidden_whole() -> None:
     mask = SecretMask()
     mask.register_secret("abcdef")
     mask.register_secret("abcdef-ghijkl")

@@ -60,7 +60,7 @@ def agent(*places: str) -> Agent:
     return Agent(client, "secret instructions", name="scout", tools=[look])
 
 
-async def test_a_run_has_its_model_calls_and_tool_calls_below_it(recorded: Recorded) -> None:
+async def test_run_has_its_model_calls_and_tool_calls_below_it(recorded: Recorded) -> None:
     await agent("attic", "cellar").run("secret question", session=agent().create_session(session_id="s1"))
     spans = recorded.spans()
     run = spans["invoke_agent scout"]
@@ -114,7 +114,7 @@ async def test_what_was_said_is_recorded_where_that_is_wanted(recorded: Recorded
     assert "attic" in str(tool["gen_ai.tool.call.arguments"]) and "dust" in str(tool["gen_ai.tool.call.result"])
 
 
-async def test_a_failure_is_told_by_its_class(recorded: Recorded) -> None:
+async def test_failure_is_told_by_its_class(recorded: Recorded) -> None:
     failing = Agent(ScriptedChatClient([ModelError("secret reason")], model="model-a"), name="scout")
     with pytest.raises(ModelError):
         await failing.run("hi")
@@ -192,7 +192,7 @@ async def test_layer_traces_embeddings_of_a_client_of_ones_own(recorded: Recorde
 
 
 @pytest.mark.requirement("CL4")
-async def test_a_model_that_middleware_did_not_ask_has_no_span(recorded: Recorded) -> None:
+async def test_model_that_middleware_did_not_ask_has_no_span(recorded: Recorded) -> None:
     @chat_middleware
     async def cached(context: ChatContext, call_next: Any) -> None:
         context.result = ChatResponse(Message("assistant", "from the cache"))
@@ -214,7 +214,7 @@ async def test_embeddings_have_a_span_and_count_their_tokens(recorded: Recorded,
     assert "secret" not in recorded.spans()["embeddings embed-a"].to_json()
 
 
-async def test_a_stream_that_is_left_ends_its_spans_and_is_no_failure(recorded: Recorded) -> None:
+async def test_stream_that_is_left_ends_its_spans_and_is_no_failure(recorded: Recorded) -> None:
     stream = agent("attic").run("hi", stream=True)
     await anext(aiter(stream))
     await stream.aclose()

@@ -111,7 +111,7 @@ async def test_run_has_linked_spans_of_steps_edges_and_messages(recorded: Record
     assert recorded.points("gen_ai.client.operation.duration")[0][0]["gen_ai.workflow.name"] == "flow"
 
 
-async def test_a_fan_in_is_linked_to_every_message_it_waited_for(recorded: Recorded) -> None:
+async def test_fan_in_is_linked_to_every_message_it_waited_for(recorded: Recorded) -> None:
     start, left, right, join = Adds("start"), Adds("left"), Adds("right"), Joins("join")
     builder = WorkflowBuilder(start_executor=start).add_fan_out_edges(start, [left, right]).add_fan_in_edges([left, right], join)
     await builder.build().run("x")
@@ -163,7 +163,7 @@ def broken(text: str) -> bool:
     return bool(1 / 0)
 
 
-async def test_a_failure_is_told_by_its_class_alone(recorded: Recorded) -> None:
+async def test_failure_is_told_by_its_class_alone(recorded: Recorded) -> None:
     start, ends = Adds("start"), Ends("ends")
     with pytest.raises(ValueError, match="SECRET"):
         await WorkflowBuilder(start_executor=start).add_edge(start, ends).build().run("SECRET")
@@ -177,7 +177,7 @@ async def test_a_failure_is_told_by_its_class_alone(recorded: Recorded) -> None:
     assert not any("SECRET" in span.to_json() for span in told(recorded))
 
 
-async def test_a_graph_that_is_wrong_is_told_with_what_is_wrong(recorded: Recorded) -> None:
+async def test_graph_that_is_wrong_is_told_with_what_is_wrong(recorded: Recorded) -> None:
     start = Adds("start")
     with pytest.raises(WorkflowValidationError):
         WorkflowBuilder(start_executor=start).add_edge(start, Joins("join")).build()
@@ -188,7 +188,7 @@ async def test_a_graph_that_is_wrong_is_told_with_what_is_wrong(recorded: Record
 
 
 @pytest.mark.requirement("WF15")
-async def test_a_functional_workflow_is_a_run_as_well(recorded: Recorded) -> None:
+async def test_functional_workflow_is_a_run_as_well(recorded: Recorded) -> None:
     @workflow
     async def doubles(text: str) -> str:
         return text * 2

@@ -68,7 +68,7 @@ def test_fields_may_be_set_and_unknown_ones_never_hide_what_a_content_can_do() -
     ("uri", "kind", "media_type"),
     [("https://x/a.png", "uri", None), ("data:image/png;base64,AA==", "data", "image/png"), ("data:,hi", "data", "text/plain")],
 )
-def test_a_data_uri_is_data_by_its_own_media_type(uri: str, kind: str, media_type: str | None) -> None:
+def test_data_uri_is_data_by_its_own_media_type(uri: str, kind: str, media_type: str | None) -> None:
     content = Content.from_uri(uri)
     assert (content.type, content.media_type) == (kind, media_type)
     assert content.has_top_level_media_type("image") is (media_type == "image/png")
@@ -82,7 +82,7 @@ def test_only_an_approval_request_can_be_answered() -> None:
         CALL.to_function_approval_response(True)
 
 
-def test_a_content_without_a_type_is_refused_with_a_reason() -> None:
+def test_content_without_a_type_is_refused_with_a_reason() -> None:
     with pytest.raises(ContentError, match="type"):
         Message("user", [{"text": "?"}])
 
@@ -96,7 +96,7 @@ def test_pieces_of_a_call_join_and_a_repeated_call_does_not() -> None:
 
 
 @pytest.mark.requirement("TY8", "TY10")
-def test_an_annotation_that_comes_after_its_text_is_kept_with_it() -> None:
+def test_annotation_that_comes_after_its_text_is_kept_with_it() -> None:
     updates = [ChatResponseUpdate([Content.from_text(t)], "assistant") for t in ("one ", "two ", "three")]
     updates.append(ChatResponseUpdate([Content.from_text("", annotations=[CITED])], "assistant"))
     [content] = ChatResponse.from_updates(updates).messages[0].contents
@@ -120,7 +120,7 @@ def test_contents_that_are_no_parts_of_one_thing_do_not_join(first: Content, sec
 
 @pytest.mark.requirement("TY9", "TL10")
 @pytest.mark.parametrize("choice", ["sometimes", {"mode": "auto", "required_function_name": "f"}, {}])
-def test_a_tool_choice_that_means_nothing_is_refused(choice: Any) -> None:
+def test_tool_choice_that_means_nothing_is_refused(choice: Any) -> None:
     with pytest.raises(ValueError):
         tool_mode(choice)
     assert tool_mode("auto") == {"mode": "auto"}

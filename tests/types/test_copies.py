@@ -44,7 +44,7 @@ RAW = Raw()
     ],
     ids=lambda original: type(original).__name__,
 )
-def test_a_deep_copy_is_its_own_but_for_the_providers_object(original: Any) -> None:
+def test_deep_copy_is_its_own_but_for_the_providers_object(original: Any) -> None:
     made = copy.deepcopy(original)
     assert made.to_dict() == original.to_dict()
     assert made.raw_representation is RAW

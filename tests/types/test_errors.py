@@ -39,7 +39,7 @@ def test_errors_of_agent_framework_have_their_names_and_their_order(name: str, b
     assert found and all(issubclass(one, getattr(gateway, base)) for one in found)
 
 
-def test_an_error_says_what_it_came_from_as_agent_framework_does() -> None:
+def test_error_says_what_it_came_from_as_agent_framework_does() -> None:
     cause = ValueError("inner")
     error = gateway.ToolException("outer", inner_exception=cause)
     assert str(error) == "outer" and error.__cause__ is cause

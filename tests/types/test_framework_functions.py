@@ -41,7 +41,7 @@ def test_options_are_merged_by_their_kind_and_neither_side_is_changed() -> None:
         (b"plain", None),
     ],
 )
-def test_a_media_type_is_told_by_the_first_bytes_in_each_form(data: bytes, kind: str | None) -> None:
+def test_media_type_is_told_by_the_first_bytes_in_each_form(data: bytes, kind: str | None) -> None:
     text = base64.b64encode(data).decode()
     assert detect_media_type_from_base64(data_bytes=data) == kind
     assert detect_media_type_from_base64(data_str=text) == kind
@@ -54,6 +54,6 @@ def test_what_is_no_base64_or_given_twice_is_refused() -> None:
             detect_media_type_from_base64(**wrong)  # pyright: ignore[reportArgumentType]
 
 
-def test_a_result_is_parsed_into_contents() -> None:
+def test_result_is_parsed_into_contents() -> None:
     assert [content.text for content in FunctionTool.parse_result({"a": 1})] == ['{"a": 1}']
     assert [content.text for content in FunctionTool.parse_result(None)] == [""]

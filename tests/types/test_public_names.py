@@ -40,7 +40,7 @@ for name in {names!r}:
     subprocess.run([sys.executable, "-c", probe], check=True, timeout=60)
 
 
-def test_an_unknown_name_is_an_attribute_error_that_names_it() -> None:
+def test_unknown_name_is_an_attribute_error_that_names_it() -> None:
     with pytest.raises(AttributeError, match="Agnet"):
         getattr(gateway, "Agnet")  # noqa: B009  # a type checker knows that the name does not exist
 
@@ -52,7 +52,7 @@ def test_importing_plain_names_brings_no_heavy_package(statement: str) -> None:
     assert done.stdout.strip() == "[]"
 
 
-def test_an_agent_and_its_client_import_without_the_openai_package() -> None:
+def test_agent_and_its_client_import_without_the_openai_package() -> None:
     probe = "from gateway import Agent, OpenAIChatClient; OpenAIChatClient('m', api_key='x'); import sys; print('openai' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True, timeout=30)
     assert done.stdout.strip() == "False"

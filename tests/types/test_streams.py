@@ -67,7 +67,7 @@ async def test_stream_from_an_awaitable_starts_on_first_read() -> None:
 
 
 @pytest.mark.requirement("CL3")
-async def test_a_failure_cleans_up_and_is_told_again_to_whoever_asks_for_the_whole() -> None:
+async def test_failure_cleans_up_and_is_told_again_to_whoever_asks_for_the_whole() -> None:
     log: list[str] = []
 
     async def failing() -> AsyncGenerator[int, None]:
@@ -113,7 +113,7 @@ async def test_leaving_early_cleans_up_and_stops_the_source(how: str) -> None:
     assert sorted(log) == ["clean", "stopped"]
 
 
-async def test_a_pull_context_is_entered_around_each_wait_and_never_left_open() -> None:
+async def test_pull_context_is_entered_around_each_wait_and_never_left_open() -> None:
     log: list[str] = []
 
     @contextlib.contextmanager
@@ -126,5 +126,5 @@ async def test_a_pull_context_is_entered_around_each_wait_and_never_left_open() 
     assert log[:2] == ["in", "out"]
 
 
-async def test_a_stream_without_a_finalizer_gives_its_parts() -> None:
+async def test_stream_without_a_finalizer_gives_its_parts() -> None:
     assert await ResponseStream[int, Any](numbers()).get_final_response() == [1, 2, 3]

@@ -20,7 +20,7 @@ def test_strings_and_dicts_among_contents_become_contents() -> None:
 
 
 @pytest.mark.requirement("TY2", "C12")
-def test_a_kind_nobody_knows_survives_a_round_trip() -> None:
+def test_kind_nobody_knows_survives_a_round_trip() -> None:
     wire = {"type": "hologram", "beams": [1, {"deep": True}], "additional_properties": {"x": 1}}
     message = Message("assistant", [wire], author_name="me", message_id="m", additional_properties={"k": "v"})
     again = Message.from_dict(json.loads(json.dumps(message.to_dict())))
@@ -80,7 +80,7 @@ def test_agent_updates_fold_into_messages_and_usage_adds_up() -> None:
 
 
 @pytest.mark.requirement("TY5")
-def test_an_agent_response_goes_through_json() -> None:
+def test_agent_response_goes_through_json() -> None:
     more: Any = {"created_at": "2026-01-01T00:00:00Z", "continuation_token": {"task": 1}}
     response = AgentResponse([Message("assistant", "hi")], "r", "a", "stop", {"total_token_count": 1}, {"n": 1}, {"k": "v"}, **more)
     data = json.loads(response.to_json())
@@ -93,7 +93,7 @@ def test_an_agent_response_goes_through_json() -> None:
 
 
 @pytest.mark.requirement("TY4")
-def test_a_chat_response_goes_through_json_and_comes_in_parts() -> None:
+def test_chat_response_goes_through_json_and_comes_in_parts() -> None:
     own: Any = {"conversation_id": "v", "created_at": "t", "continuation_token": {"id": "r"}, "additional_properties": {"k": 1}}
     response = ChatResponse([Message("assistant", "hi")], "r", "m", "stop", {"total_token_count": 1}, **own)
     data = json.loads(json.dumps(response.to_dict()))
@@ -112,7 +112,7 @@ def test_usage_that_one_side_does_not_know_is_kept() -> None:
 
 
 @pytest.mark.requirement("CL3")
-async def test_a_stream_gives_its_parts_and_then_the_whole_consuming_what_is_left() -> None:
+async def test_stream_gives_its_parts_and_then_the_whole_consuming_what_is_left() -> None:
     async def numbers():
         for number in (1, 2, 3):
             yield number

@@ -57,7 +57,7 @@ async def test_agents_hand_on_the_whole_conversation() -> None:
         ("custom", first_only, [("user", "write")]),
     ],
 )
-async def test_an_agent_may_take_over_less(
+async def test_agent_may_take_over_less(
     mode: Any, keep: Callable[[list[Message]], list[Message]] | None, expected: list[tuple[str, str]]
 ) -> None:
     (writer, _), (reviewer, seen) = agent("writer", "draft"), agent("reviewer", "fine")
@@ -87,7 +87,7 @@ async def test_messages_can_be_collected_before_an_agent_answers() -> None:
     assert len(client.requests) == 1
 
 
-async def test_a_stream_of_a_workflow_has_the_parts_of_its_agents() -> None:
+async def test_stream_of_a_workflow_has_the_parts_of_its_agents() -> None:
     one, _ = agent("one", ["a long", " answer"])
     stream = WorkflowBuilder(start_executor=one).build().run("go", stream=True)
     parts = [event.data async for event in stream if event.type == "output"]
@@ -164,7 +164,7 @@ class HowMany:
 
 
 @pytest.mark.requirement("WF14")
-async def test_a_workflow_as_agent_puts_out_what_its_outputs_say() -> None:
+async def test_workflow_as_agent_puts_out_what_its_outputs_say() -> None:
     class Start(Executor):
         @handler
         async def run(self, messages: list[Message], ctx: WorkflowContext[str, str]) -> None:
@@ -199,7 +199,7 @@ async def test_a_workflow_as_agent_puts_out_what_its_outputs_say() -> None:
 
 
 @pytest.mark.requirement("WF14")
-async def test_a_start_that_takes_no_messages_cannot_be_an_agent() -> None:
+async def test_start_that_takes_no_messages_cannot_be_an_agent() -> None:
     class Number(Executor):
         @handler
         async def run(self, message: int, ctx: WorkflowContext[Never]) -> None: ...
@@ -209,7 +209,7 @@ async def test_a_start_that_takes_no_messages_cannot_be_an_agent() -> None:
 
 
 @pytest.mark.requirement("WF14")
-async def test_a_request_crosses_as_a_function_call_and_its_result_goes_back() -> None:
+async def test_request_crosses_as_a_function_call_and_its_result_goes_back() -> None:
     class Asks(Executor):
         @handler
         async def run(self, messages: list[Message], ctx: WorkflowContext[Never, str]) -> None:
@@ -238,7 +238,7 @@ async def test_a_request_crosses_as_a_function_call_and_its_result_goes_back() -
 
 
 @pytest.mark.requirement("WF14")
-async def test_a_session_gives_a_workflow_agent_what_was_said_before() -> None:
+async def test_session_gives_a_workflow_agent_what_was_said_before() -> None:
     one, client = agent("one", "first answer", "second answer")
     made = WorkflowBuilder(start_executor=one).build().as_agent()
     session = made.create_session()

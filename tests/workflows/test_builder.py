@@ -39,7 +39,7 @@ def invalid(builder: WorkflowBuilder) -> str:
 
 
 @pytest.mark.requirement("WF1")
-def test_a_start_is_required() -> None:
+def test_start_is_required() -> None:
     with pytest.raises(TypeError, match="start_executor"):
         WorkflowBuilder()  # pyright: ignore[reportCallIssue]  # the point of the test
     assert "No executor has the id 'a'" in invalid(WorkflowBuilder(start_executor="a").add_edge(Node("b"), Node("c")))
@@ -95,7 +95,7 @@ class Numbers(Executor):
 
 
 @pytest.mark.requirement("WF3")
-def test_an_edge_that_can_never_carry_anything_is_refused() -> None:
+def test_edge_that_can_never_carry_anything_is_refused() -> None:
     number = Number("n")
     with pytest.raises(TypeCompatibilityError, match="'n' sends int, and 't' takes str") as caught:
         WorkflowBuilder(start_executor=number).add_edge(number, Text("t")).build()
@@ -110,7 +110,7 @@ def strip(text: str) -> str:
 
 
 @pytest.mark.requirement("WF3")
-async def test_a_fan_in_hands_on_lists_so_its_types_are_those_of_lists() -> None:
+async def test_fan_in_hands_on_lists_so_its_types_are_those_of_lists() -> None:
     start = FunctionExecutor(strip, "s")
     one, two, total = Number("one"), Number("two"), Numbers("total")
     builder = WorkflowBuilder(start_executor=start, output_from=[total]).add_fan_out_edges(start, [one, two])
@@ -137,7 +137,7 @@ def test_groups_that_are_too_small_are_refused() -> None:
         WorkflowBuilder(start_executor=a).add_edge(a, 7)
 
 
-def test_an_unknown_id_is_refused_with_a_suggestion() -> None:
+def test_unknown_id_is_refused_with_a_suggestion() -> None:
     builder = WorkflowBuilder(start_executor=Node("research")).add_edge("reserch", Node("draft"))
     assert "No executor has the id 'reserch'" in invalid(builder)
     assert "Did you mean 'research'?" in invalid(builder)
@@ -157,12 +157,12 @@ def test_an_unknown_id_is_refused_with_a_suggestion() -> None:
         ({"intermediate_output_from": ["mute"]}, "Executor 'mute' is selected for its outputs"),
     ],
 )
-def test_a_selection_of_outputs_that_cannot_be_meant_is_refused(selection: dict[str, Any], text: str) -> None:
+def test_selection_of_outputs_that_cannot_be_meant_is_refused(selection: dict[str, Any], text: str) -> None:
     assert text in invalid(WorkflowBuilder(start_executor=Node("a"), **selection).add_edge("a", Mute("mute")))
 
 
 @pytest.mark.requirement("WF7")
-def test_a_selection_by_an_unknown_word_is_refused() -> None:
+def test_selection_by_an_unknown_word_is_refused() -> None:
     for selection in ({"output_from": "a"}, {"output_from": "all_other"}, {"intermediate_output_from": "some"}):
         with pytest.raises(ValueError, match="give a list of executors, or 'all'"):
             WorkflowBuilder(start_executor=Node("a"), **selection)  # pyright: ignore[reportArgumentType]  # the point of the test
@@ -194,7 +194,7 @@ async def test_outputs_count_are_reported_on_the_way_or_are_hidden_as_selected(
     assert named == [name for name in ("forward", "end") if workflow.is_terminal_executor(name)]
 
 
-def test_a_limit_below_one_is_refused() -> None:
+def test_limit_below_one_is_refused() -> None:
     a = Node("a")
     assert "max_traversals must be at least 1" in invalid(WorkflowBuilder(start_executor=a).add_edge(a, a, max_traversals=0))
 
@@ -253,7 +253,7 @@ def test_two_handlers_of_one_type_are_refused() -> None:
 
 
 @pytest.mark.requirement("WF3")
-def test_a_graph_put_together_by_hand_is_checked_the_same_way() -> None:
+def test_graph_put_together_by_hand_is_checked_the_same_way() -> None:
     a, b, mute = Node("a"), Node("b"), Mute("mute")
     executors = {item.id: item for item in (a, b, mute)}
     edges = [SingleEdgeGroup("a", "b"), SingleEdgeGroup("b", "mute")]
@@ -267,7 +267,7 @@ def test_a_graph_put_together_by_hand_is_checked_the_same_way() -> None:
         validate_workflow_graph([SingleEdgeGroup("a", "c")], executors, a, [])
 
 
-def test_a_graph_is_data() -> None:
+def test_graph_is_data() -> None:
     def is_long(message: str) -> bool:
         return len(message) > 3
 

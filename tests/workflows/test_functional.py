@@ -67,7 +67,7 @@ async def pipeline_function(message: int, ctx: RunContext) -> str:
     return f"{await double(first)} {verdict.approved}"
 
 
-async def test_a_workflow_asks_and_goes_on_without_repeating_finished_steps() -> None:
+async def test_workflow_asks_and_goes_on_without_repeating_finished_steps() -> None:
     result = await pipeline.run(2)
     (event,) = result.get_request_info_events()
     assert (event.data, event.response_type) == ("is 4 fine?", Verdict)
@@ -85,7 +85,7 @@ async def test_a_workflow_asks_and_goes_on_without_repeating_finished_steps() ->
     ]
 
 
-async def test_a_checkpoint_of_each_step_lets_another_process_go_on(tmp_path: Path) -> None:
+async def test_checkpoint_of_each_step_lets_another_process_go_on(tmp_path: Path) -> None:
     storage = FileCheckpointStorage(tmp_path)
     first = FunctionalWorkflow(pipeline_function, name="pipeline")
     (event,) = (await first.run(2, checkpoint_storage=storage)).get_request_info_events()
@@ -100,7 +100,7 @@ async def test_a_checkpoint_of_each_step_lets_another_process_go_on(tmp_path: Pa
         await other.run(checkpoint_id=latest.checkpoint_id, checkpoint_storage=storage)
 
 
-async def test_a_failure_is_told_and_raised() -> None:
+async def test_failure_is_told_and_raised() -> None:
     @workflow(name="fails", description="d")
     async def fails(message: str) -> None:
         raise KeyError(message)
@@ -113,7 +113,7 @@ async def test_a_failure_is_told_and_raised() -> None:
     assert fails.status is WorkflowRunState.FAILED
 
 
-async def test_a_step_outside_a_run_is_the_function_and_functions_must_fit() -> None:
+async def test_step_outside_a_run_is_the_function_and_functions_must_fit() -> None:
     assert await double(4) == 8
     assert get_run_context() is None
     with pytest.raises(TypeError, match="async functions"):
@@ -291,7 +291,7 @@ async def test_request_that_takes_the_id_of_another_gets_one_of_its_own() -> Non
     assert (await flow.run(responses={second: "b"})).get_outputs() == ["a b"]
 
 
-async def test_an_answer_may_be_none() -> None:
+async def test_answer_may_be_none() -> None:
     @workflow
     async def maybe(value: int, ctx: RunContext) -> str:
         return f"{value} {await ctx.request_info('more?', str, request_id='more')}"
@@ -300,7 +300,7 @@ async def test_an_answer_may_be_none() -> None:
     assert (await maybe.run(responses={"more": None})).get_outputs() == ["1 None"]
 
 
-async def test_a_step_called_with_a_context_by_hand_keeps_state_there() -> None:
+async def test_step_called_with_a_context_by_hand_keeps_state_there() -> None:
     @step
     async def remember(value: str, ctx: RunContext) -> str:
         return f"{value} {ctx.get_state('seen', 'never')}"

@@ -65,7 +65,7 @@ def test_executors_are_agents_tools_or_functions_and_output_defaults_to_the_only
     assert file.output_id == "c"
 
 
-def test_a_graph_may_be_in_code() -> None:
+def test_graph_may_be_in_code() -> None:
     file = parse_workflow("name: x\ndescription: d\npython: pkg.graphs:flow\n")
     assert file.python == "pkg.graphs:flow"
     assert file.steps == {}
@@ -124,7 +124,7 @@ def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuse
         ("task: x", "", ""),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_with_file_line_key_and_fix(old: str, new: str, expected: str) -> None:
+def test_mistake_is_named_with_file_line_key_and_fix(old: str, new: str, expected: str) -> None:
     if not expected:
         expected, text = "13: task: must be 'never', 'optional' or 'required'", GRAPH + "task: sometimes\n"
     else:
@@ -139,7 +139,7 @@ def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
     assert [line.split(":")[1] for line in mistakes(text)] == ["1", "6", "8"]
 
 
-def test_a_graph_in_code_has_no_executors_beside_it() -> None:
+def test_graph_in_code_has_no_executors_beside_it() -> None:
     assert mistakes(GRAPH + "python: m:f\n")[0].endswith("cannot be combined with `python`: the graph is in code")
     assert mistakes("name: x\ndescription: d\n") == [
         "x.workflow.yaml:1: executors: is required: a workflow has at least one executor "
@@ -247,7 +247,7 @@ def test_edges_lead_to_several_from_several_and_by_cases() -> None:
         ("start: triage", "prompt: hi\nstart: triage", "13: prompt: is for orchestrations"),
     ],
 )  # fmt: skip
-def test_a_mistake_in_a_richer_graph_is_named_too(old: str, new: str, expected: str) -> None:
+def test_mistake_in_a_richer_graph_is_named_too(old: str, new: str, expected: str) -> None:
     assert old in ROUTED
     found = mistakes(ROUTED.replace(old, new, 1))
     assert any(line.startswith(f"x.workflow.yaml:{expected}") for line in found), found
@@ -265,7 +265,7 @@ def test_a_mistake_in_a_richer_graph_is_named_too(old: str, new: str, expected: 
         "magentic: {participants: [a, b], manager: boss, max-rounds: 9, max-stalls: 1, max-resets: 1, review-plan: true}",
     ],
 )
-def test_an_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
+def test_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
     from gateway.config.documents import load_mapping
 
     text = f"name: x\ndescription: d\n{team}\n"
@@ -302,7 +302,7 @@ def test_an_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
         ),
     ],
 )
-def test_a_mistake_in_an_orchestration_is_named_with_file_line_key_and_fix(old: str, new: str, expected: str) -> None:
+def test_mistake_in_an_orchestration_is_named_with_file_line_key_and_fix(old: str, new: str, expected: str) -> None:
     assert old in CHAT
     found = mistakes(CHAT.replace(old, new, 1))
     assert any(line.startswith(f"x.workflow.yaml:{expected}") for line in found), found

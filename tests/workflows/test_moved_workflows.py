@@ -20,14 +20,14 @@ class Tells(Executor):
 
 
 @pytest.mark.requirement("WF6")
-async def test_an_event_in_the_old_manner_is_told_with_a_warning() -> None:
+async def test_event_in_the_old_manner_is_told_with_a_warning() -> None:
     events = [event async for event in WorkflowBuilder(start_executor=Tells("t")).build().run("hi", stream=True)]
     [told] = [event for event in events if event.type == "data"]
     assert (told.executor_id, told.data) == ("t", "hi")
 
 
 @pytest.mark.requirement("WF1")
-def test_an_executor_goes_through_json() -> None:
+def test_executor_goes_through_json() -> None:
     made = Tells.from_json(Tells("t").to_json())
     assert (made.id, made.to_dict()) == ("t", {"id": "t", "type": "Tells"})
     with pytest.raises(ValueError, match="mapping"):

@@ -100,7 +100,7 @@ async def test_participants_that_cannot_be_meant_are_refused() -> None:
 
 @pytest.mark.requirement("WF13")
 @pytest.mark.requirement("WF9")
-async def test_a_person_may_look_at_answers_before_they_go_on() -> None:
+async def test_person_may_look_at_answers_before_they_go_on() -> None:
     one, two = agent("one", "bad", "good"), agent("two", "second")
     workflow = SequentialBuilder(participants=[one, two]).with_request_info(agents=[one]).build()
     (request,) = (await workflow.run("go")).get_request_info_events()
@@ -145,7 +145,7 @@ async def test_concurrent_answers_may_be_joined_by_a_function_or_an_executor() -
 
 
 @pytest.mark.requirement("WF13")
-async def test_a_function_chooses_who_speaks_and_everybody_hears_everything() -> None:
+async def test_function_chooses_who_speaks_and_everybody_hears_everything() -> None:
     states: list[tuple[int, list[str]]] = []
 
     def choose(state: GroupChatState) -> str:
@@ -168,7 +168,7 @@ async def test_a_function_chooses_who_speaks_and_everybody_hears_everything() ->
 
 
 @pytest.mark.requirement("WF13")
-async def test_a_condition_ends_a_group_chat_and_executors_may_take_part() -> None:
+async def test_condition_ends_a_group_chat_and_executors_may_take_part() -> None:
     class Echo(Executor):
         heard: int = 0
 
@@ -195,7 +195,7 @@ def decision(speaker: str | None, final: str | None = None) -> str:
 
 
 @pytest.mark.requirement("WF13")
-async def test_an_agent_may_choose_who_speaks_and_is_told_when_its_answer_is_no_use() -> None:
+async def test_agent_may_choose_who_speaks_and_is_told_when_its_answer_is_no_use() -> None:
     chair = agent("chair", decision("nobody"), decision("two"), decision(None, "all said"))
     two = agent("two", "b")
     workflow = GroupChatBuilder(participants=[agent("one"), two], orchestrator_agent=chair).build()
@@ -263,7 +263,7 @@ def nobody(state: GroupChatState) -> str:
 
 @pytest.mark.requirement("WF12")
 @pytest.mark.requirement("WF13")
-async def test_a_group_chat_goes_on_from_a_checkpoint() -> None:
+async def test_group_chat_goes_on_from_a_checkpoint() -> None:
     def build(*answers: str) -> Any:
         one = agent("one", *answers)
         builder = GroupChatBuilder(participants=[one], selection_func=lambda state: "one", max_rounds=2, checkpoint_storage=storage)
@@ -321,7 +321,7 @@ async def test_handoffs_may_be_limited_and_an_agent_may_go_on_alone_for_some_tur
     assert (ended.get_outputs(), ended.get_final_state()) == ([], WorkflowRunState.IDLE)
 
 
-def test_a_handoff_that_cannot_work_is_refused() -> None:
+def test_handoff_that_cannot_work_is_refused() -> None:
     class Node(Executor):
         @handler
         async def run(self, message: str, ctx: WorkflowContext[Never]) -> None: ...
@@ -354,7 +354,7 @@ def ledger(speaker: str, instruction: str = "do it", *, done: bool = False, prog
 
 
 @pytest.mark.requirement("WF13")
-async def test_a_manager_plans_instructs_and_answers_in_the_end() -> None:
+async def test_manager_plans_instructs_and_answers_in_the_end() -> None:
     boss = agent("boss", "facts", "plan", "no json", ledger("coder", "write code"), ledger("coder", done=True), "the answer")
     coder = agent("coder", "code", description="Writes code.")
     workflow = MagenticBuilder(participants=[coder], manager_agent=boss).build()
@@ -368,7 +368,7 @@ async def test_a_manager_plans_instructs_and_answers_in_the_end() -> None:
 
 
 @pytest.mark.requirement("WF13")
-async def test_a_plan_that_stalls_is_made_again_and_limits_end_the_work() -> None:
+async def test_plan_that_stalls_is_made_again_and_limits_end_the_work() -> None:
     boss = agent("boss", "facts", "plan", ledger("coder", progress=False), "new facts", "new plan")
     manager = StandardMagenticManager(boss, max_stall_count=0, max_reset_count=1)
     result = await MagenticBuilder(participants=[agent("coder")], manager=manager).build().run("build it")
@@ -382,7 +382,7 @@ async def test_a_plan_that_stalls_is_made_again_and_limits_end_the_work() -> Non
 
 @pytest.mark.requirement("WF13")
 @pytest.mark.requirement("WF9")
-async def test_a_person_may_send_a_plan_back() -> None:
+async def test_person_may_send_a_plan_back() -> None:
     boss = agent("boss", "facts", "plan", "facts 2", "plan 2", ledger("coder", done=True), "the answer")
     workflow = MagenticBuilder(participants=[agent("coder")], manager_agent=boss).with_plan_review().build()
     (request,) = (await workflow.run("go")).get_request_info_events()

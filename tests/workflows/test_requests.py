@@ -61,7 +61,7 @@ def build() -> Workflow:
 
 @pytest.mark.requirement("WF9")
 @pytest.mark.requirement("WF4")
-async def test_a_request_pauses_the_run_and_an_answer_goes_on_with_it() -> None:
+async def test_request_pauses_the_run_and_an_answer_goes_on_with_it() -> None:
     workflow = build()
     result = await workflow.run("tea")
     (event,) = result.get_request_info_events()
@@ -110,7 +110,7 @@ async def test_answers_that_fit_no_request_are_refused_and_the_request_stays_ope
 
 
 @pytest.mark.requirement("WF9")
-async def test_an_answer_that_no_handler_takes_fails_the_run() -> None:
+async def test_answer_that_no_handler_takes_fails_the_run() -> None:
     class Forgetful(Executor):
         @handler
         async def start(self, message: str, ctx: WorkflowContext[str, str]) -> None:

@@ -47,7 +47,7 @@ async def test_workflow_files_of_a_folder_load_in_the_order_of_their_names_and_o
     assert await load(tmp_path) == (["run-a", "run-b"], [])
 
 
-async def test_a_broken_file_is_reported_with_its_line_and_the_others_load(tmp_path: Path) -> None:
+async def test_broken_file_is_reported_with_its_line_and_the_others_load(tmp_path: Path) -> None:
     write(tmp_path, "bad.workflow.yaml", GOOD.replace("NAME", "bad").replace("start", "strat"))
     write(tmp_path, "code.workflow.yaml", "name: code\ndescription: d\npython: ws_missing:flow\n")
     write(tmp_path, "good.workflow.yaml", GOOD.replace("NAME", "run"))
@@ -57,7 +57,7 @@ async def test_a_broken_file_is_reported_with_its_line_and_the_others_load(tmp_p
     assert problems[1].startswith("agents/code.workflow.yaml: python: No module 'ws_missing'")
 
 
-async def test_a_single_file_may_be_named_and_a_missing_one_is_reported(tmp_path: Path) -> None:
+async def test_single_file_may_be_named_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     write(tmp_path, "a.workflow.yaml", GOOD.replace("NAME", "run"))
     names, problems = await load(tmp_path, "agents/a.workflow.yaml", "agents", "agents/no.workflow.yaml", "nowhere")
     assert names == ["run"]

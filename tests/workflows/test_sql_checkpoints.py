@@ -110,7 +110,7 @@ async def test_what_is_kept_is_versioned_json_apart_for_each_owner_and_the_oldes
         await storage.load(ids[1])
 
 
-async def test_a_database_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
+async def test_database_that_cannot_be_used_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "folder.db").mkdir()
     with pytest.raises(StorageError, match=r"folder\.db"):
         await SqlCheckpointStorage(tmp_path / "folder.db").get_latest(workflow_name="w")

@@ -78,14 +78,14 @@ async def test_inner_outputs_are_sent_on_or_yielded_directly() -> None:
 
 
 @pytest.mark.requirement("WF11")
-async def test_an_inner_request_is_answered_by_an_executor_of_the_parent() -> None:
+async def test_inner_request_is_answered_by_an_executor_of_the_parent() -> None:
     result = await outer(WorkflowExecutor(inner(), id="sub")).run("milk")
     assert result.get_outputs() == ["milk=4 after milk!"]
     assert result.get_final_state() is WorkflowRunState.IDLE
 
 
 @pytest.mark.requirement("WF11")
-async def test_an_inner_request_may_go_to_whoever_runs_the_parent() -> None:
+async def test_inner_request_may_go_to_whoever_runs_the_parent() -> None:
     workflow = outer(WorkflowExecutor(inner(), id="sub", propagate_request=True))
     result = await workflow.run("milk")
     (event,) = result.get_request_info_events()
@@ -96,14 +96,14 @@ async def test_an_inner_request_may_go_to_whoever_runs_the_parent() -> None:
 
 
 @pytest.mark.requirement("WF11")
-async def test_an_inner_failure_fails_the_parent_with_the_same_exception() -> None:
+async def test_inner_failure_fails_the_parent_with_the_same_exception() -> None:
     with pytest.raises(ToolFailed, match="inner trouble"):
         await outer(WorkflowExecutor(inner(), id="sub")).run("boom")
 
 
 @pytest.mark.requirement("WF11")
 @pytest.mark.requirement("WF12")
-async def test_a_checkpoint_of_the_parent_holds_the_inner_workflow() -> None:
+async def test_checkpoint_of_the_parent_holds_the_inner_workflow() -> None:
     storage = InMemoryCheckpointStorage()
     await outer(WorkflowExecutor(inner(), id="sub", propagate_request=True)).run("milk", checkpoint_storage=storage)
     latest = await storage.get_latest(workflow_name="outer")

@@ -49,7 +49,7 @@ def accepted(**content: Any) -> JsonObject:
 
 
 @pytest.mark.requirement("WF13")
-async def test_a_sequence_hands_the_conversation_on_and_gives_the_last_answer() -> None:
+async def test_sequence_hands_the_conversation_on_and_gives_the_last_answer() -> None:
     cast = Cast(writer=["DRAFT"], editor=["FINAL"])
     text = HEAD + "sequential: {participants: [writer, s/upper, editor]}\nintermediate-output-from: all_other\n"
     listener = Listener()
@@ -75,7 +75,7 @@ async def test_all_answer_at_once_and_a_function_puts_their_answers_together(tmp
     assert (await run(joined, topic="tea")).as_text() == "A2 | B2"
 
 
-async def test_a_group_chat_is_led_by_turns_or_by_an_agent() -> None:
+async def test_group_chat_is_led_by_turns_or_by_an_agent() -> None:
     cast = Cast(a=["a1", "a2"], b=["b1"], boss=[])
     turns = await publish(HEAD + "group-chat: {participants: [a, b], selection: round-robin, max-rounds: 3}\n", box=cast.box())
     assert "maximum number of rounds" in (await run(turns, message="go")).as_text()
@@ -91,7 +91,7 @@ async def test_a_group_chat_is_led_by_turns_or_by_an_agent() -> None:
 
 
 @pytest.mark.requirement("WF9")
-async def test_a_handoff_passes_the_conversation_on_and_asks_the_user_until_the_answer_is_empty() -> None:
+async def test_handoff_passes_the_conversation_on_and_asks_the_user_until_the_answer_is_empty() -> None:
     cast = Cast(triage=['{"call": "handoff_to_refunds"}'], refunds=["Which order?", "Refunded 42."])
     text = HEAD + "handoff: {participants: [triage, refunds], handoffs: {triage: [refunds]}}\n"
     listener = Listener(accepted(answer="42"), accepted())
@@ -103,7 +103,7 @@ async def test_a_handoff_passes_the_conversation_on_and_asks_the_user_until_the_
     assert "user: 42" in cast.asked[2][1]
 
 
-async def test_a_magentic_team_plans_shows_the_plan_and_follows_the_progress() -> None:
+async def test_magentic_team_plans_shows_the_plan_and_follows_the_progress() -> None:
     def ledger(is_done: bool) -> str:
         said = {"is_request_satisfied": is_done, "is_in_loop": False, "is_progress_being_made": True, "next_speaker": "a"}
         return json.dumps({key: {"reason": "", "answer": value} for key, value in {**said, "instruction_or_question": "dig"}.items()})
@@ -116,7 +116,7 @@ async def test_a_magentic_team_plans_shows_the_plan_and_follows_the_progress() -
     assert ["the plan" in listener.asked[0]["params"]["message"], "a better plan" in listener.asked[1]["params"]["message"]] == [True, True]
 
 
-async def test_a_person_reviews_answers_before_they_go_on() -> None:
+async def test_person_reviews_answers_before_they_go_on() -> None:
     cast = Cast(a=["draft", "better"], b=["final"])
     listener = Listener(accepted(answer="more facts"), accepted(answer=""))
     text = HEAD + "sequential: {participants: [a, b], review: [a]}\n"
@@ -126,7 +126,7 @@ async def test_a_person_reviews_answers_before_they_go_on() -> None:
     assert "more facts" in cast.asked[1][1]
 
 
-async def test_a_failing_participant_is_an_error_result_that_names_it() -> None:
+async def test_failing_participant_is_an_error_result_that_names_it() -> None:
     cast = Cast(a=[], b=["x"])
     result = await run(await publish(HEAD + "sequential: {participants: [a, b]}\n", box=cast.box()), message="tea")
     assert result.is_error
@@ -135,7 +135,7 @@ async def test_a_failing_participant_is_an_error_result_that_names_it() -> None:
     assert gone.as_text().startswith("Executor 'ghost' needs 'agent/ghost', which is not available")
 
 
-async def test_a_function_of_an_orchestration_that_cannot_be_imported_is_named() -> None:
+async def test_function_of_an_orchestration_that_cannot_be_imported_is_named() -> None:
     from gateway.errors import WorkflowInvalid
 
     file = parse_workflow(HEAD + 'group-chat: {participants: [a], selection: "wf_absent:f", until: "json:decoder"}\n')
@@ -171,7 +171,7 @@ intermediate-output-from: [bug]
 
 @pytest.mark.requirement("WF1")
 @pytest.mark.requirement("WF7")
-async def test_a_switch_a_fan_out_and_a_fan_in_lead_where_the_file_says() -> None:
+async def test_switch_a_fan_out_and_a_fan_in_lead_where_the_file_says() -> None:
     cast = Cast(
         triage=['{"kind": "bug", "teams": []}', '{"kind": "?", "teams": []}'],
         bug=["BUG"], left=["L"], right=["R"], both=["done"], rest=["rest"],
@@ -185,7 +185,7 @@ async def test_a_switch_a_fan_out_and_a_fan_in_lead_where_the_file_says() -> Non
     assert (await run(tool, text="hello")).as_text() == "rest"
 
 
-async def test_a_select_runs_those_that_the_output_names_and_all_outputs_are_the_result() -> None:
+async def test_select_runs_those_that_the_output_names_and_all_outputs_are_the_result() -> None:
     text = ROUTED.replace("switch: [{when: {kind: bug}, to: bug}, {to: rest}]", "to: [bug, rest], select: teams")
     text = text.replace("output-from: [both, rest]\nintermediate-output-from: [bug]", "output-from: all")
     cast = Cast(
@@ -217,7 +217,7 @@ output: done
 
 
 @pytest.mark.requirement("WF9")
-async def test_a_question_waits_for_a_person_and_its_answer_decides() -> None:
+async def test_question_waits_for_a_person_and_its_answer_decides() -> None:
     cast = Cast(printer=["printed"])
     listener = Listener(accepted(ok=True), accepted(answer="Ada"))
     result = await run(await publish(PUBLISH, box=cast.box()), listener.context(), text="it")
@@ -243,7 +243,7 @@ async def test_answer_that_does_not_fit_is_asked_for_again() -> None:
     assert (first, again.startswith("Publish it?\nYour last answer cannot be used: field 'ok'")) == ("Publish it?", True)
 
 
-async def test_a_workflow_is_a_step_of_another_and_its_questions_reach_the_person() -> None:
+async def test_workflow_is_a_step_of_another_and_its_questions_reach_the_person() -> None:
     cast = Cast(printer=["printed"])
     inner = WorkflowTool(await WorkflowPlan.prepare(parse_workflow(PUBLISH), base_dir=Path()), toolbox=cast.box())
     box = ScriptedToolBox()

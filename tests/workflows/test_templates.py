@@ -57,7 +57,7 @@ def test_templates_are_found_anywhere_in_a_json_value_but_not_in_keys() -> None:
         ("{{review.tags.7}}", "'review.tags' is a list of 2 without '7'"),
     ],
 )
-def test_a_field_that_is_not_there_is_an_error_that_says_what_is(text: str, reason: str) -> None:
+def test_field_that_is_not_there_is_an_error_that_says_what_is(text: str, reason: str) -> None:
     with pytest.raises(ToolFailed, match=reason):
         fill(text, SCOPE)
 

@@ -100,7 +100,7 @@ def verdict(approved: bool, notes: str) -> str:
 # -- the definition ------------------------------------------------------------------------------------------------
 
 
-async def test_a_workflow_is_published_with_a_closed_schema_from_its_inputs() -> None:
+async def test_workflow_is_published_with_a_closed_schema_from_its_inputs() -> None:
     definition = (await publish(BRIEF)).definition
     assert definition.name == "brief"
     assert definition.description == "Research, draft, review."
@@ -115,7 +115,7 @@ async def test_a_workflow_is_published_with_a_closed_schema_from_its_inputs() ->
     assert definition.may_ask
 
 
-async def test_an_output_with_fields_is_published_as_output_schema_and_returned_as_structured_content() -> None:
+async def test_output_with_fields_is_published_as_output_schema_and_returned_as_structured_content() -> None:
     text = BRIEF.replace("output: draft", "output: review")
     tool = await publish(text, box=Crew(verdict(True, "fine")).box())
     assert tool.definition.output_schema == {
@@ -141,7 +141,7 @@ async def test_agents_hand_on_their_answers_and_a_review_loop_runs_until_approve
     assert crew.said_to("reviewer")[1].startswith("draft 2\n\nAnswer with one JSON object")
 
 
-async def test_a_loop_ends_after_its_maximum_with_the_last_output() -> None:
+async def test_loop_ends_after_its_maximum_with_the_last_output() -> None:
     crew = Crew(*[verdict(False, str(n)) for n in range(9)])
     result = await run(await publish(BRIEF, box=crew.box()), topic="tea")
     assert result.as_text() == "draft 4"
@@ -161,7 +161,7 @@ async def test_fields_are_found_however_a_model_wraps_them(answer: str) -> None:
     assert (await run(tool, topic="tea")).structured == {"approved": True, "notes": "ok"}
 
 
-async def test_an_answer_without_the_fields_is_asked_for_once_more_saying_what_was_wrong() -> None:
+async def test_answer_without_the_fields_is_asked_for_once_more_saying_what_was_wrong() -> None:
     crew = Crew("Looks good to me!", verdict(True, "ok"))
     await run(await publish(BRIEF, box=crew.box()), topic="tea")
     assert "Your last answer was:\nLooks good to me!\n\nIt cannot be used: there is no JSON object in it." in crew.said_to("reviewer")[1]
@@ -172,7 +172,7 @@ async def test_an_answer_without_the_fields_is_asked_for_once_more_saying_what_w
     assert result.as_text().startswith("Executor 'review' failed: The answer does not fit `output`: argument 'approved'")
 
 
-async def test_an_agent_without_prompt_gets_what_came_before() -> None:
+async def test_agent_without_prompt_gets_what_came_before() -> None:
     heard: list[str] = []
 
     def echo(question: str, style: int = 1) -> str:
@@ -314,7 +314,7 @@ async def test_conditions_compare_values_and_types() -> None:
     assert (await run(tool, n=1)).as_text() == "The workflow ended without output."
 
 
-async def test_a_condition_on_text_fails_naming_the_edge() -> None:
+async def test_condition_on_text_fails_naming_the_edge() -> None:
     def judge(n: Any) -> str:
         return "true"
 
@@ -364,7 +364,7 @@ edges: [{from: start, to: left}, {from: start, to: right}, {from: left, to: end}
 # -- failure, progress, asking, cancelling -------------------------------------------------------------------------
 
 
-async def test_a_failing_tool_is_an_error_result_that_names_the_executor() -> None:
+async def test_failing_tool_is_an_error_result_that_names_the_executor() -> None:
     def broken(x: int) -> str:
         raise NotFound("page", "p1")
 
@@ -383,7 +383,7 @@ async def test_arguments_that_the_tool_refuses_are_an_error_result_that_names_th
     assert "'n'" in result.as_text()
 
 
-async def test_a_tool_that_is_not_there_is_named_before_anything_runs() -> None:
+async def test_tool_that_is_not_there_is_named_before_anything_runs() -> None:
     ran: list[str] = []
 
     def researcher(task: str) -> str:
@@ -396,7 +396,7 @@ async def test_a_tool_that_is_not_there_is_named_before_anything_runs() -> None:
     assert ran == []
 
 
-async def test_an_agent_that_takes_no_text_cannot_be_asked() -> None:
+async def test_agent_that_takes_no_text_cannot_be_asked() -> None:
     def silent(n: int) -> str:
         return ""
 
@@ -404,7 +404,7 @@ async def test_an_agent_that_takes_no_text_cannot_be_asked() -> None:
     assert "'silent' has no text argument" in result.as_text()
 
 
-async def test_a_tool_that_starts_a_task_cannot_be_waited_for() -> None:
+async def test_tool_that_starts_a_task_cannot_be_waited_for() -> None:
     def later() -> ToolOutcome:
         return TaskStarted({"taskId": "1"})
 
@@ -438,7 +438,7 @@ edges: [{from: a, to: b}]
     assert numbers == sorted(set(numbers))
 
 
-async def test_a_tool_that_asks_reaches_the_person_behind_the_workflow() -> None:
+async def test_tool_that_asks_reaches_the_person_behind_the_workflow() -> None:
     request: JsonObject = {"method": "elicitation/create", "params": {"message": "Sure?", "requestedSchema": {"type": "object"}}}
 
     async def careful(ctx: CallContext) -> ToolOutcome:
@@ -474,7 +474,7 @@ async def test_cancelling_a_call_stops_the_executor_that_runs() -> None:
         await stopped.wait()
 
 
-async def test_a_workflow_that_takes_too_long_is_stopped_by_its_own_deadline() -> None:
+async def test_workflow_that_takes_too_long_is_stopped_by_its_own_deadline() -> None:
     async def hang() -> str:
         await anyio.sleep_forever()
         return ""
@@ -542,7 +542,7 @@ def broken(): raise KeyError("gone")
 """
 
 
-async def test_a_graph_in_code_is_one_object_or_made_for_each_call(tmp_path: Path) -> None:
+async def test_graph_in_code_is_one_object_or_made_for_each_call(tmp_path: Path) -> None:
     (tmp_path / "wf_code.py").write_text(CODE)
     text = "name: coded\ndescription: d\ninput: {x: {}}\npython: wf_code:NAME\n"
     single = await publish(text.replace("NAME", "single"), base_dir=tmp_path)
@@ -554,7 +554,7 @@ async def test_a_graph_in_code_is_one_object_or_made_for_each_call(tmp_path: Pat
             tasks.start_soon(run, single)
 
 
-async def test_a_code_graph_that_takes_no_object_gets_the_only_argument(tmp_path: Path) -> None:
+async def test_code_graph_that_takes_no_object_gets_the_only_argument(tmp_path: Path) -> None:
     (tmp_path / "wf_code.py").write_text(CODE)
     text = "name: coded\ndescription: d\ninput: {x: {}}\npython: wf_code:texts\n"
     tool = await publish(text, base_dir=tmp_path)

@@ -66,7 +66,7 @@ def code(name: str) -> str:
 
 
 @pytest.mark.requirement("WF7")
-async def test_a_start_with_fields_is_a_tool_with_those_arguments_and_every_output_is_shown(typed: Path) -> None:
+async def test_start_with_fields_is_a_tool_with_those_arguments_and_every_output_is_shown(typed: Path) -> None:
     tool = await publish(code("trips"), base_dir=typed)
     assert {name: item["type"] for name, item in tool.definition.input_schema["properties"].items()} == {"to": "string", "days": "integer"}
     assert tool.definition.output_schema is not None
@@ -76,7 +76,7 @@ async def test_a_start_with_fields_is_a_tool_with_those_arguments_and_every_outp
     assert result.structured == {"price": 1}
 
 
-async def test_a_start_that_takes_anything_has_the_argument_input_and_outputs_of_several_shapes_stay_apart(typed: Path) -> None:
+async def test_start_that_takes_anything_has_the_argument_input_and_outputs_of_several_shapes_stay_apart(typed: Path) -> None:
     tool = await publish(code("anything"), base_dir=typed)
     assert tool.definition.input_schema["properties"]["input"]["type"] == "object"
     result = await run(tool, input={"q": 1})
@@ -84,7 +84,7 @@ async def test_a_start_that_takes_anything_has_the_argument_input_and_outputs_of
 
 
 @pytest.mark.parametrize(("name", "text"), [("talk", "said: hi"), ("team", "answered")])
-async def test_a_start_that_takes_a_conversation_has_the_text_message(typed: Path, name: str, text: str) -> None:
+async def test_start_that_takes_a_conversation_has_the_text_message(typed: Path, name: str, text: str) -> None:
     tool = await publish(code(name), base_dir=typed)
     assert tool.definition.input_schema["required"] == ["message"]
     assert (await run(tool, message="hi")).as_text() == text

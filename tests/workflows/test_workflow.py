@@ -113,7 +113,7 @@ async def test_conditional_edges_carry_only_messages_they_accept() -> None:
 
 
 @pytest.mark.requirement("WF1")
-async def test_a_switch_takes_the_first_case_that_holds_and_the_default_wherever_it_stands() -> None:
+async def test_switch_takes_the_first_case_that_holds_and_the_default_wherever_it_stands() -> None:
     def broken(message: str) -> bool:
         raise KeyError(message)
 
@@ -130,7 +130,7 @@ async def test_a_switch_takes_the_first_case_that_holds_and_the_default_wherever
 
 
 @pytest.mark.requirement("WF1")
-async def test_a_multi_selection_carries_a_message_to_the_chosen_and_refuses_others() -> None:
+async def test_multi_selection_carries_a_message_to_the_chosen_and_refuses_others() -> None:
     def choose(message: str, targets: list[str]) -> list[str]:
         return [target for target in targets if target in message] or ["nobody"]
 
@@ -144,7 +144,7 @@ async def test_a_multi_selection_carries_a_message_to_the_chosen_and_refuses_oth
 
 
 @pytest.mark.requirement("WF1")
-async def test_a_fan_in_waits_for_all_its_sources_and_hands_on_a_list_in_their_order() -> None:
+async def test_fan_in_waits_for_all_its_sources_and_hands_on_a_list_in_their_order() -> None:
     class Join(Executor):
         @handler
         async def all_of(self, message: list[str], ctx: WorkflowContext[Any, Any]) -> None:
@@ -214,7 +214,7 @@ async def test_state_of_a_failed_round_is_discarded() -> None:
 
 
 @pytest.mark.requirement("WF2")
-async def test_a_graph_that_never_rests_fails_after_a_hundred_rounds() -> None:
+async def test_graph_that_never_rests_fails_after_a_hundred_rounds() -> None:
     a, b = Relay("a"), Relay("b")
     workflow = WorkflowBuilder(start_executor=a).add_edge(a, b).add_edge(b, a).build()
     events: list[WorkflowEvent] = []
@@ -260,14 +260,14 @@ async def test_messages_of_a_cancelled_round_are_not_delivered_to_the_next_run()
     assert seen == ["nextson"]
 
 
-async def test_an_edge_carries_no_more_messages_than_its_limit() -> None:
+async def test_edge_carries_no_more_messages_than_its_limit() -> None:
     a, b = Relay("a"), Relay("b")
     workflow = WorkflowBuilder(start_executor=a, output_from=[b]).add_edge(a, b).add_edge(b, a, max_traversals=2).build()
     assert (await workflow.run("")).get_outputs() == ["ab", "abab", "ababab"]
     assert len((await workflow.run("")).get_outputs()) == 3
 
 
-async def test_a_message_may_be_sent_along_one_edge_only() -> None:
+async def test_message_may_be_sent_along_one_edge_only() -> None:
     async def choose(message: str, ctx: WorkflowContext[str, Any]) -> None:
         await ctx.send_message(message, target_id=message)
 
@@ -279,7 +279,7 @@ async def test_a_message_may_be_sent_along_one_edge_only() -> None:
     assert "'choose' sends to 'z', but no edge leads there" in next(event.data for event in lost if event.type == "warning")
 
 
-async def test_an_executor_that_joins_handles_the_messages_of_a_round_as_one_list() -> None:
+async def test_executor_that_joins_handles_the_messages_of_a_round_as_one_list() -> None:
     class Join(Executor):
         joins = True
 
@@ -293,7 +293,7 @@ async def test_an_executor_that_joins_handles_the_messages_of_a_round_as_one_lis
 
 @pytest.mark.requirement("WF4")
 @pytest.mark.requirement("WF5")
-async def test_a_failing_executor_ends_the_run_with_events_and_its_own_exception() -> None:
+async def test_failing_executor_ends_the_run_with_events_and_its_own_exception() -> None:
     cause = ToolFailed("the disk is full")
 
     async def boom(message: Any) -> None:
@@ -315,7 +315,7 @@ async def test_a_failing_executor_ends_the_run_with_events_and_its_own_exception
     assert (told.extra, details.extra) == ({"disk": "c"}, None)
 
 
-async def test_a_failure_cancels_the_others_of_its_round_and_is_raised_as_it_is() -> None:
+async def test_failure_cancels_the_others_of_its_round_and_is_raised_as_it_is() -> None:
     cancelled: list[str] = []
 
     async def wait(message: Any) -> None:
@@ -334,7 +334,7 @@ async def test_a_failure_cancels_the_others_of_its_round_and_is_raised_as_it_is(
     assert "e" not in [event.executor_id for event in events]
 
 
-async def test_a_condition_that_raises_fails_the_run_with_its_exception() -> None:
+async def test_condition_that_raises_fails_the_run_with_its_exception() -> None:
     def broken(message: Any) -> bool:
         raise KeyError("x")
 
@@ -365,7 +365,7 @@ async def test_cancelling_the_caller_stops_the_run() -> None:
 
 
 @pytest.mark.requirement("WF6")
-async def test_a_run_tells_its_events_in_order() -> None:
+async def test_run_tells_its_events_in_order() -> None:
     problem = ToolFailed("not the end")
 
     async def note(message: Any, ctx: WorkflowContext[Any, Any]) -> None:
@@ -423,7 +423,7 @@ async def test_the_result_is_the_list_of_events_with_outputs_final_state_and_tim
         WorkflowRunResult([]).get_final_state()
 
 
-async def test_a_stream_yields_events_while_an_executor_runs() -> None:
+async def test_stream_yields_events_while_an_executor_runs() -> None:
     release = anyio.Event()
 
     async def slow(message: str, ctx: WorkflowContext[Never, str]) -> None:
@@ -442,7 +442,7 @@ async def test_a_stream_yields_events_while_an_executor_runs() -> None:
     assert (await stream.get_final_response()).get_outputs() == ["early", "late"]
 
 
-async def test_a_stream_that_is_closed_early_runs_no_further_round_and_frees_the_workflow() -> None:
+async def test_stream_that_is_closed_early_runs_no_further_round_and_frees_the_workflow() -> None:
     runs: list[str] = []
 
     @executor(id="first")
@@ -467,7 +467,7 @@ async def test_a_stream_that_is_closed_early_runs_no_further_round_and_frees_the
 
 
 @pytest.mark.requirement("WF10")
-async def test_a_run_begins_with_a_message_or_goes_on_and_only_one_goes_on_at_a_time() -> None:
+async def test_run_begins_with_a_message_or_goes_on_and_only_one_goes_on_at_a_time() -> None:
     release = anyio.Event()
     started = anyio.Event()
 
@@ -494,7 +494,7 @@ async def test_a_run_begins_with_a_message_or_goes_on_and_only_one_goes_on_at_a_
     await workflow.run("x")
 
 
-async def test_a_function_executor_may_be_sync_and_then_runs_in_a_thread() -> None:
+async def test_function_executor_may_be_sync_and_then_runs_in_a_thread() -> None:
     def ident(message: str) -> int:
         return threading.get_ident()
 
