@@ -41,7 +41,7 @@ async def test_plain_answer_is_the_runs_text(remote: str) -> None:
         assert (response.text, agent.name, response.agent_id) == ("hello", "obedient", agent.id)
 
 
-async def test_artifact_is_streamed_in_parts_and_status_messages_are_not_the_answer(remote: str) -> None:
+async def test_artifact_is_streamed_in_parts_without_status_messages(remote: str) -> None:
     async with A2AAgent(url=remote) as agent:
         stream = agent.run("work one two", stream=True)
         texts = [update.text async for update in stream if update.text]
@@ -51,7 +51,7 @@ async def test_artifact_is_streamed_in_parts_and_status_messages_are_not_the_ans
     assert "looking into it" in [c.text for m in response.messages for c in m.contents if c.type == "text_reasoning"]
 
 
-async def test_server_without_streaming_is_polled_until_the_task_is_done() -> None:
+async def test_server_without_streaming_is_polled_until_the_task_ends() -> None:
     with obedient("--no-streaming") as url:
         async with A2AAgent(url=url) as agent:
             assert (await agent.run("work without a stream")).text == "without a stream"
@@ -91,7 +91,7 @@ async def test_task_id_is_the_continuation_token() -> None:
             assert (await agent.poll_task(token)).text == "the result"
 
 
-async def test_lost_stream_is_followed_by_task_id_and_message_is_not_resent() -> None:
+async def test_lost_stream_is_followed_by_task_id_without_resending() -> None:
     with obedient() as url:
         answers: list[str] = []
         async with A2AAgent(url=url) as agent, anyio.create_task_group() as tasks:

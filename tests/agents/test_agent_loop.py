@@ -108,7 +108,7 @@ async def test_response_has_all_rounds_and_inputs_unless_final_only() -> None:
 
 @pytest.mark.requirement("LP3")
 @pytest.mark.parametrize("final_only", [False, True])
-async def test_stream_yields_all_rounds_and_final_response_is_the_last_round(final_only: bool) -> None:
+async def test_stream_yields_all_rounds_and_final_response_is_the_last(final_only: bool) -> None:
     loop = AgentLoopMiddleware(until(2), next_message=lambda: "next", return_final_only=final_only)
     stream = Agent(ScriptedChatClient(["one", "two"]), middleware=[loop]).run("go", stream=True)
     parts = [f"{update.role}: {update.text}" async for update in stream if update.text]
@@ -143,7 +143,7 @@ async def test_judge_ends_the_loop_and_its_reasons_reach_the_agent(stream: bool)
 
 
 @pytest.mark.requirement("LP4")
-async def test_unstructured_verdict_is_read_from_last_line_and_defaults_to_no() -> None:
+async def test_unstructured_verdict_is_read_from_last_line_and_else_no() -> None:
     answers = ["Looks fine. VERDICT: MORE or VERDICT: DONE", "who knows", '{"answered": "maybe"}', "Good.\nVerdict: done"]
     judge, client = ScriptedChatClient(answers), ScriptedChatClient(["x"] * 9)
     await Agent(client, middleware=[AgentLoopMiddleware.with_judge(judge)]).run("go")
@@ -156,7 +156,7 @@ async def test_unstructured_verdict_is_read_from_last_line_and_defaults_to_no() 
 
 
 @pytest.mark.requirement("LP5")
-async def test_progress_log_is_complete_without_session_and_last_entry_with_one() -> None:
+async def test_progress_log_is_whole_without_session_and_last_entry_with_one() -> None:
     def made() -> tuple[ScriptedChatClient, Agent]:
         client = ScriptedChatClient(["one", "two", "three"])
         return client, Agent(client, middleware=[AgentLoopMiddleware(until(3), next_message=lambda: "next")])
@@ -172,7 +172,7 @@ async def test_progress_log_is_complete_without_session_and_last_entry_with_one(
 
 
 @pytest.mark.requirement("LP5")
-async def test_fresh_context_restores_messages_and_session_before_each_round() -> None:
+async def test_fresh_context_restores_messages_and_session_each_round() -> None:
     client = ScriptedChatClient(["before", "one", "two"])
     agent = Agent(client)
     session = agent.create_session()

@@ -47,7 +47,7 @@ def answers_to(response: Any, approved: bool = True) -> Message:
 
 @both_ways
 @pytest.mark.requirement("AP1", "AP2", "AP3", "TY7")
-async def test_call_that_needs_approval_ends_the_run_and_executes_once_approved(stream: bool) -> None:
+async def test_call_with_approval_ends_run_and_executes_once_approved(stream: bool) -> None:
     files = Files()
     agent, client = agent_of([call("remove", {"path": "/x"}), "It is gone."], files.tools)
     session = agent.create_session()
@@ -81,7 +81,7 @@ async def test_rejected_call_becomes_a_result_and_is_logged(stream: bool, caplog
 
 @pytest.mark.parametrize("kept_by", ["provider", "nobody"])
 @pytest.mark.requirement("AP5")
-async def test_approvals_are_logged_and_stored_if_a_provider_keeps_the_conversation(
+async def test_approvals_are_logged_and_stored_if_a_provider_keeps_history(
     kept_by: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = Files()
@@ -120,7 +120,7 @@ async def test_approvals_of_provider_tools_are_logged_once(caplog: pytest.LogCap
 
 @both_ways
 @pytest.mark.requirement("AP4", "C7")
-async def test_session_holds_free_calls_until_the_approved_ones_execute(stream: bool) -> None:
+async def test_session_holds_free_calls_until_approved_ones_execute(stream: bool) -> None:
     files = Files()
     agent, client = agent_of([[call("look", id="c1"), call("remove", {"path": "/x"}, "c2")], "done"], files.tools)
     session = agent.create_session()
@@ -167,7 +167,7 @@ async def test_answer_counts_once_and_only_for_a_request_of_its_session(change: 
 
 
 @pytest.mark.requirement("AP2")
-async def test_unanswered_call_gets_an_error_result_when_the_conversation_continues() -> None:
+async def test_unanswered_call_gets_an_error_result_in_the_next_run() -> None:
     files = Files()
     agent, client = agent_of([call("remove", {"path": "/x"}), "something else then"], files.tools)
     session = agent.create_session()
@@ -237,7 +237,7 @@ async def test_additional_tools_need_approval_and_run_after_it(stream: bool) -> 
 
 @both_ways
 @pytest.mark.requirement("TL11", "C10")
-async def test_additional_tools_that_are_only_declared_are_handed_back(stream: bool) -> None:
+async def test_declared_only_additional_tools_are_returned_to_the_caller(stream: bool) -> None:
     declared = FunctionTool[..., Any](name="hidden", description="Opens a file.", input_model={"type": "object", "properties": {}})
     agent, _ = agent_of([call("hidden")], Files().tools, loop={"additional_tools": [declared]})
     response = await run(agent, stream)

@@ -52,7 +52,7 @@ def results(client: ScriptedChatClient) -> list[str]:
 
 
 @pytest.mark.requirement("NM1")
-async def test_background_tasks_run_concurrently_and_can_be_awaited_continued_and_cleared() -> None:
+async def test_background_tasks_run_concurrently_and_can_be_awaited_and_cleared() -> None:
     helper = HeldClient()
     helper.go.set()
     replies = [
@@ -101,7 +101,7 @@ async def test_task_outlives_its_run_until_the_provider_is_closed() -> None:
 
 
 @pytest.mark.requirement("NM1")
-async def test_task_of_an_ended_process_is_lost_and_unknown_task_is_named() -> None:
+async def test_task_of_ended_process_is_lost_and_unknown_task_is_named() -> None:
     session = AgentSession()
     state = {"next_task_id": 2, "tasks": [{"id": 1, "agent_name": "helper", "description": "old", "status": "running"}]}
     session.state["background_agents"] = json.loads(json.dumps(state))

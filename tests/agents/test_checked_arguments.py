@@ -100,7 +100,7 @@ async def test_middleware_sees_converted_arguments_with_defaults(stream: bool) -
 
 
 @pytest.mark.requirement("MW4")
-async def test_middleware_edits_converted_arguments_and_the_call_checks_them_again() -> None:
+async def test_middleware_edits_converted_arguments_and_call_rechecks_them() -> None:
     @function_middleware
     async def edit(context: FunctionInvocationContext, call_next: CallNext) -> None:
         context.arguments["days"] += 1
@@ -115,7 +115,7 @@ async def test_middleware_edits_converted_arguments_and_the_call_checks_them_aga
 
 
 @pytest.mark.requirement("MW4")
-async def test_explicit_null_stays_and_schemas_by_hand_keep_their_wire_names() -> None:
+async def test_explicit_null_stays_and_hand_written_schema_keeps_wire_names() -> None:
     def take(name: str, size: int) -> str:
         return f"{name} {size}"
 

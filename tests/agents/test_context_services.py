@@ -56,7 +56,7 @@ class Mem0:
 
 
 @pytest.mark.requirement("SE8")
-async def test_mem0_memories_of_user_are_shown_and_said_texts_are_stored() -> None:
+async def test_mem0_memories_of_user_are_shown_and_new_texts_stored() -> None:
     client = Mem0()
     provider = Mem0ContextProvider(mem0_client=client, user_id="ada", agent_id="cook")
     assert provider.source_id == "mem0"
@@ -283,7 +283,7 @@ class Stores:
 
 
 @pytest.mark.requirement("SE8")
-async def test_foundry_memories_are_added_and_each_run_is_sent_to_the_service() -> None:
+async def test_foundry_memories_are_added_and_each_run_is_sent() -> None:
     stores = Stores()
     project = SimpleNamespace(beta=SimpleNamespace(memory_stores=stores))
     provider = FoundryMemoryProvider(memory_store_name="people", scope="ada", project_client=project, update_delay=5)

@@ -108,7 +108,7 @@ async def conversing(folder: Path, server: ScriptedServer, **keys: str) -> Async
         await records.aclose()
 
 
-async def test_context_providers_of_a_file_keep_their_state_in_the_session(
+async def test_file_context_providers_keep_their_state_in_the_session(
     tmp_path: Path, server: ScriptedServer
 ) -> None:
     await server.play(ECHO)
@@ -249,7 +249,7 @@ async def test_summary_is_written_once_and_used_by_later_turns(tmp_path: Path, s
 
 
 @pytest.mark.requirement("NM1")
-async def test_memory_recalls_what_the_caller_said_in_another_session(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_memory_recalls_text_of_the_callers_other_session(tmp_path: Path, server: ScriptedServer) -> None:
     await server.play(ECHO)
     async with conversing(tmp_path, server, memory="{embedding: openai:embed, min-similarity: -1}") as here:
         await here.say("I like figs.")

@@ -30,7 +30,7 @@ def calls(*names_and_arguments: tuple[str, dict[str, Any]]) -> list[dict[str, An
 
 
 @pytest.mark.requirement("LP4")
-async def test_loop_until_repeats_until_the_judge_agrees_and_reports_each_round(server: ScriptedServer, tmp_path: Path) -> None:
+async def test_loop_until_repeats_until_judge_agrees_and_reports_rounds(server: ScriptedServer, tmp_path: Path) -> None:
     verdicts = [{"text": json.dumps({"answered": False, "reasoning": "no source"})}, {"text": json.dumps({"answered": True})}]
     await server.play({"text": "draft"}, verdicts[0], {"text": "final"}, verdicts[1])
     agent_file(tmp_path, loop_until="{criteria: [names a source], max: 3}")
@@ -93,7 +93,7 @@ class _Mail:
 
 @pytest.mark.requirement("SC1")
 @pytest.mark.parametrize(("says_yes", "can_ask"), [(True, True), (False, True), (True, False)])
-async def test_after_untrusted_content_an_agent_files_sink_needs_its_callers_approval(
+async def test_agent_file_sink_needs_approval_after_untrusted_content(
     server: ScriptedServer, tmp_path: Path, says_yes: bool, can_ask: bool
 ) -> None:
     done: list[str] = []

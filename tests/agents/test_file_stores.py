@@ -167,7 +167,7 @@ async def test_link_anywhere_in_a_path_is_never_followed(tmp_path: Path, path: s
 
 
 @pytest.mark.attack(30)
-async def test_hard_link_is_neither_read_nor_searched_and_the_file_outside_stays(tmp_path: Path) -> None:
+async def test_hard_link_is_not_read_or_searched_and_outside_file_stays(tmp_path: Path) -> None:
     (tmp_path / "secret.txt").write_text("secret")
     store = FileSystemAgentFileStore(tmp_path / "root")
     (tmp_path / "root" / "deep").mkdir()

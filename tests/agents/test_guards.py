@@ -231,7 +231,7 @@ async def test_cached_answer_expires() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_personal_data_is_hidden_from_the_model_and_restored_for_tools_and_user(stream: bool) -> None:
+async def test_personal_data_is_hidden_from_model_and_restored_for_tools(stream: bool) -> None:
     sent: list[str] = []
 
     @tool

@@ -80,7 +80,7 @@ def test_window_without_room_is_refused(window: int | None, output: int | None, 
         create_harness_agent(ScriptedChatClient([]), max_context_window_tokens=window, max_output_tokens=output)
 
 
-async def test_harness_uses_todos_requests_approvals_and_stores_each_model_call() -> None:
+async def test_harness_uses_todos_and_approvals_and_stores_each_model_call() -> None:
     stored: list[int] = []
 
     @tool(approval_mode="always_require")

@@ -404,7 +404,7 @@ async def test_function_hook_has_toolkit_and_result() -> None:
 
 @pytest.mark.requirement("HK3", "HK11", "HK12", "HK13")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_error_hooks_run_once_in_reverse_order_and_after_hooks_still_run(stream: bool) -> None:
+async def test_error_hooks_run_once_in_reverse_and_after_hooks_still_run(stream: bool) -> None:
     notes: list[str] = []
     client = ScriptedChatClient([call("fail"), ModelError("down")])
     with pytest.raises(ModelError):
@@ -448,7 +448,7 @@ class Count:
 
 
 @pytest.mark.requirement("HK14")
-async def test_state_updates_are_typed_atomic_and_visible_to_the_next_hook() -> None:
+async def test_state_updates_are_typed_atomic_and_seen_by_the_next_hook() -> None:
     seen: list[int] = []
 
     class Counts(LifecycleHooks):
@@ -475,7 +475,7 @@ async def test_state_updates_are_typed_atomic_and_visible_to_the_next_hook() -> 
 
 
 @pytest.mark.requirement("HK15")
-async def test_events_are_sent_and_requests_wait_for_their_own_response() -> None:
+async def test_events_are_sent_and_requests_wait_for_their_response() -> None:
     told: list[HookEvent] = []
 
     async def listen(event: HookEvent) -> None:

@@ -109,7 +109,7 @@ def _ending(kind: str) -> Any:
         "model": "instead",
     }.items(),
 )
-async def test_run_that_middleware_inside_the_hooks_ends_has_its_result(kind: str, text: str | None, stream: bool) -> None:
+async def test_run_ended_by_inner_middleware_has_its_result(kind: str, text: str | None, stream: bool) -> None:
     seen: list[str | None] = []
 
     class Watch(LifecycleHooks):

@@ -69,7 +69,7 @@ def files(folder: Path) -> dict[str, Path]:
 
 
 @pytest.mark.requirement("NM1")
-async def test_agent_manages_topics_and_later_sessions_receive_matching_ones(tmp_path: Path) -> None:
+async def test_agent_manages_topics_and_later_sessions_get_matching_ones(tmp_path: Path) -> None:
     client = ScriptedChatClient(
         [
             [
@@ -112,7 +112,7 @@ async def test_agent_manages_topics_and_later_sessions_receive_matching_ones(tmp
 
 
 @pytest.mark.requirement("NM1")
-async def test_facts_are_extracted_after_a_run_and_invalid_answers_are_ignored(tmp_path: Path) -> None:
+async def test_facts_are_extracted_after_run_and_invalid_ones_are_ignored(tmp_path: Path) -> None:
     items = [
         {"topic": "Name", "memory": "Is Ada."},
         {"topic": "Name", "memory": "is ada."},
@@ -172,7 +172,7 @@ async def test_topics_are_consolidated_when_due_and_new_facts_stay(tmp_path: Pat
 
 
 @pytest.mark.requirement("NM1", "SE13")
-async def test_recent_turns_are_loaded_and_the_filter_selects_stored_messages(tmp_path: Path) -> None:
+async def test_recent_turns_are_loaded_and_filter_selects_stored_messages(tmp_path: Path) -> None:
     def masked(message: Message) -> Message | None:
         if message.role == "assistant" and message.text == "secret":
             return None

@@ -188,7 +188,7 @@ async def test_result_of_a_wrong_type_is_rejected_by_name(layer: str) -> None:
 
 @both_ways
 @pytest.mark.requirement("MW4", "MW8")
-async def test_result_set_by_function_middleware_reaches_the_model_as_text(stream: bool) -> None:
+async def test_result_set_by_function_middleware_reaches_model_as_text(stream: bool) -> None:
     class Row(BaseModel):
         city: str
 

@@ -296,7 +296,7 @@ async def test_middleware_that_is_not_async_fails_by_name(stream: bool) -> None:
 
 
 @pytest.mark.requirement("MW18")
-def test_the_kinds_of_middleware_are_an_enum_of_words() -> None:
+def test_kinds_of_middleware_are_a_string_enum() -> None:
     assert [str(kind) for kind in MiddlewareType] == ["agent", "function", "chat"]
 
 

@@ -64,7 +64,7 @@ async def test_run_is_a_coroutine_so_it_can_be_a_task() -> None:
 
 
 @pytest.mark.requirement("AG2", "AG4")
-async def test_run_takes_strings_messages_contents_and_its_own_tools_and_options() -> None:
+async def test_run_accepts_strings_messages_contents_tools_and_options() -> None:
     agent, client = agent_of(["1"], [get_weather], default_options={"temperature": 0.1, "top_p": 0.5})
     picture = Content.from_data(b"x", "image/png")
     await run(agent, False, ["hi", picture, Message("user", ["and", "this"])], tools=[lookup], options={"temperature": 0.9})
@@ -357,7 +357,7 @@ async def test_agents_of_every_kind_are_base_agents() -> None:
 
 
 @pytest.mark.requirement("AG7")
-async def test_extra_values_are_additional_properties_and_unknown_ones_are_ignored() -> None:
+async def test_extra_values_become_additional_properties() -> None:
     message = Message("user", ["hi"], additional_properties={"some.Feature": {"deep": 1}})
     agent, client = agent_of(["ok"], additional_properties={"owner": "me"})
     await run(agent, False, message)
@@ -409,7 +409,7 @@ async def test_forced_call_may_end_the_run_with_its_result(stream: bool) -> None
 
 
 @pytest.mark.requirement("TY6", "C22")
-def test_response_text_is_complete_and_clients_get_the_last_message() -> None:
+def test_response_text_is_complete_and_clients_get_last_message() -> None:
     said = [Message("user", "q"), Message("assistant", "a"), Message("tool", "t"), Message("assistant", "b"), Message("user", "?")]
     response = AgentResponse(messages=said)
     assert (response.text, str(response)) == ("qatb?", "qatb?")

@@ -75,7 +75,7 @@ async def test_invoked_tool_raises_the_exception_of_its_function() -> None:
 
 
 @pytest.mark.requirement("TL1")
-async def test_tool_goes_through_json_without_its_function_and_gets_it_back() -> None:
+async def test_tool_survives_json_without_its_function_and_regains_it() -> None:
     data = json.loads(join.to_json())
     assert (data["type"], data["name"], data["description"], data["max_invocations"]) == ("function_tool", "join", "Joins.", 9)
     assert data["input_model"] == join.parameters()
@@ -106,7 +106,7 @@ async def test_attributes_set_on_a_tool_take_effect() -> None:
             setattr(remove, name, value)
 
 
-async def test_parser_of_results_may_be_none_at_all() -> None:
+async def test_result_parser_may_be_none() -> None:
     @tool(result_parser=SKIP_PARSING)
     def look() -> set[int]:
         return {1}

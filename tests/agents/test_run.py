@@ -65,7 +65,7 @@ def results_of(response: AgentResponse) -> list[Any]:
 
 @both_ways
 @pytest.mark.requirement("TL3")
-async def test_tools_run_and_their_results_go_back_until_the_model_answers(stream: bool) -> None:
+async def test_tools_run_and_their_results_return_until_the_model_answers(stream: bool) -> None:
     agent, client = agent_of([["Let me add.", call("add", {"a": 2, "b": 3})], "It is 5."])
     response = await run(agent, stream)
     assert [message.role for message in response.messages] == ["assistant", "tool", "assistant"]
@@ -89,7 +89,7 @@ async def test_call_id_twice_in_one_answer_runs_once() -> None:
 
 
 @pytest.mark.requirement("TL12")
-async def test_calls_of_one_answer_run_concurrently_and_answer_in_order() -> None:
+async def test_calls_of_one_response_run_concurrently_with_ordered_results() -> None:
     second_ran = anyio.Event()
 
     async def first() -> str:
@@ -162,7 +162,7 @@ async def test_tool_failed_text_reaches_the_model() -> None:
 
 @pytest.mark.parametrize("arguments", ["{not json", "[1, 2]", '{"a": 1}'])
 @pytest.mark.requirement("TL8")
-async def test_invalid_arguments_are_an_error_result_and_the_run_continues(arguments: str) -> None:
+async def test_invalid_arguments_are_an_error_result_and_run_continues(arguments: str) -> None:
     agent, _ = agent_of([call("add", arguments), "I will try again."])
     response = await run(agent, False)
     assert results_of(response)[0].startswith("Error: ")
@@ -270,7 +270,7 @@ def function_layer(log: list[str], name: str) -> Any:
 
 
 @pytest.mark.requirement("MW6", "MW7")
-async def test_function_middleware_nests_first_outermost_and_sees_arguments_and_result() -> None:
+async def test_function_middleware_nests_first_outermost() -> None:
     log: list[str] = []
 
     async def doubling(context: FunctionInvocationContext, call_next: CallNext) -> None:
@@ -341,7 +341,7 @@ async def test_agent_middleware_may_answer_in_the_agents_place(stream: bool) -> 
 
 @both_ways
 @pytest.mark.requirement("MW2", "MW11")
-async def test_agent_middleware_edits_messages_and_its_errors_reach_the_caller(stream: bool) -> None:
+async def test_agent_middleware_edits_messages_and_its_errors_are_raised(stream: bool) -> None:
     async def polite(context: AgentContext, call_next: CallNext) -> None:
         context.messages.append(Message("user", "please"))
         await call_next()
@@ -394,7 +394,7 @@ async def test_leaving_a_stream_early_closes_the_models() -> None:
         await closed.wait()
 
 
-async def test_closing_a_run_closes_the_models_stream_before_it_returns() -> None:
+async def test_closing_a_run_closes_the_models_stream_first() -> None:
     """The test keeps a reference to the stream, so that no garbage collector closes it instead."""
     opened: list[ResponseStream[ChatResponseUpdate, ChatResponse]] = []
     closed: list[str] = []

@@ -87,7 +87,7 @@ def test_call_is_judged_by_the_conversations_label(
     assert (found.rule if found else None) == verdict
 
 
-def test_result_is_labelled_by_rule_then_by_its_tool_then_by_default() -> None:
+def test_result_is_labelled_by_rule_then_tool_then_default() -> None:
     rules = FlowRules(trusted=("a", "b"), untrusted=("b",), private=("a",))
     assert label_result(FlowTool("a"), rules) == ContentLabel(IntegrityLabel.TRUSTED, ConfidentialityLabel.PRIVATE)
     assert not label_result(FlowTool("b"), rules).is_trusted()
@@ -133,7 +133,7 @@ async def test_label_belongs_to_its_session_or_run() -> None:
 
 
 @pytest.mark.attack(15)
-async def test_confidential_content_does_not_leave_through_a_public_tool() -> None:
+async def test_confidential_content_is_blocked_from_a_public_tool() -> None:
     found = await run(Desk(), SecureAgentConfig(rules=RULES), call("post"), call("salary"), call("post"))
     assert found[0] == "post ok" and "security.confidential" in found[2]
 
@@ -172,7 +172,7 @@ class Person:
 
 
 @pytest.mark.parametrize("says_yes", [True, False])
-async def test_the_person_of_the_gateways_call_is_asked_at_once(says_yes: bool) -> None:
+async def test_caller_of_the_gateway_is_elicited_at_once(says_yes: bool) -> None:
     desk, person = Desk(), Person(says_yes)
     ctx = CallContext(client=ClientProfile(name="ide", version="1", capabilities={"elicitation": {"form": {}}}), caller=person)
     config = SecureAgentConfig(rules=RULES, approval_on_violation=True)

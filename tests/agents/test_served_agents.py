@@ -95,7 +95,7 @@ def test_run_that_waits_for_a_person_is_an_error_with_the_reason() -> None:
     assert result.is_error and "https://x/consent" in result.as_text()
 
 
-async def test_text_without_sentences_is_reported_in_pieces_of_whole_words() -> None:
+async def test_text_without_sentences_is_reported_in_whole_words() -> None:
     client = Listener()
     progress = RunProgress(CallContext(caller=client))
     words = [f"word{number} " for number in range(1000)]

@@ -120,7 +120,7 @@ async def test_result_has_text_model_and_summed_usage(tmp_path: Path, server: Sc
     assert (await server.requests())[0]["authorization"] == "Bearer not-needed"
 
 
-async def test_agent_that_names_no_tools_gets_none(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_agent_without_a_tools_key_gets_no_tools(tmp_path: Path, server: ScriptedServer) -> None:
     agent_file(tmp_path)
     await server.play({"text": "alone"})
     async with source_of(tmp_path, endpoint(server)) as source:
@@ -242,7 +242,7 @@ async def test_broken_file_is_a_problem_and_the_others_load(tmp_path: Path) -> N
     assert "instructions" in found["empty.agent.md"]
 
 
-async def test_file_of_another_host_loads_with_notes_about_ignored_keys(tmp_path: Path) -> None:
+async def test_file_of_another_host_loads_with_notes_on_ignored_keys(tmp_path: Path) -> None:
     (tmp_path / "reviewer.md").write_text("---\ndescription: Reviews.\ncolor: blue\ntools: function/a, function/b\n---\nReview.\n")
     async with source_of(tmp_path, {}) as source:
         [definition] = source.definitions

@@ -66,7 +66,7 @@ async def test_run_without_a_session_is_refused(stream: bool) -> None:
 
 @pytest.mark.requirement("AP8", "AP4")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_requests_are_shown_one_per_run_and_calls_execute_after_the_last(stream: bool) -> None:
+async def test_requests_are_shown_one_per_run_and_calls_run_after_the_last(stream: bool) -> None:
     desk = Desk()
     client = ScriptedChatClient([[call("send", "1", to="a"), call("look", "2"), call("pay", "3"), call("send", "4", to="b")], "all done"])
     agent = agent_of(client, desk)
@@ -105,7 +105,7 @@ async def test_session_can_be_stored_between_request_and_answer() -> None:
 
 @pytest.mark.requirement("AP9", "AP10")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_always_approving_a_tool_or_a_call_lets_later_ones_through(stream: bool) -> None:
+async def test_standing_approval_of_a_tool_or_call_covers_later_ones(stream: bool) -> None:
     desk = Desk()
     replies = [[call("send", str(n), to=to)] for n, to in enumerate("aabb")]
     client = ScriptedChatClient([replies[0], replies[1], replies[2], replies[3], "done"])

@@ -193,7 +193,7 @@ CAPS: tuple[Cap, ...] = (
         "policies.<source>.sampling.maxTokens",
         "the tokens of one",
         "tests/policy/test_input_requests.py",
-        "test_the_token_cap_only_ever_lowers",
+        "test_token_cap_only_lowers",
     ),
     Cap(
         "gateway.upstream.gateway_chain:MAX_HOPS",

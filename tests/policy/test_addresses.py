@@ -54,7 +54,7 @@ def test_addresses_beside_special_networks_are_public(address: str) -> None:
 
 
 @pytest.mark.attack(3)
-def test_nat64_and_6to4_addresses_are_judged_by_the_ipv4_they_carry() -> None:
+def test_nat64_and_6to4_addresses_are_judged_by_their_ipv4_address() -> None:
     for network in (ip_network(n) for n in IANA_NOT_GLOBAL if "." in n):
         carried = int(network[0])
         assert judge_address(f"64:ff9b::{carried >> 16:x}:{carried & 0xFFFF:x}", loopback_allowed=False) is not None
@@ -80,5 +80,5 @@ def test_public_address_is_fine(address: str) -> None:
     assert judge_address(address, loopback_allowed=False) is None
 
 
-def test_what_is_no_address_is_refused() -> None:
+def test_malformed_address_is_rejected() -> None:
     assert judge_address("localhost", loopback_allowed=True) is not None

@@ -39,7 +39,7 @@ def test_calls_ask_by_the_servers_own_tool_names_and_never_wins(approval: Any, n
     assert TypeAdapter(SourcePolicy).validate_python({"approval": approval}).approval == approval
 
 
-def test_the_person_reads_tool_source_and_arguments_without_anything_hidden() -> None:
+def test_approval_shows_tool_source_and_arguments_without_hidden_text() -> None:
     arguments = {"path": "/etc/\x1b[31mpass\u202ewd\nsecond line", "n": 3, "list": ["a", {"b": None}]}
     text = describe_call("docs", "delete", arguments)
     assert text.split("\n") == [
@@ -50,7 +50,7 @@ def test_the_person_reads_tool_source_and_arguments_without_anything_hidden() ->
     ]
 
 
-def test_call_without_arguments_says_so_in_our_words() -> None:
+def test_call_without_arguments_is_shown_as_such() -> None:
     assert describe_call("docs", "list", {}) == "Approve this call of 'list' of 'docs'?\n  (no arguments)"
 
 
@@ -71,7 +71,7 @@ def test_padding_does_not_hide_an_argument() -> None:
     assert re.search(r"\n  \(\d+ more, not shown:\)\n", crowded)
 
 
-def test_what_is_shown_is_bounded_and_says_how_much_there_is() -> None:
+def test_shown_text_is_bounded_and_states_the_full_size() -> None:
     assert "(100000 characters)" in describe_call("docs", "write", {"body": "x" * 100_000, "path": "a"})
     assert len(describe_call("docs", "write", {f"n{n}": "y" * 300 for n in range(5_000)})) < 1.25 * MAX_SHOWN
 

@@ -59,7 +59,7 @@ def test_additional_properties_alone_declare_nothing() -> None:
 
 @pytest.mark.requirement(4)
 @pytest.mark.parametrize("schema", [None, True, [], "x", {}, {"properties": None}, {"properties": ["a"]}, {"allOf": None, "$ref": 3}])
-def test_what_is_no_schema_declares_nothing_and_never_raises(schema: Any) -> None:
+def test_malformed_schema_declares_nothing_and_never_raises(schema: Any) -> None:
     policy = build(schema)
     assert policy.judge({}) == Pass() or isinstance(policy.judge({}), Reject)
     assert isinstance(policy.published_schema, dict)
@@ -178,7 +178,7 @@ def test_rule_for_every_tool_and_one_for_this_tool_both_hold() -> None:
     assert received(policy, {"b": 3}) == {"b": 3}
 
 
-def test_rule_says_nothing_about_an_argument_that_is_left_out() -> None:
+def test_rule_ignores_an_argument_that_is_left_out() -> None:
     assert received(build(AB, rules={"read": {"a": {"minLength": 3}}}), {}) == {}
 
 
@@ -193,7 +193,7 @@ def test_rule_may_hold_an_extra() -> None:
     assert policy.published_schema["properties"]["x"] == {"enum": [1, 2]}
 
 
-def test_format_in_a_rule_is_enforced_and_in_a_schema_is_a_remark() -> None:
+def test_format_is_enforced_in_a_rule_and_not_in_a_schema() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "string", "format": "uri"}}}
     assert received(build(schema), {"a": "no uri"}) == {"a": "no uri"}
     assert refused(build(schema, rules={"read": {"a": {"format": "uri"}}}), {"a": "no uri"}).rule == "arguments.read.a"
@@ -221,7 +221,7 @@ def test_schema_without_rules_is_published_as_the_same_object() -> None:
     assert build(AB, ["x"]).published_schema is AB
 
 
-def test_rules_are_merged_into_the_property_and_the_original_is_untouched() -> None:
+def test_rules_are_merged_into_a_copy_of_the_property() -> None:
     schema = {
         "type": "object",
         "properties": {"a": {"type": "string", "description": "Where.", "maxLength": 100, "minLength": 2}, "b": {"type": "integer"}},
@@ -259,7 +259,7 @@ def test_rules_are_merged_into_the_property_and_the_original_is_untouched() -> N
         ({"allOf": [{"minLength": 1}]}, {"not": {"const": "x"}}, {"allOf": [{"minLength": 1}, {"not": {"const": "x"}}]}),
     ],
 )
-def test_published_property_demands_what_the_schema_and_the_rule_demand(present: Any, rule: Any, published: Any) -> None:
+def test_published_property_requires_both_schema_and_rule(present: Any, rule: Any, published: Any) -> None:
     policy = build({"properties": {"a": present}}, rules={"read": {"a": rule}})
     assert policy.published_schema == {"properties": {"a": published}}
 
@@ -271,7 +271,7 @@ def test_rule_beside_a_reference_counts_in_old_dialects_too() -> None:
     assert published["properties"]["a"] == {"allOf": [{"$ref": "#/definitions/s"}, {"maxLength": 1}]}
 
 
-def test_rule_for_a_name_declared_further_in_is_published_beside_it() -> None:
+def test_rule_for_a_nested_name_is_published_beside_it() -> None:
     schema = {"type": "object", "anyOf": [{"properties": {"a": {"type": "string"}}}]}
     policy = build(schema, rules={"read": {"a": {"maxLength": 3}}})
     assert policy.published_schema == {**schema, "allOf": [{"properties": {"a": {"maxLength": 3}}}]}
@@ -334,12 +334,12 @@ def test_several_problems_are_named_together() -> None:
     assert all(name in reason for name in ("'a'", "'b'", "'c'"))
 
 
-def test_refusal_mentions_what_was_dropped_because_it_may_be_a_misspelling() -> None:
+def test_rejection_names_dropped_arguments_as_possible_misspellings() -> None:
     verdict = refused(build({**AB, "required": ["a"]}), {"aa": "x"})
     assert verdict.reason == "Argument 'a' is required but missing. Not declared by this tool and dropped: 'aa'."
 
 
-def test_refusal_is_short_whatever_the_schema_and_the_arguments_hold() -> None:
+def test_rejection_is_short_for_any_schema_and_arguments() -> None:
     long = "x" * 5000
     schema = {"type": "object", "properties": {long: {"enum": [f"{i}{long}" for i in range(20)]}}}
     verdict = refused(build(schema), {long: long * 3, **{f"{long}{i}": 1 for i in range(30)}})
@@ -391,7 +391,7 @@ def test_schema_without_dialect_may_use_an_older_one(keyword: Any, bad: Any) -> 
         {"properties": {"a": {"$ref": "#/$defs/missing"}}},
     ],
 )
-def test_tool_with_an_unusable_schema_is_listed_but_its_calls_are_refused(schema: Any) -> None:
+def test_tool_with_unusable_schema_is_listed_and_its_calls_rejected(schema: Any) -> None:
     policy = build(schema)
     assert policy.published_schema is schema
     verdict = refused(policy, {"a": 1})

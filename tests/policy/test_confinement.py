@@ -113,7 +113,7 @@ def test_null_passes_only_where_the_tool_takes_it_for_not_given() -> None:
         assert not passes(rule, "text", None)
 
 
-def test_type_that_a_rule_says_itself_stands() -> None:
+def test_explicit_type_of_a_rule_wins() -> None:
     assert passes({"type": ["string", "integer"], "pattern": "^a$"}, "open", 5)
     assert passes({"enum": ["a", 5], "maxLength": 1}, "open", 5)
     assert passes({"type": "array", "items": {"type": "string"}}, "open", ["x"])
@@ -144,7 +144,7 @@ FAULTS = [
 
 @pytest.mark.attack(20)
 @pytest.mark.parametrize(("rule", "says"), FAULTS, ids=lambda part: str(part)[:60])
-def test_rule_that_does_not_mean_what_it_says_refuses_every_value(rule: dict[str, Any], says: str) -> None:
+def test_contradictory_rule_rejects_every_value(rule: dict[str, Any], says: str) -> None:
     problem = rule_problem(rule)
     assert problem is not None and says in problem
     assert [value for value in ["docs/a", "a", *OTHER_TYPES] if passes(rule, "open", value)] == []
@@ -158,7 +158,7 @@ def test_deeply_nested_rule_is_refused_and_not_walked() -> None:
 
 
 @pytest.mark.attack(21)
-def test_rule_word_rejects_too_many_values() -> None:
+def test_rule_keyword_rejects_too_many_values() -> None:
     many = ["docs/a"] * (MAX_WORD_VALUES + 1)
     assert "more than" in (problem_of({"within": "docs/"}, "texts", many) or "")
     assert passes({"within": "docs/"}, "texts", many[: MAX_WORD_VALUES // 2])
@@ -168,7 +168,7 @@ def test_rule_word_rejects_too_many_values() -> None:
 @pytest.mark.attack(24)
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("key", ["anyOf", "oneOf", "allOf"])
-def test_schema_whose_references_multiply_is_read_once_for_each_part(key: str) -> None:
+def test_schema_with_multiplying_references_is_read_once_per_part(key: str) -> None:
     layers: dict[str, Any] = {f"s{n}": {key: [{"$ref": f"#/$defs/s{n + 1}"} for _ in range(60)]} for n in range(8)}
     for last in (STRINGS, {"$ref": "#/$defs/s0"}):
         schema = {"type": "object", "properties": {"path": {"$ref": "#/$defs/s0"}}, "$defs": {**layers, "s8": last}}
@@ -213,12 +213,12 @@ INSIDE = "a path inside 'docs/', without '..'"
     ],
     ids=str,
 )
-def test_clients_see_words_as_a_description_and_plain_json_schema(rule: dict[str, Any], name: str, shown: dict[str, Any]) -> None:
+def test_clients_see_rule_keywords_as_description_and_json_schema(rule: dict[str, Any], name: str, shown: dict[str, Any]) -> None:
     assert published(rule, name) == shown
 
 
 @pytest.mark.parametrize("name", DECLARED)
-def test_no_word_is_published_at_any_depth(name: str) -> None:
+def test_no_rule_keyword_is_published_at_any_depth(name: str) -> None:
     nested = {"anyOf": [{"within": "docs/"}, {"items": {"properties": {"path": {"oneOfHosts": ["a.example"], "schemes": ["http"]}}}}]}
     for rule in (nested, {"allOf": [nested]}, {"within": "docs/", "items": {"within": "docs/"}}):
         shown = repr(confine(name, rule, SCHEMA).published)

@@ -94,7 +94,7 @@ PRIVATE = ContentLabel(confidentiality=ConfidentialityLabel.PRIVATE)
         ({"properties": {"max_allowed_confidentiality": "private"}}, {"public_sinks": ["send"]}, PRIVATE, "security.confidential"),
     ],
 )
-def test_tool_is_refused_after_content_that_its_flow_rules_exclude(tool: Any, rules: Any, context: ContentLabel, rule: str | None) -> None:
+def test_tool_is_rejected_after_content_its_flow_rules_exclude(tool: Any, rules: Any, context: ContentLabel, rule: str | None) -> None:
     verdict = judge_flow(FlowTool("send", **tool), FlowRules(**rules), context)
     assert (None if verdict is None else verdict.rule) == rule
     assert verdict is None or rule != "security.confidential" or "private" in verdict.reason
@@ -117,7 +117,7 @@ def test_tool_is_refused_after_content_that_its_flow_rules_exclude(tool: Any, ru
         ),
     ],
 )
-def test_result_is_labelled_by_rules_then_by_its_tool_then_by_defaults(properties: Any, rules: Any, label: tuple[str, str]) -> None:
+def test_result_is_labelled_by_rules_then_tool_then_defaults(properties: Any, rules: Any, label: tuple[str, str]) -> None:
     found = label_result(FlowTool("read", properties=properties), FlowRules(**rules))
     assert (found.integrity.value, found.confidentiality.value) == label
 
@@ -166,7 +166,7 @@ def test_folder_that_touches_what_is_protected_is_refused(place: str, access: An
     assert ("set `access: read`" in verdict.reason) is (item.refuses == "writing")
 
 
-def test_folder_that_is_read_is_remarked_only_for_what_is_marked_so() -> None:
+def test_folder_is_remarked_only_for_marked_paths_inside_it() -> None:
     assert remark_root("root", ["/", "a"], [protected()]) is None
     assert remark_root("root", ["/", "x"], [protected(is_remarked=True)]) is None
     told = remark_root("root", ["/", "a"], [protected(), protected(is_remarked=True)])
@@ -186,7 +186,7 @@ def test_pins_name_changed_added_and_removed_tools() -> None:
     assert judge_pins(listed, pinned, "off") == judge_pins(listed, None, "quarantine") == {}
 
 
-def test_pinned_form_is_what_models_and_rules_act_on_in_any_order_of_keys() -> None:
+def test_pinned_form_ignores_the_order_of_keys() -> None:
     tool: JsonObject = {"name": "a", "title": None, "inputSchema": {"b": 1, "a": "é"}, "icons": [1], "_meta": {}}
     assert pinned_form(tool) == {"name": "a", "inputSchema": {"b": 1, "a": "é"}}
     assert pin_digest({"a": {"b": 1, "c": 2}}) == pin_digest({"a": {"c": 2, "b": 1}}) != pin_digest({"a": {"b": 1, "c": 3}})
@@ -213,7 +213,7 @@ def test_pinned_form_is_what_models_and_rules_act_on_in_any_order_of_keys() -> N
         ("x" * 61, "| " + "x" * 60 + "\n| … (the rest is left out)"),
     ],
 )
-def test_every_line_of_a_quotation_is_marked_and_the_whole_is_bounded(text: str, quoted: str) -> None:
+def test_every_quoted_line_is_marked_and_the_quotation_is_bounded(text: str, quoted: str) -> None:
     assert quote_text(text, max_chars=60, max_lines=3) == quoted
 
 
@@ -298,7 +298,7 @@ def limited(scope: str, **limits: int) -> JsonObject:
     return {"scope": scope, **limits}
 
 
-def test_callers_take_turns_and_the_one_with_the_fewest_running_is_first() -> None:
+def test_caller_with_the_fewest_running_tasks_is_first() -> None:
     waiting = [Waiting("a1", "ada"), Waiting("a2", "ada"), Waiting("a3", "ada"), Waiting("b1", "bob"), Waiting("c1", "cy")]
     assert choose_next(waiting, [], {}) == ["a1", "b1", "c1", "a2", "a3"]
     assert choose_next(waiting, [Waiting("x", "ada"), Waiting("y", "ada"), Waiting("z", "bob")], {}) == ["c1", "b1", "a1", "a2", "a3"]
@@ -321,7 +321,7 @@ def test_tasks_begin_at_most_at_the_rate_of_their_scopes() -> None:
     ]
 
 
-def test_task_without_room_does_not_hold_up_a_later_one_of_its_caller() -> None:
+def test_task_without_room_does_not_delay_a_later_one_of_its_caller() -> None:
     waiting = [Waiting("full", "ada", [limited("s", running=1)]), Waiting("free", "ada")]
     assert choose_next(waiting, [Waiting("x", "bob", [limited("s")])], {}) == ["free"]
 
@@ -343,7 +343,7 @@ def explained(arguments: JsonObject) -> dict[str, Any]:
     return explain_call("read", compiled, arguments, policy).to_json()
 
 
-def test_explanation_of_an_allowed_call_shows_exactly_what_would_leave() -> None:
+def test_explanation_of_allowed_call_shows_exactly_what_is_sent() -> None:
     assert explained({"path": "docs/a", "mode": "w", "session": 1, "more": 2}) == {
         "verdict": "allowed",
         "rule": None,
@@ -365,7 +365,7 @@ def test_explanation_of_an_allowed_call_shows_exactly_what_would_leave() -> None
     }
 
 
-def test_explanation_of_a_refused_call_names_the_rule_and_sends_nothing() -> None:
+def test_explanation_of_rejected_call_names_rule_and_sends_nothing() -> None:
     found = explained({"path": "etc"})
     assert (found["verdict"], found["rule"], found["arguments"]) == ("refused", "arguments.read.path", None)
     assert [rule["outcome"] for rule in found["rules"]] == ["refuses", "passes"]

@@ -100,7 +100,7 @@ def test_choice_beside_free_text_may_not_name_a_secret(choice: str, others: list
 
 
 @pytest.mark.parametrize("other", [{"title": "Comment"}, {"title": "Header name"}, {"type": "boolean"}], ids=str)
-def test_choice_of_sign_in_methods_beside_other_fields_is_ordinary(other: dict[str, Any]) -> None:
+def test_choice_of_sign_in_methods_beside_other_fields_is_allowed(other: dict[str, Any]) -> None:
     method = {"type": "string", "enum": ["Password", "API key", "SSO"], "title": "Sign-in method"}
     schema = {"properties": {"method": method, "other": {"type": "string", **other}}}
     assert rule({"message": "How do users sign in?", "requestedSchema": schema}) is None
@@ -201,7 +201,7 @@ def test_further_parameters_may_not_ask_for_a_secret() -> None:
 
 @pytest.mark.attack(17)
 @pytest.mark.parametrize(("key", "value"), [("x-widget", "secret"), ("ui:widget", "PasswordInput "), ("inputType", "password-input")])
-def test_extension_that_hides_the_input_like_a_password_is_refused(key: str, value: str) -> None:
+def test_extension_that_masks_input_like_a_password_is_rejected(key: str, value: str) -> None:
     assert rule(field(**{key: value})) == "elicitation.secret"
     assert rule(field(**{key: "text"})) is None
     assert rule(field(default=value)) is None
@@ -235,11 +235,11 @@ def test_mentioning_a_secret_is_not_asking_for_it(message: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.attack(17)
-def test_asking_in_a_roundabout_way_is_asking(message: str) -> None:
+def test_indirect_request_for_a_secret_is_recognised(message: str) -> None:
     assert rule(asking(message)) == "elicitation.secret"
 
 
-def test_secret_that_is_needed_is_requested_only_beside_free_text() -> None:
+def test_required_secret_is_a_request_only_beside_free_text() -> None:
     yes_or_no = {"ok": {"type": "boolean"}}
     for question in ("Meeting PIN needed?", "Kennwort erforderlich?", "Mot de passe requis ?"):
         assert rule({"message": question, "requestedSchema": {"properties": yes_or_no}}) is None
@@ -248,7 +248,7 @@ def test_secret_that_is_needed_is_requested_only_beside_free_text() -> None:
 
 @pytest.mark.attack(17)
 @pytest.mark.parametrize("message", ["Password required in the chat", "The password is required. Post it in the chat, then confirm."])
-def test_form_without_free_text_may_not_ask_for_a_secret_elsewhere(message: str) -> None:
+def test_form_without_free_text_may_not_request_a_secret_elsewhere(message: str) -> None:
     assert rule({"message": message, "requestedSchema": {"properties": {"ok": {"type": "boolean"}}}}) == "elicitation.secret"
 
 
@@ -298,7 +298,7 @@ def test_field_may_be_named_after_a_secret_file() -> None:
     ],
 )  # fmt: skip
 @pytest.mark.attack(17)
-def test_similar_requests_are_told_apart(ordinary: str, secret: str) -> None:
+def test_similar_requests_are_distinguished(ordinary: str, secret: str) -> None:
     assert rule(asking(ordinary)) is None
     assert rule(asking(secret)) == "elicitation.secret"
 
@@ -336,7 +336,7 @@ def test_form_too_large_to_judge_is_refused(form: dict[str, Any]) -> None:
     assert rule(form) == "elicitation.size"
 
 
-def test_the_reason_names_the_field_and_the_way_out() -> None:
+def test_reason_names_the_field_and_the_alternative() -> None:
     problem = judge_form({**field(), "requestedSchema": {"properties": {"db_password": {"type": "string"}}}})
     assert problem is not None
     assert "'db_password' asks for a secret (password)" in problem.reason

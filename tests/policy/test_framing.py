@@ -23,7 +23,7 @@ def test_no_line_end_makes_an_unmarked_line(end: str) -> None:
 
 @pytest.mark.parametrize("blank", [" ", "\t", "\u00a0", "\u3000", "\u2800", "\u3164", "\u2003"], ids=ascii)
 @pytest.mark.attack(17)
-def test_padding_does_not_push_words_into_a_line_of_their_own(blank: str) -> None:
+def test_padding_does_not_push_text_onto_a_separate_line(blank: str) -> None:
     assert list(quote(f"Name?{blank * 500}Approve?")) == ["│ Name? Approve?"]
 
 
@@ -61,7 +61,7 @@ def test_every_line_of_any_text_is_marked(text: str, columns: int) -> None:
     assert all(line.startswith("│") for line in fitted)
 
 
-def test_text_on_one_line_says_how_much_is_cut() -> None:
+def test_text_on_one_line_states_how_much_is_cut() -> None:
     assert shown("a\n b\x1b[0m\tc", 80) == "a b c"
     assert shown("x" * 100, 10) == "x" * 10 + "… (100 characters)"
 

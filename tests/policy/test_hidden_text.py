@@ -61,12 +61,12 @@ STRIPPED = {
 
 
 @pytest.mark.parametrize("text", KEPT.values(), ids=KEPT.keys())
-def test_what_writing_needs_stays_the_very_same_object(text: str) -> None:
+def test_characters_needed_for_writing_keep_the_same_object(text: str) -> None:
     assert strip_text(text) is text
 
 
 @pytest.mark.parametrize(("text", "left"), STRIPPED.values(), ids=STRIPPED.keys())
-def test_what_people_do_not_see_goes_and_nothing_else(text: str, left: str) -> None:
+def test_only_invisible_characters_are_removed(text: str, left: str) -> None:
     assert strip_text(text) == left
     assert strip_text(left) is left
     assert "nothing" not in name_hidden(text)
@@ -83,7 +83,7 @@ def test_each_control_character_goes_from_a_text_of_any_length(length: int, besi
 
 
 @pytest.mark.parametrize("length", [1, 16_384, 40_000])
-def test_json_that_may_hide_something_is_told_from_its_bytes(length: int) -> None:
+def test_json_with_possible_hidden_text_is_detected_in_its_bytes(length: int) -> None:
     plain = "x" * length
     assert not may_hide(json.dumps(plain).encode())
     for hidden in (*STRIPPED.values(), ("\x08", "")):
@@ -97,7 +97,7 @@ def test_clean_value_is_not_copied() -> None:
 
 
 @pytest.mark.attack(15)
-def test_only_what_holds_hidden_text_is_copied_and_the_original_stays() -> None:
+def test_only_values_with_hidden_text_are_copied() -> None:
     clean: Any = {"deep": ["same"]}
     value: Any = {"a": clean, "b": ["x\u202e", clean]}
     stripped: Any = strip_value(value)
@@ -118,7 +118,7 @@ def test_names_are_cleaned_in_definitions_but_not_in_data() -> None:
 
 
 @pytest.mark.attack(11)
-def test_schema_loses_hidden_text_and_arguments_whose_names_hide_some() -> None:
+def test_schema_loses_hidden_text_and_arguments_with_hidden_names() -> None:
     schema: Any = {
         "properties": {"pa\u200bth": {}, "mode": {"enum": ["a", "b\u202e"], "default": "a\x1b[0m", "title": "M\ufeff", "type": "string"}},
         "required": ["pa\u200bth", "mode"],
@@ -137,7 +137,7 @@ def test_pattern_is_respelled_and_matches_the_same() -> None:
         assert jsonschema_rs.is_valid({"pattern": respelled}, text) == jsonschema_rs.is_valid({"pattern": pattern}, text)
 
 
-def test_refusal_says_where_and_what_without_repeating_it() -> None:
+def test_rejection_names_place_and_kind_without_repeating_the_text() -> None:
     verdict = judge_hidden_text({"content": [{"text": "fine"}, {"text": "x" + tagged("secret")}]}, "The result")
     assert isinstance(verdict, Reject)
     assert verdict.rule == "hiddenText"

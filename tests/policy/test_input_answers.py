@@ -36,7 +36,7 @@ def test_field_that_the_form_does_not_have_is_refused() -> None:
     assert judge_answer(request, {"action": "accept", "content": {"y": 1}}) is None, "a form that names no fields takes any"
 
 
-def test_refusals_of_a_question_that_is_asked_again_do_not_nest() -> None:
+def test_rejections_of_a_repeated_question_do_not_nest() -> None:
     request = form({"x": {"type": "integer"}})
     for _ in range(2):
         refused = judge_answer(request, {"action": "accept", "content": {"x": "a"}}) or ""

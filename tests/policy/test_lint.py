@@ -194,7 +194,7 @@ def test_dollar_refuses_a_line_break_at_the_end() -> None:
     ],
     ids=str,
 )
-def test_pattern_for_paths_urls_and_recipients_that_a_known_bypass_passes_is_found(
+def test_pattern_that_a_known_bypass_passes_is_found(
     schemas: dict[str, Any], argument: str, rule: dict[str, Any]
 ) -> None:
     found = findings(argument, rule, schemas)
@@ -211,7 +211,7 @@ LOOSE: list[dict[str, Any]] = [
 @pytest.mark.attack(20)
 @pytest.mark.parametrize("rule", LOOSE, ids=str)
 @pytest.mark.parametrize(("schemas", "argument", "word"), [(FILE, "path", "within"), (PAGE, "url", "oneOfHosts"), (MAIL, "to", "oneOf")])
-def test_rule_that_does_not_confine_a_path_url_or_recipient_is_found(
+def test_rule_that_does_not_confine_its_argument_is_found(
     schemas: dict[str, Any], argument: str, word: str, rule: dict[str, Any]
 ) -> None:
     assert any(text.startswith("open: the rule does not confine") and word in text for text in findings(argument, rule, schemas))
@@ -221,7 +221,7 @@ def test_rule_that_does_not_confine_a_path_url_or_recipient_is_found(
 @pytest.mark.parametrize(
     "rule", [{"maxItems": 3}, {"enum": ["a"]}, {"const": "a"}, {"not": {"pattern": "^/"}}, {"minLength": 1, "within": "."}], ids=str
 )
-def test_rule_that_confines_or_judges_something_else_is_not_called_loose(rule: dict[str, Any]) -> None:
+def test_rule_that_confines_another_property_is_not_reported(rule: dict[str, Any]) -> None:
     assert not any("does not confine" in text for text in findings("paths", rule, {"read": {"properties": {"paths": {}}}}))
 
 
@@ -311,7 +311,7 @@ def test_gap_ends_with_a_rule_a_denied_tool_or_a_fixed_value(policy: dict[str, A
     assert gaps(policy) == left
 
 
-def test_gaps_are_found_for_urls_recipients_and_any_argument_with_a_rule_word() -> None:
+def test_gaps_are_found_for_any_argument_with_a_rule_keyword() -> None:
     at = {"type": "string", "format": "uri"}
     web: dict[str, Any] = {"get": text(url=None), "crawl": text(startUrl=None, q=None), "page": text(at=at)}
     assert gaps({"arguments": {"get": {"url": {"oneOfHosts": ["a.example"]}}}}, web) == {"arguments.crawl.startUrl", "arguments.page.at"}
@@ -397,6 +397,6 @@ def test_rules_of_tools_known_only_in_a_run_are_checked() -> None:
     ]
 
 
-def test_rule_for_every_tool_that_only_a_denied_tool_could_use_is_dead() -> None:
+def test_rule_for_every_tool_that_fits_only_a_denied_tool_is_dead() -> None:
     policy = SourcePolicy.model_validate({"arguments": {"*": {"query": {"maxLength": 9}}}, "tools": {"deny": ["search"]}})
     assert [(f.path, f.kind) for f in lint_policy(policy, FILES) if f.kind != "note"] == [("arguments.*.query", "dead")]

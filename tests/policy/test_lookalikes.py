@@ -41,11 +41,11 @@ def test_letters_that_look_latin_are_read_as_latin(word: str, latin: str) -> Non
         ("rnodern", ("modem",)), ("cvv", ("cvv",)), ("42", ("42",)),
     ],
 )  # fmt: skip
-def test_digits_signs_and_doubled_letters_spell_words(word: str, spellings: tuple[str, ...]) -> None:
+def test_digits_signs_and_doubled_letters_are_read_as_letters(word: str, spellings: tuple[str, ...]) -> None:
     assert spell_letters(word) == spellings
 
 
-def test_word_of_digits_and_letters_is_read_in_letters() -> None:
+def test_mix_of_digits_and_letters_is_read_in_letters() -> None:
     assert read_letters("4P1") == "aPi"
 
 

@@ -59,7 +59,7 @@ def test_request_keeps_only_vendor_keys() -> None:
     assert request_meta(plain) == plain and request_meta(plain) is not plain
 
 
-def test_request_keeps_well_formed_hops_and_idempotency_keys_of_the_gateway() -> None:
+def test_request_keeps_well_formed_gateway_hops_and_idempotency_keys() -> None:
     assert request_meta({f"{OWN}via": ["one", 5, "two"], f"{OWN}idempotencyKey": "k" * 1_000, "z": 0}) == {
         f"{OWN}via": ["one", "two"], f"{OWN}idempotencyKey": "k" * 1_000, "z": 0,
     }  # fmt: skip
@@ -112,16 +112,16 @@ TASK = {"taskId": "t", "status": "working", "more": 1}
         ("droppedArguments", ["a"], None),
     ],
 )
-def test_of_a_servers_own_keys_those_are_taken_that_a_gateway_behind_sends(key: str, value: Any, taken: Any) -> None:
+def test_server_metadata_keeps_only_gateway_keys_of_a_peer(key: str, value: Any, taken: Any) -> None:
     assert peer_meta({f"{OWN}{key}": value, "a": 1}) == ({"a": 1} if taken is None else {f"{OWN}{key}": taken, "a": 1})
 
 
-def test_servers_metadata_without_own_keys_passes_as_the_same_object() -> None:
+def test_server_metadata_without_gateway_keys_is_the_same_object() -> None:
     plain = {"com.example/a": 1, "b": None}
     assert peer_meta(plain) is plain
     assert peer_meta({"a": 1, "progressToken": 5, "dev.moon\u200bgate/rule": "r", "b": 2}) == {"a": 1, "b": 2}
 
 
-def test_metadata_of_a_listed_tool_goes_with_calls_except_own_and_malformed_keys() -> None:
+def test_metadata_of_a_listed_tool_is_sent_without_own_or_malformed_keys() -> None:
     assert listed_meta({"a": 1, f"{OWN}rule": 2, "-odd": 3}) == {"a": 1}
     assert listed_meta(None) == listed_meta(["a"]) == {}

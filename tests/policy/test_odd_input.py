@@ -148,7 +148,7 @@ def test_id_of_the_root_makes_no_local_reference_uncertain() -> None:
     assert read_cost(schema).problem is None
 
 
-def test_texts_of_a_schema_beyond_the_depth_that_is_searched_are_left_out() -> None:
+def test_schema_texts_beyond_the_searched_depth_are_left_out() -> None:
     deep: Any = {"title": "deep"}
     for _ in range(300):
         deep = {"not": deep}
@@ -189,7 +189,7 @@ def test_unusable_rule_does_not_hide_later_rules() -> None:
 
 
 @pytest.mark.parametrize(("types", "passes"), [(["string", "null"], True), ("string", False)])
-def test_rule_word_admits_null_only_beside_its_type(types: Any, passes: bool) -> None:
+def test_rule_keyword_admits_null_only_beside_its_type(types: Any, passes: bool) -> None:
     rules: Any = {"read": {"path": {"within": "docs", "type": types}}}
     compiled = ArgumentPolicy.build("read", {"properties": {"path": {}}}, {}, rules)
     assert (compiled.judge({"path": None}) is PASS) is passes
@@ -219,7 +219,7 @@ def test_name_of_an_argument_suggests_its_kind(name: str, kind: str | None) -> N
     assert kind_of_name(name) == kind
 
 
-def test_kinds_are_found_in_elements_and_properties_and_not_in_listed_values() -> None:
+def test_kinds_are_found_in_elements_and_properties_not_in_enums() -> None:
     schema: dict[str, Any] = {
         "properties": {
             "paths": {"type": "array", "items": {"type": "string"}},
@@ -258,7 +258,7 @@ def test_path_is_judged_with_a_reason(rule: str, value: str, said: str | None) -
     assert found is None if said is None else found is not None
 
 
-def test_own_sources_have_the_operators_rules_and_no_limits_of_their_own() -> None:
+def test_own_sources_have_the_operators_rules_and_no_own_limits() -> None:
     assert [is_own_source(source) for source in ("agent/x", "workflow/x", "agent", "docs/x", "agents/x")] == [
         True,
         True,
@@ -283,7 +283,7 @@ def test_value_that_fits_two_of_its_alternatives_is_explained() -> None:
 
 
 @pytest.mark.parametrize("hosts", [5, True, {}, [], [5], ""])
-def test_rule_with_hosts_that_are_not_a_list_of_texts_refuses_every_value(hosts: Any) -> None:
+def test_rule_with_malformed_hosts_rejects_every_value(hosts: Any) -> None:
     rules: Any = {"read": {"path": {"oneOfHosts": hosts}}}
     assert isinstance(ArgumentPolicy.build("read", SCHEMA, {}, rules).judge({"path": "https://example.com"}), Reject)
 

@@ -85,7 +85,7 @@ def test_rule_admits_its_folder_in_its_own_style(rule: str | list[str], admitted
     ["", "..", "../docs", "a/../b", "~/a", "$HOME", "a\\b", "a/*", "\\\\host\\a", "C:a", "a/ ", "\uff44ocs", [], ["a", 3], {}, None, 3],
     ids=ascii,
 )
-def test_folder_that_cannot_be_told_is_refused_in_the_rule(written: object) -> None:
+def test_rule_with_an_undetermined_folder_is_rejected(written: object) -> None:
     with pytest.raises(ValueError, match="within"):
         read_path_rule(written)
 
@@ -144,7 +144,7 @@ def test_admitted_path_leads_inside_in_every_reading(value: str) -> None:
 @pytest.mark.attack(20)
 @settings(max_examples=20_000, derandomize=False)
 @given(TEXTS)
-def test_each_of_many_admitted_paths_leads_inside_in_every_reading(value: str) -> None:
+def test_admitted_paths_lead_inside_in_every_reading(value: str) -> None:
     lead_inside(value)
 
 

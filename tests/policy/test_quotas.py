@@ -11,7 +11,7 @@ from gateway.policy.quotas import NO_LIMIT, ConnectionQuotas, Quota, QuotaReache
 MIB = 1 << 20
 
 
-def test_shares_that_are_left_out_follow_the_number_of_connections() -> None:
+def test_default_shares_follow_the_number_of_connections() -> None:
     found = caller_quotas(LimitSettings(sessions=100), 1_600, 8 * MIB)
     assert (found.calls.per_caller, found.requests.per_caller) == (400, 500)
     assert (found.streams.per_caller, found.streams.total, found.streams.reserve) == (200, 800, 25)
@@ -39,7 +39,7 @@ def test_configured_shares_hold() -> None:
 
 
 @pytest.mark.parametrize("is_local", [False, True])
-def test_one_address_has_its_share_and_this_machine_is_not_bounded(is_local: bool) -> None:
+def test_one_address_has_a_share_and_this_machine_is_unbounded(is_local: bool) -> None:
     found = ConnectionQuotas(1_600, 16, None, 64 * MIB, MIB)
     shares = [share(is_local=is_local) for share in (found.per_address, found.incomplete_of_one, found.incomplete_bytes_of_one)]
     assert tuple(shares) == ((NO_LIMIT,) * 3 if is_local else (800, 200, 16 * MIB))
@@ -48,7 +48,7 @@ def test_one_address_has_its_share_and_this_machine_is_not_bounded(is_local: boo
     assert is_local or (smallest.incomplete_of_one(is_local=False), smallest.incomplete_bytes_of_one(is_local=False)) == (1, 9)
 
 
-def test_full_share_and_full_gateway_are_refused_each_with_its_setting() -> None:
+def test_full_share_and_full_gateway_are_rejected_naming_the_setting() -> None:
     quota = Quota("streams", "own.key", "total.key", per_caller=2, total=5, reserve=1)
     assert judge_quota(quota, own=1, total=4) == PASS
     own = judge_quota(quota, own=2, total=2)

@@ -29,7 +29,7 @@ def test_counting_stops_past_the_limit() -> None:
     assert measure_bytes("日" * 1_000_000, 100) > 100
 
 
-def test_nesting_is_no_obstacle() -> None:
+def test_deep_nesting_is_accepted() -> None:
     value: Any = "x" * 2_000
     for _ in range(50_000):
         value = [value]
@@ -58,7 +58,7 @@ BLOB = {"uri": "a://b", "blob": "x" * 5_000}
         {"messages": [{"role": "user", "content": IMAGE}]},
     ],
 )
-def test_bytes_that_are_not_text_count_only_towards_what_may_be_kept(result: Any) -> None:
+def test_binary_bytes_count_only_towards_the_kept_size(result: Any) -> None:
     assert isinstance(judge_result(result, 1_024, 20_000), Pass)
     assert isinstance(judge_result(result, 1_024, 2_000), Reject)
 

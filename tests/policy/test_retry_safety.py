@@ -35,7 +35,7 @@ from gateway.policy.retry_safety import is_idempotent, may_resend
         (None, ["write", "x*"], True, False),
     ],
 )
-def test_tool_is_idempotent_if_the_operator_or_a_trusted_source_marks_it(
+def test_tool_is_idempotent_if_operator_or_trusted_source_marks_it(
     annotations: JsonObject | None, idempotent: list[str], trusted: bool, again: bool
 ) -> None:
     assert is_idempotent("read", annotations, idempotent=idempotent, trust_annotations=trusted) is again

@@ -22,13 +22,13 @@ def plan(rule: ToolOverride | None, *, extra: str = "", denied: str = "") -> tup
     return "".join(sorted(found.accepted)), dict(found.withheld), filling
 
 
-def test_declared_and_extra_arguments_are_accepted_and_framework_names_only_as_extras() -> None:
+def test_declared_and_extra_arguments_are_accepted() -> None:
     assert plan(None) == ("abc", {}, None)
     assert plan(None, extra="x", denied="ab") == ("cx", {"a": "frameworkNames", "b": "frameworkNames"}, None)
     assert plan(None, extra="a", denied="a") == ("abc", {}, None)
 
 
-def test_override_hides_fixes_and_fills_only_arguments_that_the_tool_has() -> None:
+def test_override_hides_fixes_and_fills_only_declared_arguments() -> None:
     assert plan(override(hide=["a", "z"])) == ("bc", {"a": "overrides.read.hide"}, None)
     assert plan(override(fixed={"a": 1, "z": 2})) == ("bc", {"a": "overrides.read.fixed"}, ({}, {"a": 1}))
     assert plan(override(defaults={"b": 3, "z": 4})) == ("abc", {}, ({"b": 3}, {}))
@@ -86,20 +86,20 @@ ROWS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("schema", "pruned"), ROWS, ids=lambda value: json.dumps(value)[:60])
-def test_withheld_arguments_leave_a_schema_wherever_a_keyword_applies_in_place(schema: dict[str, Any], pruned: dict[str, Any]) -> None:
+def test_withheld_arguments_leave_a_schema_wherever_it_applies(schema: dict[str, Any], pruned: dict[str, Any]) -> None:
     before = json.dumps(schema)
     found = without_arguments(schema, ["a"])
     assert found == pruned
     assert (found is schema) is (pruned == schema) and json.dumps(schema) == before
 
 
-def test_optional_arguments_stay_declared_and_are_no_longer_required() -> None:
+def test_optional_arguments_stay_declared_and_are_not_required() -> None:
     assert without_arguments(PLAIN, [], ["a"]) == {**PLAIN, "required": ["b"]}
     assert without_arguments(PLAIN, ["a"], ["b"]) == {"type": "object", "properties": {"b": {"type": "string"}}}
     assert without_arguments(PLAIN, []) is PLAIN
 
 
-def test_local_reference_to_a_part_that_declares_a_withheld_argument_is_written_out() -> None:
+def test_reference_that_declares_a_withheld_argument_is_inlined() -> None:
     schema = {"$ref": "#/$defs/x", "title": "t", "$defs": {"x": {"required": ["a", "b"]}}}
     assert without_arguments(schema, ["a"]) == {"title": "t", "$defs": schema["$defs"], "allOf": [{"required": ["b"]}]}
     joined = {**schema, "allOf": [{"title": "u"}]}
@@ -124,7 +124,7 @@ def test_search_for_withheld_arguments_is_bounded_in_depth_and_size() -> None:
     assert [node.get("required") for node in without_arguments(wide, ["a"])["anyOf"]][-2:] == [None, ["a"]]
 
 
-def test_schema_tells_the_operators_defaults_of_declared_arguments() -> None:
+def test_schema_shows_the_operators_defaults_of_declared_arguments() -> None:
     schema: dict[str, Any] = {"properties": {"a": {"type": "string"}, "b": True, "c": False}}
     assert with_defaults(schema, {"a": "x", "b": 2, "c": 3, "d": 4}) == {
         "properties": {"a": {"type": "string", "default": "x"}, "b": {"default": 2}, "c": False}

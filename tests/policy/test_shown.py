@@ -39,7 +39,7 @@ def test_text_is_shown_on_one_line_cut_with_its_length(text: str, line: str) -> 
     assert shown(text, 10) == line
 
 
-def test_approval_of_a_call_shows_every_argument_or_names_those_that_do_not_fit() -> None:
+def test_approval_of_a_call_shows_every_argument_or_names_the_omitted() -> None:
     assert describe_call("docs", "wipe", {"path": "a\nb", "deep": {"é": [1]}}).splitlines() == [
         "Approve this call of 'wipe' of 'docs'?", "│ path: a b", '│ deep: {"é": [1]}',
     ]  # fmt: skip
@@ -48,7 +48,7 @@ def test_approval_of_a_call_shows_every_argument_or_names_those_that_do_not_fit(
     assert len(told) < 5_000 and "more, not shown:)" in told and all(f"name{number}" in told for number in range(40))
 
 
-def test_approval_of_sampling_shows_its_limit_tools_instructions_and_messages() -> None:
+def test_approval_of_sampling_shows_limit_tools_and_messages() -> None:
     block, image = {"type": "text", "text": "one"}, {"type": "image", "data": "aa=="}
     messages: list[Any] = [{"role": "user", "content": block}, {"role": "assistant", "content": [block, image]}]
     params: dict[str, Any] = {"systemPrompt": "Be brief.", "tools": [{}, {}], "messages": messages}
@@ -88,7 +88,7 @@ def test_only_an_offered_choice_in_an_accepted_form_approves(answer: dict[str, A
     assert is_approved(answer) is (decision == "approve")
 
 
-def test_equal_arguments_have_equal_digests_and_scripts_no_standing_approval() -> None:
+def test_equal_arguments_have_equal_digests_and_scripts_none_standing() -> None:
     assert canonical_arguments({"a": 1, "b": "é"}) == canonical_arguments({"b": "é", "a": 1}) != canonical_arguments({"a": 1})
     assert len(canonical_arguments({})) == 64
     assert [may_stand(*tool) for tool in (("docs", "read"), ("skill", "run_skill_script"), ("docs", "run_skill_script"))] == [
@@ -136,7 +136,7 @@ def test_plain_bytes_of_json_tell_that_nothing_is_hidden(encoded: bytes, may: bo
     assert may_hide(encoded) is may
 
 
-def test_result_with_hidden_text_is_cleaned_refused_or_let_through() -> None:
+def test_result_with_hidden_text_is_cleaned_rejected_or_allowed() -> None:
     hidden: dict[str, Any] = {"content": [{"type": "text", "text": "a\u200bb"}], "_meta": {"x": "c\u200bd"}}
     assert judge_result_text(hidden, "allow") is PASS
     assert judge_result_text(hidden, "strip") == Rewrite(
@@ -151,7 +151,7 @@ def test_result_with_hidden_text_is_cleaned_refused_or_let_through() -> None:
     assert judge_result_text(odd, "strip") == Rewrite({"text": "ab", "_meta": {"dev.moongate/hiddenText": "stripped"}})
 
 
-def test_place_of_hidden_text_is_told_by_keys_and_indexes() -> None:
+def test_place_of_hidden_text_is_given_by_keys_and_indexes() -> None:
     for value, at in ((["a", "b\u200b"], " at [1]"), ({"k\u200b": 1}, ""), ({"a": {"b": ["\u200b"]}}, " at a.b[0]"), ("\u200b", "")):
         verdict = judge_hidden_text(value, "It")
         assert (
@@ -172,7 +172,7 @@ def test_value_is_searched_to_a_bounded_depth() -> None:
     assert strip_value(nested(20, "a\u200b")) == nested(20, "a") and strip_value(nested(500, "plain")) != nested(500, "plain")
 
 
-def test_names_of_members_are_cleaned_only_if_asked_for_and_binary_never() -> None:
+def test_member_names_are_cleaned_only_on_request_and_binary_never() -> None:
     value: Any = {"k\u200b": "v\u200b", "plain": 5}
     assert (strip_value(value), strip_value(value, keys=True)) == ({"k\u200b": "v", "plain": 5}, {"k": "v", "plain": 5})
     plain: Any = {"a": ["b", {"c": None}]}

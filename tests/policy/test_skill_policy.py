@@ -40,7 +40,7 @@ def rules(**filters: Any) -> SkillFilter:
         ("file:///pdf/SKILL.md", {"deny": ["*"]}, True),
     ],
 )
-def test_files_of_a_skill_are_served_as_the_filters_of_its_source_say(uri: str, filters: dict[str, Any], served: bool) -> None:
+def test_skill_files_are_served_as_their_source_filters_decide(uri: str, filters: dict[str, Any], served: bool) -> None:
     assert judge_skill_uri(uri, rules(**filters)) is served
 
 
@@ -72,7 +72,7 @@ def test_names_of_files_inside_a_skill_are_safe(name: str) -> None:
         *("a\x00b", "a\x9fb", "%2e%2e/a", "%2fetc", "%252e%252e", "a%5c..%5cb", "a\nb"),
     ],
 )
-def test_names_that_lead_out_of_a_skill_are_not_safe_however_encoded(name: str) -> None:
+def test_names_that_lead_out_of_a_skill_are_unsafe_in_any_encoding(name: str) -> None:
     assert not is_safe_name(name)
 
 

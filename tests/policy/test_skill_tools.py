@@ -30,9 +30,9 @@ def test_only_tools_that_are_there_and_wanted_stay(wishes: list[JsonValue], kept
 
 
 @pytest.mark.requirement(134)
-def test_nothing_is_granted_that_was_not_there() -> None:
+def test_wildcard_grants_only_existing_tools() -> None:
     assert narrow_tools([], ["*"]) == set()
 
 
-def test_field_that_is_no_text_wants_nothing() -> None:
+def test_tools_field_that_is_not_text_requests_nothing() -> None:
     assert (wished_tools(3), wished_tools(["a b", 1]), wished_tools(None)) == ([], ["a", "b"], None)

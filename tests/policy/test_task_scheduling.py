@@ -12,7 +12,7 @@ def task(name: str, *limits: dict[str, Any]) -> WaitingTask:
     return WaitingTask(name, name.partition("-")[0], list(limits))
 
 
-def test_callers_take_turns_and_the_one_with_the_fewest_running_is_next() -> None:
+def test_caller_with_the_fewest_running_tasks_is_next() -> None:
     slow: dict[str, Any] = {"scope": "tool:agent/slow", "running": 3}
     waiting = [task(name, slow) for name in ("ann-1", "ann-2", "ann-3", "bob-1", "cid-1")]
     assert choose_next(waiting, [], {}) == ["ann-1", "bob-1", "cid-1"]
@@ -25,7 +25,7 @@ def test_task_without_room_does_not_hold_up_others_of_its_caller() -> None:
     assert choose_next(waiting, [task("bob-1", {"scope": "source:up", "running": 1})], {}) == ["ann-2"]
 
 
-def test_beginnings_within_the_last_minute_count_with_those_given_now() -> None:
+def test_starts_of_the_last_minute_count_with_those_given_now() -> None:
     paced: dict[str, Any] = {"scope": "caller:ann", "running": None, "perMinute": 3}
     waiting = [task(f"ann-{number}", paced) for number in range(5)]
     assert choose_next(waiting, [], {"caller:ann": 1}) == ["ann-0", "ann-1"]

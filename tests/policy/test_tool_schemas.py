@@ -81,7 +81,7 @@ def test_narrowing_never_changes_the_original() -> None:
     assert repr(schema) == before
 
 
-def test_cost_counts_references_as_written_out_and_recursion_once() -> None:
+def test_cost_counts_references_as_inlined_and_recursion_once() -> None:
     plain = read_cost({"properties": {"a": {"type": "string"}}})
     assert (plain.cost, plain.problem) == (4, None)
     definitions = {"x": {"enum": list(range(50))}}

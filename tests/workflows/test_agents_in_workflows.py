@@ -128,7 +128,7 @@ def picky() -> tuple[Picky, SupportsAgentRun]:
 
 
 @pytest.mark.requirement("WF9")
-async def test_what_an_agent_asks_a_person_becomes_a_request_of_the_workflow() -> None:
+async def test_agent_question_becomes_a_request_of_the_workflow() -> None:
     made, node = picky()
     storage = InMemoryCheckpointStorage()
     workflow = WorkflowBuilder(name="w", start_executor=node).build()
@@ -209,7 +209,7 @@ async def test_start_that_takes_no_messages_cannot_be_an_agent() -> None:
 
 
 @pytest.mark.requirement("WF14")
-async def test_request_crosses_as_a_function_call_and_its_result_goes_back() -> None:
+async def test_request_crosses_as_function_call_and_its_result_returns() -> None:
     class Asks(Executor):
         @handler
         async def run(self, messages: list[Message], ctx: WorkflowContext[Never, str]) -> None:
@@ -238,7 +238,7 @@ async def test_request_crosses_as_a_function_call_and_its_result_goes_back() -> 
 
 
 @pytest.mark.requirement("WF14")
-async def test_session_gives_a_workflow_agent_what_was_said_before() -> None:
+async def test_session_gives_a_workflow_agent_the_earlier_messages() -> None:
     one, client = agent("one", "first answer", "second answer")
     made = WorkflowBuilder(start_executor=one).build().as_agent()
     session = made.create_session()

@@ -61,7 +61,7 @@ def test_the_same_edge_twice_is_refused() -> None:
 
 
 @pytest.mark.requirement("WF3")
-def test_executors_that_cannot_be_reached_are_refused_all_of_them() -> None:
+def test_all_unreachable_executors_are_rejected() -> None:
     a = Node("a")
     builder = WorkflowBuilder(start_executor=a).add_edge(a, Node("b")).add_edge(Node("c"), Node("d")).add_edge("d", "c")
     with pytest.raises(GraphConnectivityError) as caught:
@@ -110,7 +110,7 @@ def strip(text: str) -> str:
 
 
 @pytest.mark.requirement("WF3")
-async def test_fan_in_hands_on_lists_so_its_types_are_those_of_lists() -> None:
+async def test_fan_in_sends_lists_and_its_types_are_list_types() -> None:
     start = FunctionExecutor(strip, "s")
     one, two, total = Number("one"), Number("two"), Numbers("total")
     builder = WorkflowBuilder(start_executor=start, output_from=[total]).add_fan_out_edges(start, [one, two])
@@ -162,7 +162,7 @@ def test_selection_of_outputs_that_cannot_be_meant_is_refused(selection: dict[st
 
 
 @pytest.mark.requirement("WF7")
-def test_selection_by_an_unknown_word_is_refused() -> None:
+def test_selection_by_an_unknown_keyword_is_rejected() -> None:
     for selection in ({"output_from": "a"}, {"output_from": "all_other"}, {"intermediate_output_from": "some"}):
         with pytest.raises(ValueError, match="give a list of executors, or 'all'"):
             WorkflowBuilder(start_executor=Node("a"), **selection)  # pyright: ignore[reportArgumentType]  # the point of the test
@@ -180,7 +180,7 @@ def test_selection_by_an_unknown_word_is_refused() -> None:
         ({"intermediate_output_from": "all"}, [], ["from start", "end"]),
     ],
 )
-async def test_outputs_count_are_reported_on_the_way_or_are_hidden_as_selected(
+async def test_outputs_are_final_intermediate_or_hidden_as_selected(
     selection: dict[str, Any], outputs: list[str], intermediates: list[str]
 ) -> None:
     @executor
@@ -211,7 +211,7 @@ def test_executors_that_cannot_handle_anything_are_refused() -> None:
         FunctionExecutor(lambda: None, "f")
 
 
-def test_handlers_of_the_wrong_shape_are_refused_where_they_are_written() -> None:
+def test_handlers_of_the_wrong_shape_are_rejected_at_definition() -> None:
     async def few(self: Any, message: str) -> None: ...
     async def untyped(self: Any, message, ctx: WorkflowContext) -> None: ...  # pyright: ignore[reportMissingParameterType, reportUnknownParameterType]
     async def open_type(self: Any, message: Other, ctx: WorkflowContext[str]) -> None: ...  # pyright: ignore[reportInvalidTypeVarUse]
@@ -253,7 +253,7 @@ def test_two_handlers_of_one_type_are_refused() -> None:
 
 
 @pytest.mark.requirement("WF3")
-def test_graph_put_together_by_hand_is_checked_the_same_way() -> None:
+def test_hand_built_graph_is_checked_the_same_way() -> None:
     a, b, mute = Node("a"), Node("b"), Mute("mute")
     executors = {item.id: item for item in (a, b, mute)}
     edges = [SingleEdgeGroup("a", "b"), SingleEdgeGroup("b", "mute")]

@@ -36,7 +36,7 @@ async def test_every_bundled_workflow_loads() -> None:
         assert [tool.definition.name for tool in await source.tools()] == ["brief", "skill-for-task"]
 
 
-async def test_skill_for_task_finds_and_loads_a_bundled_skill_without_a_model() -> None:
+async def test_skill_for_task_loads_a_bundled_skill_without_a_model() -> None:
     with anyio.fail_after(20):
         async with (
             SkillSource([ROOT / "skills"]) as skills,
@@ -53,7 +53,7 @@ async def test_skill_for_task_finds_and_loads_a_bundled_skill_without_a_model() 
     assert missing.as_text() == "Executor 'load' failed: {{search.skills.0.skill}} has no value: 'search.skills' is an empty list."
 
 
-async def test_brief_researches_drafts_and_revises_until_the_review_approves() -> None:
+async def test_brief_researches_drafts_and_revises_until_approved() -> None:
     asked: list[str] = []
     verdicts = ['{"approved": false, "notes": "Too long."}', '{"approved": true, "notes": ""}']
 

@@ -111,7 +111,7 @@ STORES = pytest.mark.parametrize("make", [in_memory, FileCheckpointStorage, in_a
 @STORES
 @pytest.mark.requirement("WF12")
 @pytest.mark.requirement("WF2")
-async def test_checkpoint_is_taken_at_every_boundary_and_a_fresh_build_goes_on_from_each(make: Make, tmp_path: Path) -> None:
+async def test_checkpoint_is_taken_at_every_boundary_and_a_fresh_build_resumes(make: Make, tmp_path: Path) -> None:
     storage = make(tmp_path)
     await build(storage).run(parcel())
     checkpoints = await storage.list_checkpoints(workflow_name="counting")
@@ -192,7 +192,7 @@ async def test_files_are_versioned_json_and_ids_never_leave_the_folder(tmp_path:
 
 @pytest.mark.requirement("WF12")
 @pytest.mark.attack(33)
-async def test_class_that_the_graph_does_not_know_is_never_made_unless_it_is_allowed(tmp_path: Path) -> None:
+async def test_class_unknown_to_the_graph_is_not_created_unless_allowed(tmp_path: Path) -> None:
     storage = FileCheckpointStorage(tmp_path)
     checkpoint = WorkflowCheckpoint("counting", build().graph_signature_hash, state={"x": subprocess.CalledProcessError(1, "x")})
     await storage.save(checkpoint)
@@ -204,7 +204,7 @@ async def test_class_that_the_graph_does_not_know_is_never_made_unless_it_is_all
 
 
 @pytest.mark.requirement("WF12")
-async def test_what_cannot_be_written_fails_the_run_and_says_what_it_is(tmp_path: Path) -> None:
+async def test_unserializable_value_fails_the_run_and_is_named(tmp_path: Path) -> None:
     class Holder(Executor):
         @handler
         async def run(self, message: str, ctx: WorkflowContext[Never, Never]) -> None:

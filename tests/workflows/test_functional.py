@@ -67,7 +67,7 @@ async def pipeline_function(message: int, ctx: RunContext) -> str:
     return f"{await double(first)} {verdict.approved}"
 
 
-async def test_workflow_asks_and_goes_on_without_repeating_finished_steps() -> None:
+async def test_workflow_asks_and_resumes_without_repeating_finished_steps() -> None:
     result = await pipeline.run(2)
     (event,) = result.get_request_info_events()
     assert (event.data, event.response_type) == ("is 4 fine?", Verdict)
@@ -100,7 +100,7 @@ async def test_checkpoint_of_each_step_lets_another_process_go_on(tmp_path: Path
         await other.run(checkpoint_id=latest.checkpoint_id, checkpoint_storage=storage)
 
 
-async def test_failure_is_told_and_raised() -> None:
+async def test_failure_is_an_event_and_is_raised() -> None:
     @workflow(name="fails", description="d")
     async def fails(message: str) -> None:
         raise KeyError(message)
@@ -113,7 +113,7 @@ async def test_failure_is_told_and_raised() -> None:
     assert fails.status is WorkflowRunState.FAILED
 
 
-async def test_step_outside_a_run_is_the_function_and_functions_must_fit() -> None:
+async def test_step_outside_a_run_is_the_function_and_bad_functions_fail() -> None:
     assert await double(4) == 8
     assert get_run_context() is None
     with pytest.raises(TypeError, match="async functions"):
@@ -132,7 +132,7 @@ async def _set_reserved(message: str, ctx: RunContext) -> None:
     ctx.set_state("_secret", message)
 
 
-async def test_as_an_agent_its_request_is_one_for_approval_and_answers_come_as_contents_or_by_id() -> None:
+async def test_as_agent_request_is_an_approval_answered_by_content_or_id() -> None:
     agent = FunctionalWorkflow(pipeline_function, name="pipeline").as_agent("flow")
     response = await agent.run(3)
     (request,) = response.messages[0].contents
@@ -159,7 +159,7 @@ async def test_as_an_agent_an_approval_answers_a_question_of_yes_or_no() -> None
     assert agent.context_providers == []
 
 
-async def test_requests_of_finished_steps_keep_their_numbers_and_all_answers_may_be_given_again(tmp_path: Path) -> None:
+async def test_requests_of_finished_steps_keep_their_numbers_and_answers(tmp_path: Path) -> None:
     @step
     async def first(ctx: RunContext, value: int) -> str:
         calls.append("first")
@@ -224,7 +224,7 @@ async def test_checkpoint_of_an_earlier_version_keeps_its_request_numbers(tmp_pa
 
 
 @pytest.mark.parametrize("own_id", [None, "buy"])
-async def test_answer_counts_for_the_question_that_was_put_and_no_other(own_id: str | None) -> None:
+async def test_answer_counts_only_for_the_question_it_was_given_to(own_id: str | None) -> None:
     prices = [10, 1_000_000, 10]
 
     async def buy(value: str, ctx: RunContext) -> str:
@@ -259,7 +259,7 @@ async def test_branches_that_change_their_order_keep_their_answers() -> None:
     assert (await flow.run(responses={production: "no"})).get_outputs() == ["test yes, production no"]
 
 
-async def test_equal_questions_in_a_row_and_of_another_type_get_their_own_answers() -> None:
+async def test_equal_questions_and_questions_of_another_type_get_own_answers() -> None:
     async def ask(value: str, ctx: RunContext) -> list[Any]:
         return [await ctx.request_info("More?", kind) for kind in (str, str, bool)]
 
@@ -280,7 +280,7 @@ async def test_request_with_its_own_id_is_put_once() -> None:
     assert (await flow.run(responses={"sure": "yes"})).get_outputs() == ["yes yes"]
 
 
-async def test_request_that_takes_the_id_of_another_gets_one_of_its_own() -> None:
+async def test_request_with_a_taken_id_gets_another() -> None:
     async def both(value: str, ctx: RunContext) -> str:
         return f"{await ctx.request_info('A?', str)} {await ctx.request_info('B?', str, request_id='auto::0')}"
 
@@ -363,7 +363,7 @@ def code(tmp_path: Path) -> Iterator[Callable[[str], Awaitable[GuardedTool]]]:
 
 
 @pytest.mark.parametrize("name", ["offer", "make"])
-async def test_published_its_message_is_the_arguments_and_what_it_asks_a_form(
+async def test_published_message_is_the_arguments_and_its_question_a_form(
     code: Callable[[str], Awaitable[GuardedTool]], name: str
 ) -> None:
     tool = await code(name)
@@ -376,7 +376,7 @@ async def test_published_its_message_is_the_arguments_and_what_it_asks_a_form(
     assert [text for _, text in person.heard][:2] == ["price started", "price finished"]
 
 
-async def test_published_calls_run_side_by_side_and_a_failing_step_is_named(code: Callable[[str], Awaitable[GuardedTool]]) -> None:
+async def test_published_calls_run_concurrently_and_a_failing_step_is_named(code: Callable[[str], Awaitable[GuardedTool]]) -> None:
     tool, waiting = await code("offer"), anyio.Event()
 
     class Slow(Listener):

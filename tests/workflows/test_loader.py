@@ -59,7 +59,7 @@ def test_the_documented_example_is_read() -> None:
     assert file.edges[2].max == 3
 
 
-def test_executors_are_agents_tools_or_functions_and_output_defaults_to_the_only_end() -> None:
+def test_executors_are_of_three_kinds_and_the_only_end_is_the_output() -> None:
     file = parse_workflow(GRAPH)
     assert [type(step) for step in file.steps.values()] == [ToolStep, AgentStep, PythonStep]
     assert file.output_id == "c"
@@ -71,7 +71,7 @@ def test_graph_may_be_in_code() -> None:
     assert file.steps == {}
 
 
-def test_the_json_schema_accepts_the_examples_and_refuses_what_the_loader_refuses() -> None:
+def test_json_schema_agrees_with_the_loader_on_the_examples() -> None:
     from gateway.config.documents import load_mapping
 
     check = SchemaCheck(schema_of(WorkflowFile, title="Moongate: *.workflow.yaml"))
@@ -134,7 +134,7 @@ def test_mistake_is_named_with_file_line_key_and_fix(old: str, new: str, expecte
     assert any(line.startswith(f"x.workflow.yaml:{expected}") for line in found), found
 
 
-def test_all_mistakes_are_reported_at_once_in_the_order_of_the_file() -> None:
+def test_all_mistakes_are_reported_at_once_in_file_order() -> None:
     text = GRAPH.replace("prompt:", "promt:").replace("start: a", "strat: a").replace("name: x", "name: 3")
     assert [line.split(":")[1] for line in mistakes(text)] == ["1", "6", "8"]
 
@@ -302,7 +302,7 @@ def test_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
         ),
     ],
 )
-def test_mistake_in_an_orchestration_is_named_with_file_line_key_and_fix(old: str, new: str, expected: str) -> None:
+def test_orchestration_mistake_is_named_with_file_line_key_and_fix(old: str, new: str, expected: str) -> None:
     assert old in CHAT
     found = mistakes(CHAT.replace(old, new, 1))
     assert any(line.startswith(f"x.workflow.yaml:{expected}") for line in found), found

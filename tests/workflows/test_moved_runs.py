@@ -198,7 +198,7 @@ async def test_answered_approval_leaves_results_beside_calls_in_workflow_agent(s
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("approved", [0, 1])
 @pytest.mark.parametrize("nested", [False, True])
-async def test_approvals_of_two_branches_whose_calls_have_one_id_are_answered_apart(stream: bool, approved: int, nested: bool) -> None:
+async def test_approvals_of_branches_with_one_call_id_are_answered_apart(stream: bool, approved: int, nested: bool) -> None:
     agents: list[Agent | WorkflowExecutor] = []
     done: dict[str | None, list[str]] = {}
     for name in "xy":

@@ -20,7 +20,7 @@ class Tells(Executor):
 
 
 @pytest.mark.requirement("WF6")
-async def test_event_in_the_old_manner_is_told_with_a_warning() -> None:
+async def test_deprecated_event_emits_a_warning() -> None:
     events = [event async for event in WorkflowBuilder(start_executor=Tells("t")).build().run("hi", stream=True)]
     [told] = [event for event in events if event.type == "data"]
     assert (told.executor_id, told.data) == ("t", "hi")
@@ -35,7 +35,7 @@ def test_executor_goes_through_json() -> None:
 
 
 @pytest.mark.requirement("WF14")
-def test_updates_of_several_agents_become_one_response_answer_by_answer() -> None:
+def test_updates_of_several_agents_become_one_response() -> None:
     def update(text: str, answer: str | None) -> AgentResponseUpdate:
         message = f"m-{answer}"
         return AgentResponseUpdate(contents=[Content.from_text(text)], role="assistant", response_id=answer, message_id=message)

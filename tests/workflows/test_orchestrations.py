@@ -52,7 +52,7 @@ def texts(outputs: list[Any]) -> list[str]:
 
 
 @pytest.mark.requirement("WF13")
-async def test_sequential_participants_build_on_each_other_and_the_last_one_counts() -> None:
+async def test_sequential_participants_build_on_each_other() -> None:
     class Count(Executor):
         @handler
         async def run(self, message: AgentExecutorResponse, ctx: WorkflowContext[list[Message], str]) -> None:
@@ -65,7 +65,7 @@ async def test_sequential_participants_build_on_each_other_and_the_last_one_coun
 
 
 @pytest.mark.requirement("WF13")
-async def test_sequential_participants_may_get_the_last_answer_only_and_more_may_count() -> None:
+async def test_sequential_participants_may_get_only_the_last_answer() -> None:
     one, two = agent("one", "first"), agent("two", "second")
     builder = SequentialBuilder(participants=[one, two], chain_only_agent_responses=True, intermediate_output_from=[one])
     result = await builder.build().run("go")
@@ -117,14 +117,14 @@ async def test_person_may_look_at_answers_before_they_go_on() -> None:
 
 
 @pytest.mark.requirement("WF13")
-async def test_concurrent_answers_come_together_in_the_order_of_participants() -> None:
+async def test_concurrent_answers_are_joined_in_participant_order() -> None:
     workflow = ConcurrentBuilder(participants=[agent("one", "first"), agent("two", "second")]).build()
     (response,) = (await workflow.run("go")).get_outputs()
     assert [(message.author_name, message.text) for message in response.messages] == [("one", "first"), ("two", "second")]
 
 
 @pytest.mark.requirement("WF13")
-async def test_concurrent_answers_may_be_joined_by_a_function_or_an_executor() -> None:
+async def test_concurrent_answers_may_be_joined_by_function_or_executor() -> None:
     def join(results: list[AgentExecutorResponse]) -> str:
         return " and ".join(item.agent_response.text for item in results)
 
@@ -145,7 +145,7 @@ async def test_concurrent_answers_may_be_joined_by_a_function_or_an_executor() -
 
 
 @pytest.mark.requirement("WF13")
-async def test_function_chooses_who_speaks_and_everybody_hears_everything() -> None:
+async def test_function_chooses_the_speaker_and_all_get_every_message() -> None:
     states: list[tuple[int, list[str]]] = []
 
     def choose(state: GroupChatState) -> str:
@@ -195,7 +195,7 @@ def decision(speaker: str | None, final: str | None = None) -> str:
 
 
 @pytest.mark.requirement("WF13")
-async def test_agent_may_choose_who_speaks_and_is_told_when_its_answer_is_no_use() -> None:
+async def test_agent_chooses_the_speaker_and_gets_feedback_on_a_bad_choice() -> None:
     chair = agent("chair", decision("nobody"), decision("two"), decision(None, "all said"))
     two = agent("two", "b")
     workflow = GroupChatBuilder(participants=[agent("one"), two], orchestrator_agent=chair).build()
@@ -214,7 +214,7 @@ async def test_agent_may_choose_who_speaks_and_is_told_when_its_answer_is_no_use
 
 
 @pytest.mark.requirement("WF13")
-async def test_whoever_leads_may_be_made_anew_for_each_workflow() -> None:
+async def test_leader_may_be_created_for_each_workflow() -> None:
     made: list[Any] = []
 
     def chair() -> Agent:
@@ -288,7 +288,7 @@ def hand(target: str) -> list[Content | str]:
 
 
 @pytest.mark.requirement("WF13")
-async def test_agents_hand_the_conversation_on_and_the_user_is_asked_otherwise() -> None:
+async def test_agents_hand_over_the_conversation_or_ask_the_user() -> None:
     triage, billing = agent("triage", hand("billing")), agent("billing", "Which invoice?", "Done.", description="Invoices.")
     builder = HandoffBuilder(participants=[triage, billing]).with_start_agent(triage)
     workflow = builder.with_termination_condition(lambda conversation: conversation[-1].text == "Done.").build()
@@ -307,7 +307,7 @@ async def test_agents_hand_the_conversation_on_and_the_user_is_asked_otherwise()
 
 
 @pytest.mark.requirement("WF13")
-async def test_handoffs_may_be_limited_and_an_agent_may_go_on_alone_for_some_turns() -> None:
+async def test_handoffs_may_be_limited_and_an_agent_may_continue_alone() -> None:
     one, two, three = agent("one", "thinking", "still", "enough"), agent("two"), agent("three")
     builder = HandoffBuilder(participants=[one, two, three]).with_start_agent(one).add_handoff(one, [two], description="when asked")
     workflow = builder.with_autonomous_mode(agents=[one], prompts={"one": "Go on."}, turn_limits={"one": 2}).build()
@@ -396,7 +396,7 @@ async def test_person_may_send_a_plan_back() -> None:
 
 @pytest.mark.requirement("C29")
 @pytest.mark.parametrize("name", ["Sequential", "Concurrent", "GroupChat", "Handoff", "Magentic"])
-def test_the_orchestrations_are_builders_of_workflows_under_the_framework_names(name: str) -> None:
+def test_orchestrations_are_builders_under_the_framework_names(name: str) -> None:
     one, two = (Agent(ScriptedChatClient([]), name=item) for item in ("one", "two"))
     extra: dict[str, dict[str, Any]] = {
         "GroupChat": {"selection_func": lambda state: "one"},  # pyright: ignore[reportUnknownLambdaType]

@@ -96,7 +96,7 @@ async def test_the_types_of_request_and_response_choose_the_handler() -> None:
 
 
 @pytest.mark.requirement("WF9")
-async def test_answers_that_fit_no_request_are_refused_and_the_request_stays_open() -> None:
+async def test_answers_without_a_request_are_rejected_and_it_stays_open() -> None:
     workflow = build()
     with pytest.raises(RuntimeError, match="No pending requests"):
         await workflow.run(responses={"tea": Verdict(True)})

@@ -38,7 +38,7 @@ def write(folder: Path, name: str, text: str) -> None:
     path.write_text(text)
 
 
-async def test_workflow_files_of_a_folder_load_in_the_order_of_their_names_and_others_are_left_alone(tmp_path: Path) -> None:
+async def test_workflow_files_load_in_name_order_and_others_are_ignored(tmp_path: Path) -> None:
     write(tmp_path, "b.workflow.yaml", GOOD.replace("NAME", "run-b"))
     write(tmp_path, "a.workflow.yml", GOOD.replace("NAME", "run-a"))
     write(tmp_path, "x.agent.md", "---\nname: x\n---\n")
@@ -47,7 +47,7 @@ async def test_workflow_files_of_a_folder_load_in_the_order_of_their_names_and_o
     assert await load(tmp_path) == (["run-a", "run-b"], [])
 
 
-async def test_broken_file_is_reported_with_its_line_and_the_others_load(tmp_path: Path) -> None:
+async def test_broken_file_is_reported_with_its_line_and_others_load(tmp_path: Path) -> None:
     write(tmp_path, "bad.workflow.yaml", GOOD.replace("NAME", "bad").replace("start", "strat"))
     write(tmp_path, "code.workflow.yaml", "name: code\ndescription: d\npython: ws_missing:flow\n")
     write(tmp_path, "good.workflow.yaml", GOOD.replace("NAME", "run"))
@@ -64,7 +64,7 @@ async def test_single_file_may_be_named_and_a_missing_one_is_reported(tmp_path: 
     assert problems == ["agents/no.workflow.yaml: cannot be read: No such file or directory."]
 
 
-async def test_two_workflows_of_one_name_are_reported_naming_both_files(tmp_path: Path) -> None:
+async def test_duplicate_workflow_name_is_reported_with_both_files(tmp_path: Path) -> None:
     write(tmp_path, "a.workflow.yaml", GOOD.replace("NAME", "run"))
     write(tmp_path, "b.workflow.yaml", GOOD.replace("NAME", "run"))
     names, problems = await load(tmp_path)

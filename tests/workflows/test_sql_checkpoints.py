@@ -75,20 +75,20 @@ async def survive(url: str, folder: Path) -> None:
 
 
 @pytest.mark.requirement("WF12")
-async def test_after_a_kill_another_process_goes_on_from_the_last_round(tmp_path: Path) -> None:
+async def test_killed_run_is_resumed_by_another_process_from_its_last_round(tmp_path: Path) -> None:
     await survive(f"sqlite:///{tmp_path / 'checkpoints.db'}", tmp_path)
 
 
 @pytest.mark.postgres
 @pytest.mark.timeout(60)
 @pytest.mark.requirement("WF12")
-async def test_after_a_kill_another_process_goes_on_from_the_last_round_on_a_server(tmp_path: Path) -> None:
+async def test_killed_run_on_a_server_is_resumed_from_its_last_round(tmp_path: Path) -> None:
     with postgres() as server:
         await survive(server.database("checkpoints"), tmp_path)
 
 
 @pytest.mark.requirement("WF12")
-async def test_what_is_kept_is_versioned_json_apart_for_each_owner_and_the_oldest_make_room(tmp_path: Path) -> None:
+async def test_checkpoints_are_versioned_json_per_owner_and_the_oldest_go(tmp_path: Path) -> None:
     path = tmp_path / "checkpoints.db"
     storage = SqlCheckpointStorage(path, max_per_workflow=2)
     ids = [await storage.save(WorkflowCheckpoint("w", "hash", state={"n": n, "odd": "\0\ud800"})) for n in range(3)]

@@ -85,7 +85,7 @@ async def test_inner_request_is_answered_by_an_executor_of_the_parent() -> None:
 
 
 @pytest.mark.requirement("WF11")
-async def test_inner_request_may_go_to_whoever_runs_the_parent() -> None:
+async def test_inner_request_may_reach_the_caller_of_the_parent() -> None:
     workflow = outer(WorkflowExecutor(inner(), id="sub", propagate_request=True))
     result = await workflow.run("milk")
     (event,) = result.get_request_info_events()
@@ -113,7 +113,7 @@ async def test_checkpoint_of_the_parent_holds_the_inner_workflow() -> None:
     assert result.get_outputs() == ["milk=2 after milk!"]
 
 
-async def test_messages_that_arrive_together_are_handled_one_after_the_other() -> None:
+async def test_messages_that_arrive_together_are_handled_in_turn() -> None:
     class Two(Executor):
         @handler
         async def run(self, message: str, ctx: WorkflowContext[str]) -> None:

@@ -49,7 +49,7 @@ def accepted(**content: Any) -> JsonObject:
 
 
 @pytest.mark.requirement("WF13")
-async def test_sequence_hands_the_conversation_on_and_gives_the_last_answer() -> None:
+async def test_sequence_passes_the_conversation_on_and_gives_the_last_answer() -> None:
     cast = Cast(writer=["DRAFT"], editor=["FINAL"])
     text = HEAD + "sequential: {participants: [writer, s/upper, editor]}\nintermediate-output-from: all_other\n"
     listener = Listener()
@@ -63,7 +63,7 @@ async def test_sequence_hands_the_conversation_on_and_gives_the_last_answer() ->
     assert "writer: DRAFT" in [message for _, message in listener.heard]
 
 
-async def test_all_answer_at_once_and_a_function_puts_their_answers_together(tmp_path: Path) -> None:
+async def test_all_participants_answer_at_once_and_a_function_joins_answers(tmp_path: Path) -> None:
     (tmp_path / "wf_join.py").write_text("def join(answers):\n    return ' | '.join(a.agent_response.text for a in answers)\n")
     text = HEAD + 'input: {topic: {type: string}}\nprompt: "About {{topic}}."\nconcurrent: {participants: [a, b]MORE}\n'
     cast = Cast(a=["A1", "A2"], b=["B1", "B2"])
@@ -91,7 +91,7 @@ async def test_group_chat_is_led_by_turns_or_by_an_agent() -> None:
 
 
 @pytest.mark.requirement("WF9")
-async def test_handoff_passes_the_conversation_on_and_asks_the_user_until_the_answer_is_empty() -> None:
+async def test_handoff_passes_the_conversation_and_asks_until_an_empty_answer() -> None:
     cast = Cast(triage=['{"call": "handoff_to_refunds"}'], refunds=["Which order?", "Refunded 42."])
     text = HEAD + "handoff: {participants: [triage, refunds], handoffs: {triage: [refunds]}}\n"
     listener = Listener(accepted(answer="42"), accepted())
@@ -103,7 +103,7 @@ async def test_handoff_passes_the_conversation_on_and_asks_the_user_until_the_an
     assert "user: 42" in cast.asked[2][1]
 
 
-async def test_magentic_team_plans_shows_the_plan_and_follows_the_progress() -> None:
+async def test_magentic_team_plans_shows_its_plan_and_tracks_progress() -> None:
     def ledger(is_done: bool) -> str:
         said = {"is_request_satisfied": is_done, "is_in_loop": False, "is_progress_being_made": True, "next_speaker": "a"}
         return json.dumps({key: {"reason": "", "answer": value} for key, value in {**said, "instruction_or_question": "dig"}.items()})
@@ -135,7 +135,7 @@ async def test_failing_participant_is_an_error_result_that_names_it() -> None:
     assert gone.as_text().startswith("Executor 'ghost' needs 'agent/ghost', which is not available")
 
 
-async def test_function_of_an_orchestration_that_cannot_be_imported_is_named() -> None:
+async def test_orchestration_function_that_cannot_be_imported_is_named() -> None:
     from gateway.errors import WorkflowInvalid
 
     file = parse_workflow(HEAD + 'group-chat: {participants: [a], selection: "wf_absent:f", until: "json:decoder"}\n')
@@ -171,7 +171,7 @@ intermediate-output-from: [bug]
 
 @pytest.mark.requirement("WF1")
 @pytest.mark.requirement("WF7")
-async def test_switch_a_fan_out_and_a_fan_in_lead_where_the_file_says() -> None:
+async def test_switch_fan_out_and_fan_in_lead_as_the_file_says() -> None:
     cast = Cast(
         triage=['{"kind": "bug", "teams": []}', '{"kind": "?", "teams": []}'],
         bug=["BUG"], left=["L"], right=["R"], both=["done"], rest=["rest"],
@@ -185,7 +185,7 @@ async def test_switch_a_fan_out_and_a_fan_in_lead_where_the_file_says() -> None:
     assert (await run(tool, text="hello")).as_text() == "rest"
 
 
-async def test_select_runs_those_that_the_output_names_and_all_outputs_are_the_result() -> None:
+async def test_select_runs_the_executors_the_output_names() -> None:
     text = ROUTED.replace("switch: [{when: {kind: bug}, to: bug}, {to: rest}]", "to: [bug, rest], select: teams")
     text = text.replace("output-from: [both, rest]\nintermediate-output-from: [bug]", "output-from: all")
     cast = Cast(
@@ -235,7 +235,7 @@ async def test_declined_question_is_an_error_result() -> None:
     assert "the answer was 'decline', so it did not continue" in result.as_text()
 
 
-async def test_answer_that_does_not_fit_is_asked_for_again() -> None:
+async def test_answer_that_does_not_fit_is_requested_again() -> None:
     listener = Listener(accepted(ok="yes"), {"action": "decline"})
     result = await run(await publish(PUBLISH, box=Cast(printer=[]).box()), listener.context(), text="it")
     assert result.is_error
@@ -243,7 +243,7 @@ async def test_answer_that_does_not_fit_is_asked_for_again() -> None:
     assert (first, again.startswith("Publish it?\nYour last answer cannot be used: field 'ok'")) == ("Publish it?", True)
 
 
-async def test_workflow_is_a_step_of_another_and_its_questions_reach_the_person() -> None:
+async def test_workflow_is_a_step_of_another_and_its_questions_reach_the_caller() -> None:
     cast = Cast(printer=["printed"])
     inner = WorkflowTool(await WorkflowPlan.prepare(parse_workflow(PUBLISH), base_dir=Path()), toolbox=cast.box())
     box = ScriptedToolBox()

@@ -42,7 +42,7 @@ def test_references_are_filled_in_once_and_a_sole_one_keeps_its_type(text: str, 
     assert fill(text, SCOPE) == value
 
 
-def test_templates_are_found_anywhere_in_a_json_value_but_not_in_keys() -> None:
+def test_templates_are_found_in_json_values_and_not_in_keys() -> None:
     value = {"{{topic}}": ["{{count}}", {"x": "{{topic}}!"}, 5, None, True]}
     assert fill(value, SCOPE) == {"{{topic}}": [3, {"x": "tea!"}, 5, None, True]}
 
@@ -57,12 +57,12 @@ def test_templates_are_found_anywhere_in_a_json_value_but_not_in_keys() -> None:
         ("{{review.tags.7}}", "'review.tags' is a list of 2 without '7'"),
     ],
 )
-def test_field_that_is_not_there_is_an_error_that_says_what_is(text: str, reason: str) -> None:
+def test_missing_field_is_an_error_that_lists_the_fields(text: str, reason: str) -> None:
     with pytest.raises(ToolFailed, match=reason):
         fill(text, SCOPE)
 
 
 @pytest.mark.parametrize("text", ["{{}}", "{{a b}}", "{{a.}}", "{{1a}}", "{{a|upper}}", "{{a()}}", "{{{a}}}"])
-def test_there_are_no_expressions(text: str) -> None:
+def test_expressions_are_not_evaluated(text: str) -> None:
     with pytest.raises(WorkflowInvalid, match="is not a reference"):
         Template.parse(text)

@@ -115,7 +115,7 @@ async def test_workflow_is_published_with_a_closed_schema_from_its_inputs() -> N
     assert definition.may_ask
 
 
-async def test_output_with_fields_is_published_as_output_schema_and_returned_as_structured_content() -> None:
+async def test_output_with_fields_has_output_schema_and_structured_content() -> None:
     text = BRIEF.replace("output: draft", "output: review")
     tool = await publish(text, box=Crew(verdict(True, "fine")).box())
     assert tool.definition.output_schema == {
@@ -132,7 +132,7 @@ async def test_output_with_fields_is_published_as_output_schema_and_returned_as_
 
 
 @pytest.mark.requirement("WF1")
-async def test_agents_hand_on_their_answers_and_a_review_loop_runs_until_approved() -> None:
+async def test_agents_pass_on_their_answers_and_review_loops_until_approved() -> None:
     crew = Crew(verdict(False, "shorter"), verdict(True, ""))
     result = await run(await publish(BRIEF, box=crew.box()), topic="tea")
     assert result.as_text() == "draft 2"
@@ -161,7 +161,7 @@ async def test_fields_are_found_however_a_model_wraps_them(answer: str) -> None:
     assert (await run(tool, topic="tea")).structured == {"approved": True, "notes": "ok"}
 
 
-async def test_answer_without_the_fields_is_asked_for_once_more_saying_what_was_wrong() -> None:
+async def test_answer_without_the_fields_is_requested_once_more_with_reason() -> None:
     crew = Crew("Looks good to me!", verdict(True, "ok"))
     await run(await publish(BRIEF, box=crew.box()), topic="tea")
     assert "Your last answer was:\nLooks good to me!\n\nIt cannot be used: there is no JSON object in it." in crew.said_to("reviewer")[1]
@@ -189,7 +189,7 @@ async def test_agent_without_prompt_gets_what_came_before() -> None:
 # -- tools and functions -------------------------------------------------------------------------------------------
 
 
-async def test_tool_arguments_keep_the_json_type_of_a_sole_reference_and_structured_results_have_fields() -> None:
+async def test_tool_arguments_keep_json_types_and_results_have_fields() -> None:
     calls: list[JsonObject] = []
 
     def convert(value: float, to: list[str], note: str) -> dict[str, Any]:
@@ -221,7 +221,7 @@ async def test_content_of_the_last_tool_reaches_the_caller_unchanged() -> None:
     assert result.result == {"content": [image, {"type": "text", "text": "a"}]}
 
 
-async def test_python_functions_are_imported_from_beside_the_configuration_and_keep_json_types(tmp_path: Path) -> None:
+async def test_python_functions_are_imported_from_beside_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "wf_pkg").mkdir()
     (tmp_path / "wf_pkg" / "__init__.py").write_text("")
     (tmp_path / "wf_pkg" / "work.py").write_text(
@@ -257,14 +257,14 @@ edges: [{from: split, to: count}, {from: count, to: label, when: {}}]
         ("{python: 'wf_bad:star'}", "executors.only.python: function 'star' takes *args"),
     ],
 )
-async def test_functions_that_cannot_be_used_are_named_before_anything_runs(tmp_path: Path, step: str, reason: str) -> None:
+async def test_unusable_functions_are_named_before_the_run(tmp_path: Path, step: str, reason: str) -> None:
     (tmp_path / "wf_bad.py").write_text("VALUE = 1\ndef two(first, second): ...\ndef star(*args): ...\n")
     with pytest.raises(WorkflowInvalid) as caught:
         await publish(chain(step), base_dir=tmp_path)
     assert reason in str(caught.value)
 
 
-async def test_declared_fields_of_a_tool_result_are_demanded_even_when_it_is_text() -> None:
+async def test_declared_fields_are_required_of_a_text_result_too() -> None:
     def good() -> str:
         return '{"n": 1, "other": 2}'
 
@@ -373,7 +373,7 @@ async def test_failing_tool_is_an_error_result_that_names_the_executor() -> None
     assert result.as_text() == "Executor 'only' failed: Unknown page: p1"
 
 
-async def test_arguments_that_the_tool_refuses_are_an_error_result_that_names_the_executor_and_the_argument() -> None:
+async def test_arguments_rejected_by_a_tool_name_executor_and_argument() -> None:
     def strict(n: int) -> str:
         return "never"
 
@@ -396,7 +396,7 @@ async def test_tool_that_is_not_there_is_named_before_anything_runs() -> None:
     assert ran == []
 
 
-async def test_agent_that_takes_no_text_cannot_be_asked() -> None:
+async def test_agent_without_text_input_cannot_be_an_executor() -> None:
     def silent(n: int) -> str:
         return ""
 
@@ -413,7 +413,7 @@ async def test_tool_that_starts_a_task_cannot_be_waited_for() -> None:
 
 
 @pytest.mark.requirement("WF6")
-async def test_progress_grows_and_says_what_started_finished_and_what_parts_report() -> None:
+async def test_progress_grows_and_names_started_and_finished_parts() -> None:
     async def slow(x: Any, ctx: CallContext) -> str:
         await ctx.progress(0.5, 1, "half")
         await ctx.progress(1.0, 1)
@@ -474,7 +474,7 @@ async def test_cancelling_a_call_stops_the_executor_that_runs() -> None:
         await stopped.wait()
 
 
-async def test_workflow_that_takes_too_long_is_stopped_by_its_own_deadline() -> None:
+async def test_workflow_over_its_deadline_is_stopped() -> None:
     async def hang() -> str:
         await anyio.sleep_forever()
         return ""
@@ -485,7 +485,7 @@ async def test_workflow_that_takes_too_long_is_stopped_by_its_own_deadline() -> 
     assert result.as_text().startswith("Timed out after 0.05 s")
 
 
-async def test_calls_of_one_workflow_run_side_by_side_without_seeing_each_other() -> None:
+async def test_concurrent_calls_of_one_workflow_are_isolated() -> None:
     gate = anyio.Event()
     waiting = 0
 
@@ -564,7 +564,7 @@ async def test_code_graph_that_takes_no_object_gets_the_only_argument(tmp_path: 
     assert "Executor 'upper' takes neither" in result.as_text()
 
 
-async def test_code_that_is_no_workflow_is_refused(tmp_path: Path) -> None:
+async def test_code_that_is_not_a_workflow_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "wf_code.py").write_text(CODE)
     text = "name: coded\ndescription: d\npython: wf_code:NAME\n"
     with pytest.raises(WorkflowInvalid, match="not_a_workflow is int"):

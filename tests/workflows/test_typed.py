@@ -66,7 +66,7 @@ def code(name: str) -> str:
 
 
 @pytest.mark.requirement("WF7")
-async def test_start_with_fields_is_a_tool_with_those_arguments_and_every_output_is_shown(typed: Path) -> None:
+async def test_start_with_fields_has_those_arguments_and_shows_every_output(typed: Path) -> None:
     tool = await publish(code("trips"), base_dir=typed)
     assert {name: item["type"] for name, item in tool.definition.input_schema["properties"].items()} == {"to": "string", "days": "integer"}
     assert tool.definition.output_schema is not None
@@ -76,7 +76,7 @@ async def test_start_with_fields_is_a_tool_with_those_arguments_and_every_output
     assert result.structured == {"price": 1}
 
 
-async def test_start_that_takes_anything_has_the_argument_input_and_outputs_of_several_shapes_stay_apart(typed: Path) -> None:
+async def test_untyped_start_has_one_argument_and_outputs_stay_apart(typed: Path) -> None:
     tool = await publish(code("anything"), base_dir=typed)
     assert tool.definition.input_schema["properties"]["input"]["type"] == "object"
     result = await run(tool, input={"q": 1})

@@ -78,7 +78,7 @@ async def test_messages_follow_edges_and_every_executor_may_yield_output() -> No
 
 
 @pytest.mark.requirement("WF1")
-async def test_handlers_are_chosen_by_the_type_of_the_message_its_items_included() -> None:
+async def test_handlers_are_chosen_by_message_type_and_item_type() -> None:
     class Typed(Executor):
         @handler
         async def number(self, message: int | float, ctx: WorkflowContext[Any, str]) -> None:
@@ -113,7 +113,7 @@ async def test_conditional_edges_carry_only_messages_they_accept() -> None:
 
 
 @pytest.mark.requirement("WF1")
-async def test_switch_takes_the_first_case_that_holds_and_the_default_wherever_it_stands() -> None:
+async def test_switch_takes_the_first_matching_case_and_else_the_default() -> None:
     def broken(message: str) -> bool:
         raise KeyError(message)
 
@@ -130,7 +130,7 @@ async def test_switch_takes_the_first_case_that_holds_and_the_default_wherever_i
 
 
 @pytest.mark.requirement("WF1")
-async def test_multi_selection_carries_a_message_to_the_chosen_and_refuses_others() -> None:
+async def test_multi_selection_sends_to_chosen_targets_and_rejects_others() -> None:
     def choose(message: str, targets: list[str]) -> list[str]:
         return [target for target in targets if target in message] or ["nobody"]
 
@@ -144,7 +144,7 @@ async def test_multi_selection_carries_a_message_to_the_chosen_and_refuses_other
 
 
 @pytest.mark.requirement("WF1")
-async def test_fan_in_waits_for_all_its_sources_and_hands_on_a_list_in_their_order() -> None:
+async def test_fan_in_waits_for_all_sources_and_sends_a_list_in_their_order() -> None:
     class Join(Executor):
         @handler
         async def all_of(self, message: list[str], ctx: WorkflowContext[Any, Any]) -> None:
@@ -158,7 +158,7 @@ async def test_fan_in_waits_for_all_its_sources_and_hands_on_a_list_in_their_ord
 
 
 @pytest.mark.requirement("WF2")
-async def test_messages_of_a_round_are_handled_together_and_the_next_round_keeps_the_order_of_edges() -> None:
+async def test_messages_of_a_round_are_handled_together_in_edge_order() -> None:
     arrived: list[str] = []
     order: list[str] = []
     heard: list[str] = []
@@ -226,7 +226,7 @@ async def test_graph_that_never_rests_fails_after_a_hundred_rounds() -> None:
 
 
 @pytest.mark.requirement("WF2")
-async def test_messages_left_over_by_a_failed_run_are_not_delivered_to_the_next() -> None:
+async def test_messages_left_by_a_failed_run_are_not_delivered_later() -> None:
     seen: list[str] = []
 
     async def pass_on(message: str, ctx: WorkflowContext[str]) -> None:
@@ -242,7 +242,7 @@ async def test_messages_left_over_by_a_failed_run_are_not_delivered_to_the_next(
     assert seen == ["rest"]
 
 
-async def test_messages_of_a_cancelled_round_are_not_delivered_to_the_next_run() -> None:
+async def test_messages_of_a_cancelled_round_are_not_delivered_later() -> None:
     seen: list[str] = []
 
     async def hang(message: str) -> None:
@@ -279,7 +279,7 @@ async def test_message_may_be_sent_along_one_edge_only() -> None:
     assert "'choose' sends to 'z', but no edge leads there" in next(event.data for event in lost if event.type == "warning")
 
 
-async def test_executor_that_joins_handles_the_messages_of_a_round_as_one_list() -> None:
+async def test_joining_executor_handles_the_messages_of_a_round_as_a_list() -> None:
     class Join(Executor):
         joins = True
 
@@ -293,7 +293,7 @@ async def test_executor_that_joins_handles_the_messages_of_a_round_as_one_list()
 
 @pytest.mark.requirement("WF4")
 @pytest.mark.requirement("WF5")
-async def test_failing_executor_ends_the_run_with_events_and_its_own_exception() -> None:
+async def test_failing_executor_ends_the_run_with_events_and_its_exception() -> None:
     cause = ToolFailed("the disk is full")
 
     async def boom(message: Any) -> None:
@@ -315,7 +315,7 @@ async def test_failing_executor_ends_the_run_with_events_and_its_own_exception()
     assert (told.extra, details.extra) == ({"disk": "c"}, None)
 
 
-async def test_failure_cancels_the_others_of_its_round_and_is_raised_as_it_is() -> None:
+async def test_failure_cancels_the_others_of_its_round_and_is_raised() -> None:
     cancelled: list[str] = []
 
     async def wait(message: Any) -> None:
@@ -411,7 +411,7 @@ async def test_events_keep_what_a_message_was_when_it_came() -> None:
 
 
 @pytest.mark.requirement("WF8")
-async def test_the_result_is_the_list_of_events_with_outputs_final_state_and_timeline() -> None:
+async def test_result_is_the_list_of_events_with_outputs_state_and_timeline() -> None:
     result = await WorkflowBuilder(start_executor=Relay("s")).build().run("x")
     assert isinstance(result, list)
     assert {event.type for event in result} & {"started", "status"} == set()
@@ -442,7 +442,7 @@ async def test_stream_yields_events_while_an_executor_runs() -> None:
     assert (await stream.get_final_response()).get_outputs() == ["early", "late"]
 
 
-async def test_stream_that_is_closed_early_runs_no_further_round_and_frees_the_workflow() -> None:
+async def test_stream_closed_early_runs_no_further_round() -> None:
     runs: list[str] = []
 
     @executor(id="first")
@@ -467,7 +467,7 @@ async def test_stream_that_is_closed_early_runs_no_further_round_and_frees_the_w
 
 
 @pytest.mark.requirement("WF10")
-async def test_run_begins_with_a_message_or_goes_on_and_only_one_goes_on_at_a_time() -> None:
+async def test_run_starts_with_a_message_or_resumes_and_never_twice_at_once() -> None:
     release = anyio.Event()
     started = anyio.Event()
 
