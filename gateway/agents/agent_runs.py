@@ -25,6 +25,7 @@ from gateway.policy.skill_tools import narrow_tools
 from gateway.sessions.session_context import ContextProvider
 from gateway.tools.base import Complete, Tool, ToolOutcome
 from gateway.tools.context import CallContext
+from gateway.tools.toolbox import ToolGuard
 from gateway.tools.wrappers import RenamedTool
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -122,7 +123,7 @@ class AgentRuns:
         if file.loop_until is not None:
             judge = self._models.resolve(file.loop_until.judge or file.model, ctx)
             middleware.append(loop_middleware(file.loop_until, judge, progress.tell))
-        tools = await self._tools(ctx.on_behalf_of.scopes)
+        tools = await self._tools(ctx.on_behalf_of.scopes, ctx.tool_guard)
         parts = [self._agent.instructions]
         if file.skills:
             if self._skills is None:
@@ -148,10 +149,11 @@ class AgentRuns:
             compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )
 
-    async def _tools(self, scopes: Sequence[str] | None) -> Sequence[Tool]:
+    async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard | None) -> Sequence[Tool]:
         """Return the tools that the file names and the skill tools, narrowed to the tools that its skills allow if the file says so.
 
-        The description of `load_skill` lists the skills that the file names or, if it names none, those that `scopes` allow.
+        Skill tools that the key `skills` adds are returned behind `guard`. The description of `load_skill` lists the skills that the file
+        names or, if it names none, those that `scopes` allow.
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]
@@ -160,11 +162,15 @@ class AgentRuns:
         tools = [
             tool.described(scopes, file.skills) if isinstance(tool, RenamedTool) else tool for tool in await self._toolbox.tools(patterns)
         ]
-        if not file.narrow_to_skills or not file.skills or self._skills is None:
+        if not file.skills:
             return tools
-        always = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
-        kept = always | narrow_tools([tool.definition.name for tool in tools], self._skills.wishes(file.skills))
-        return [tool for tool in tools if tool.definition.name in kept]
+        added = {tool.definition.name for tool in await self._toolbox.tools(SKILL_TOOLS)}
+        if file.narrow_to_skills and self._skills is not None:
+            kept = added | narrow_tools([tool.definition.name for tool in tools], self._skills.wishes(file.skills))
+            tools = [tool for tool in tools if tool.definition.name in kept]
+        if guard is None:
+            return tools
+        return [behind for tool in tools for behind in (guard.lent([tool]) if tool.definition.name in added else [tool])]
 
 
 def model_of(agent: Agent) -> str | None:

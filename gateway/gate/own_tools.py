@@ -1,8 +1,9 @@
 """`OwnToolGates`: the gate for tools that agents and workflows bring along themselves, under `agent/<name>` and `workflow/<name>`.
 
-These tools are the ones that context providers add to a run (`files`, memory, skills, …) and the Python functions of workflow files.
-They pass the same steps as every tool: rules, approvals, limits and events. They are not in the catalog, so no client and no `tools`
-list finds them. Made by `app`; used by `agents` and `workflows` through `tools.toolbox.ToolGuards`.
+These tools are the ones that context providers add to a run (`files`, memory, …) and the Python functions of workflow files. They pass
+the same steps as every tool: rules, approvals, limits and events. They are not in the catalog, so no client and no `tools` list finds
+them. The tools that an agent's `skills` key adds are in the catalog; their calls pass the gate of `agent/<name>`, then that of `skill`.
+Made by `app`; used by `agents` and `workflows` through `tools.toolbox.ToolGuards`.
 """
 
 from __future__ import annotations
@@ -95,6 +96,10 @@ class OwnToolGuard:
             if is_guarded(tool) or self._exists(tool.definition.name)
         ]
 
+    def lent(self, tools: Sequence[Tool]) -> list[Tool]:
+        """As `ToolGuard`."""
+        return [self._lent(tool) for tool in tools if self._exists(_native_name(tool))]
+
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """As `ToolGuard`."""
         approvals = self._gate.services.approvals
@@ -112,6 +117,12 @@ class OwnToolGuard:
         if denied is not None or not is_audited:
             rules = dataclasses.replace(rules, denied=denied, is_audited=is_audited and rules.is_audited)
         return OwnTool(tool, rules, self._gate)
+
+    def _lent(self, tool: Tool) -> Tool:
+        own = self.behind_gate(_Renamed(tool, _native_name(tool), needs_approval=False))
+        again = RenamedTool(own, tool.definition.name)
+        again.source = getattr(tool, "source", None)
+        return again
 
     def _exists(self, name: str) -> bool:
         override = self._policy.overrides.get(name)
@@ -153,6 +164,10 @@ class _Approved:
         """Mark the call, and call the tool."""
         note_approved(ctx)
         return await self._tool.call(arguments, ctx)
+
+
+def _native_name(tool: Tool) -> str:
+    return tool.native_name if isinstance(tool, RenamedTool) else tool.definition.name
 
 
 def is_guarded(tool: Tool) -> bool:

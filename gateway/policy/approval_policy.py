@@ -15,6 +15,7 @@ from gateway.config.skill_settings import ScriptSettings
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.framing import quote, shown
+from gateway.policy.own_sources import is_own_source
 
 RULE = "approval"
 """Rule id of a call or request without approval."""
@@ -150,7 +151,7 @@ def _requires_some(approval: Literal["never", "always"] | ApprovalLists) -> bool
 
 def may_stand(source: str, name: str) -> bool:
     """Return whether a tool may be approved permanently. Not for scripts: their content is not among the arguments that a person sees."""
-    return (source, name) != ("skill", SCRIPT_TOOL)
+    return name != SCRIPT_TOOL or not (source == "skill" or is_own_source(source))
 
 
 def canonical_arguments(arguments: JsonMapping) -> str:

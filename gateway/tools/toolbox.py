@@ -34,6 +34,13 @@ class ToolGuard(Protocol):
         """
         ...
 
+    def lent(self, tools: Sequence[Tool]) -> list[Tool]:
+        """Return tools of other sources that the file adds by a key (`skills`), in order, without those that policy hides.
+
+        A call passes this gate and then the gate of the tool's own source. Rules name the tools by their native names.
+        """
+        ...
+
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
         """Ask a person to approve `name`, which the text `shown` describes; `None` means approved.
 

@@ -91,11 +91,8 @@ def test_only_an_offered_choice_in_an_accepted_form_approves(answer: dict[str, A
 def test_equal_arguments_have_equal_digests_and_scripts_none_standing() -> None:
     assert canonical_arguments({"a": 1, "b": "é"}) == canonical_arguments({"b": "é", "a": 1}) != canonical_arguments({"a": 1})
     assert len(canonical_arguments({})) == 64
-    assert [may_stand(*tool) for tool in (("docs", "read"), ("skill", "run_skill_script"), ("docs", "run_skill_script"))] == [
-        True,
-        False,
-        True,
-    ]
+    assert all(may_stand(*tool) for tool in (("docs", "read"), ("docs", "run_skill_script"), ("agent/clerk", "load_skill")))
+    assert not any(may_stand(source, "run_skill_script") for source in ("skill", "agent/clerk"))
 
 
 # -- hidden text ---------------------------------------------------------------------------------------------------
