@@ -46,7 +46,7 @@ def methods(log: Path) -> list[str]:
     return [json.loads(line)["method"] for line in log.read_text().splitlines()]
 
 
-def test_it_lists_and_drives_a_tool_that_must_run_as_a_task(tmp_path: Path) -> None:
+def test_agent_framework_lists_and_runs_a_task_only_tool(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     config = server(log, tools_call=[CREATED], tasks_get=[WORKING, DONE], tasks_result=[RESULT])
     with gateway_http(tmp_path, config) as front:

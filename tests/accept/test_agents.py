@@ -89,7 +89,7 @@ def target(place: Place, transport: str) -> Target:
     return place.targets[transport]
 
 
-def test_the_inspector_gets_an_agents_answer_as_structured_content(target: Target, tmp_path: Path, era: Era) -> None:
+def test_inspector_gets_an_agents_response_as_structured_content(target: Target, tmp_path: Path, era: Era) -> None:
     inspector = Inspector(tmp_path, target, era)
     result = inspector.call(SHEETS, {"task": "Warsaw is the capital of Poland."})
     assert not result.get("isError"), text_of(result)
@@ -97,7 +97,7 @@ def test_the_inspector_gets_an_agents_answer_as_structured_content(target: Targe
     assert json.loads(text_of(result)) == SHEET
 
 
-def test_the_inspector_talks_with_an_agent_over_three_turns_each_from_a_process_of_its_own(
+def test_inspector_continues_an_agent_session_over_three_processes(
     target: Target, tmp_path: Path, era: Era
 ) -> None:
     inspector = Inspector(tmp_path, target, era)
@@ -112,7 +112,7 @@ def test_the_inspector_talks_with_an_agent_over_three_turns_each_from_a_process_
     assert said[::2] == ["I am Ada.", "I like figs.", "Who am I?"]
 
 
-def test_what_the_inspector_cannot_ask_a_person_approves_in_another_terminal(
+def test_call_of_inspector_is_approved_in_another_terminal(
     place: Place, target: Target, tmp_path: Path, era: Era
 ) -> None:
     with ThreadPoolExecutor() as threads:
@@ -123,7 +123,7 @@ def test_what_the_inspector_cannot_ask_a_person_approves_in_another_terminal(
 
 
 @pytest.mark.parametrize(("decision", "said"), [("approve", "The notes say:"), ("decline", "did not approve")])
-def test_client_with_forms_asks_its_person_and_hears_what_the_agent_does_and_says(
+def test_client_with_forms_elicits_and_gets_the_agents_progress(
     target: Target, tmp_path: Path, era: Era, decision: str, said: str
 ) -> None:
     call = ["watch", RESEARCHER, {"task": "look it up"}, {"decision": decision}]

@@ -21,7 +21,7 @@ def test_every_tool_is_listed(foreign: ForeignClient) -> None:
     assert set(foreign.list_tools()) >= OWN_TOOLS | SERVERS_TOOLS
 
 
-def test_tool_of_a_server_over_http_answers_with_structured_content(foreign: ForeignClient) -> None:
+def test_tool_of_http_server_returns_structured_content(foreign: ForeignClient) -> None:
     result = foreign.call("units__convert", {"value": 26.2, "from": "mi", "to": "km"})
     assert not result.get("isError")
     assert result["structuredContent"] == {"value": 42.1648128, "unit": "km", "quantity": "length"}
@@ -65,7 +65,7 @@ def test_every_bundled_workflow_is_tried() -> None:
 
 
 @pytest.mark.parametrize("workflow", sorted(BUNDLED))
-def test_bundled_workflow_runs_plain_or_as_a_task_where_the_client_has_tasks_of_todays_protocol(
+def test_bundled_workflow_runs_plain_or_as_task_by_client_support(
     served: Served, foreign: ForeignClient, era: Era, workflow: str
 ) -> None:
     (arguments, text), before = BUNDLED[workflow], served.tasks(workflow)
@@ -90,7 +90,7 @@ def test_no_tool_schema_is_hard_for_a_client_to_read(target: Target, era: Era, t
     assert ended.code == 0, ended.err
 
 
-def test_every_file_of_every_skill_has_the_digest_that_is_told(target: Target, tmp_path: Path) -> None:
+def test_every_file_of_every_skill_has_its_listed_digest(target: Target, tmp_path: Path) -> None:
     ended = Inspector(tmp_path, target, "modern").run("skills/list", "--verify", "--require-digests")
     reports = [json.loads(line) for line in ended.out.splitlines()]
     assert ended.code == 0, ended.out

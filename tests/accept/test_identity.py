@@ -96,7 +96,7 @@ async def test_client_credentials_earn_a_token_for_exactly_this_server(tmp_path:
         assert claims["scope"] == "read"
 
 
-async def test_token_for_another_audience_is_refused_and_the_reason_named(tmp_path: Path) -> None:
+async def test_token_for_another_audience_is_rejected_with_the_reason(tmp_path: Path) -> None:
     with protected_server() as (_, issuer), auth_server() as other:
         auth = {"type": "client-credentials", "issuer": issuer, "clientId": "robot", "clientSecret": "${ROBOT_SECRET}"}
         with gateway_http(tmp_path, config(other, auth), env=ENV) as url:
@@ -106,7 +106,7 @@ async def test_token_for_another_audience_is_refused_and_the_reason_named(tmp_pa
         assert issuer in row["error"]
 
 
-async def test_person_signs_in_with_registration_pkce_and_consent_and_the_sign_in_is_renewed(tmp_path: Path) -> None:
+async def test_sign_in_with_registration_pkce_and_consent_is_renewed(tmp_path: Path) -> None:
     with protected_server() as (origin, issuer):
         document = config(origin, SIGNED_IN)
         file = write_config(tmp_path, document)

@@ -55,7 +55,7 @@ def text_of(result: Any) -> str:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "2026-07-28"])
-async def test_calls_of_a_client_that_can_be_asked_are_answered(url: str, mode: Any) -> None:
+async def test_calls_of_a_client_with_elicitation_are_answered(url: str, mode: Any) -> None:
     heard: list[float] = []
 
     async def sample(context: Any, params: Any) -> types.CreateMessageResult:

@@ -135,7 +135,7 @@ def test_all_eight_are_listed_and_each_answers(client: TypeScript, page: str, tm
     assert "42" in text_of(rows)
 
 
-def test_failure_of_one_server_reads_as_its_own_and_leaves_the_others_alone(client: TypeScript, page: str) -> None:
+def test_failure_of_one_server_is_its_own_and_others_serve(client: TypeScript, page: str) -> None:
     outside, time = client.run(
         [["call", "files__read_text_file", {"path": "/etc/hostname"}], ["call", "time__get_current_time", {"timezone": "UTC"}]]
     )
@@ -144,7 +144,7 @@ def test_failure_of_one_server_reads_as_its_own_and_leaves_the_others_alone(clie
     assert not time.get("isError")
 
 
-def test_tool_that_must_run_as_a_task_is_followed_for_clients_without_tasks(client: TypeScript) -> None:
+def test_task_only_tool_is_followed_for_clients_without_tasks(client: TypeScript) -> None:
     report = client.call("everything__simulate-research-query", {"topic": "tides"})
     assert not report.get("isError")
     assert "Research Report: tides" in text_of(report)

@@ -73,7 +73,7 @@ def test_agent_framework_lists_and_loads_every_listed_skill(served: dict[str, st
 
 @pytest.mark.requirement(129)
 @pytest.mark.parametrize("where", ["of folders", "of a server"])
-def test_the_inspector_lists_every_listed_skill_and_verifies_every_file(served: dict[str, str], where: str, tmp_path: Path) -> None:
+def test_inspector_lists_every_skill_and_verifies_every_file(served: dict[str, str], where: str, tmp_path: Path) -> None:
     if not are_installed():
         pytest.skip("the Inspector is not installed; run `make accept`")
     target = {"type": "http", "url": served[where]}

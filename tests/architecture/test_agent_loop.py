@@ -18,7 +18,7 @@ def named_tests() -> dict[str, ast.AsyncFunctionDef | ast.FunctionDef]:
     return {node.name: node for node in functions if isinstance(node, ast.AsyncFunctionDef | ast.FunctionDef)}
 
 
-def test_every_row_of_the_matrix_names_a_test_that_shows_it_in_the_ways_it_says() -> None:
+def test_every_matrix_row_names_a_test_that_covers_its_modes() -> None:
     rows = list(MATRIX.finditer(read("docs/agent-loop.md")))
     tests = named_tests()
     assert len(rows) > 30
@@ -31,7 +31,7 @@ def test_every_row_of_the_matrix_names_a_test_that_shows_it_in_the_ways_it_says(
     assert one_way == []
 
 
-def test_every_setting_of_the_loop_is_documented_with_its_default() -> None:
+def test_every_loop_setting_is_documented_with_its_default() -> None:
     settings = {field.name for field in dataclasses.fields(LoopOptions)}
     documented = set(re.findall(r"^\| `(\w+)` \|", read("docs/agent-loop.md").partition("## What happens")[0], re.MULTILINE))
     assert documented == settings == set(FunctionInvocationConfiguration.__annotations__)

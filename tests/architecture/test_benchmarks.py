@@ -40,7 +40,7 @@ def test_ratio_is_the_median_of_the_ratios_within_a_round() -> None:
     assert ratio(CELL, "cpu", "gateway", "fastmcp")(sheet) is None
 
 
-def test_what_is_added_is_counted_from_no_proxy_at_all() -> None:
+def test_overhead_is_counted_from_no_proxy() -> None:
     sheet = measured([5.0], [3.0])
     assert added(CELL, "p50", "gateway", "nginx")(sheet) is None
     sheet.cells[CELL]["direct"] = [round_of(2.0)]
@@ -60,7 +60,7 @@ def test_target_holds_where_it_holds_in_every_run(values: list[float | None], sa
     assert verdict(Target("M1", "", lambda sheet: None, 5), values) == said
 
 
-def test_page_has_a_figure_for_each_run_the_table_of_all_and_what_was_left_out() -> None:
+def test_page_has_every_run_the_table_of_all_and_omissions() -> None:
     first, second = measured([4.0], [1.0]), measured([6.0], [1.0])
     second.fail("FastMCP", "not installed")
     made = page([first, second], ABOUT)
@@ -71,7 +71,7 @@ def test_page_has_a_figure_for_each_run_the_table_of_all_and_what_was_left_out()
     assert tables([Sheet()]) == []
 
 
-def test_table_is_there_when_one_of_its_loads_was_measured_and_left_out_for_runs_without() -> None:
+def test_table_stays_when_a_load_was_omitted_from_some_runs() -> None:
     title = "## In front of servers that speak 2025, or answer with streams, 16 connections"
     kept = measured([4.0], [1.0])
     assert not [text for text in tables([kept]) if text.startswith(title)]
@@ -80,7 +80,7 @@ def test_table_is_there_when_one_of_its_loads_was_measured_and_left_out_for_runs
     assert "| **Moongate** | - | - | 3,000 | 0.25 | - |" in found and "| direct (no proxy) | - | - | 9,000 | - | - |" in found
 
 
-async def test_the_loads_before_servers_of_each_kind_are_those_of_their_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_loads_before_servers_of_each_kind_match_their_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What starts fast stands in for the contenders: a server of both eras."""
 
     def stand_in(name: str) -> Contender:
@@ -96,7 +96,7 @@ async def test_the_loads_before_servers_of_each_kind_are_those_of_their_tables(t
 
 
 @pytest.mark.parametrize(("taken", "slots"), [([0.0], 2), ([0.0, 9.0, 5.0, 0.0], 4), ([0.0, 9.0, 9.0, 9.0, 9.0], 5)])
-async def test_slot_is_measured_again_while_the_host_takes_it_for_others(
+async def test_slot_is_measured_again_while_the_host_steals_cpu_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: list[float], slots: int
 ) -> None:
     """What the host takes of each slot: none of what is left out, and the first slot warms up."""
@@ -114,7 +114,7 @@ async def test_slot_is_measured_again_while_the_host_takes_it_for_others(
     assert f"The host took 1.2% of the time of these cores for others during the runs; {slots - 2} slots" in page([sheet], ABOUT)
 
 
-def test_comparison_with_earlier_revision_pairs_rounds_and_fails_above_limit() -> None:
+def test_comparison_pairs_rounds_and_fails_above_the_limit() -> None:
     now, before = [round_of(cpu) for cpu in (2.0, 11.0, 4.0)], [round_of(cpu) for cpu in (2.0, 10.0, 2.0)]
     sheet = Sheet(cells={CELL: {"gateway": now, "before": before}})
     (found,) = against.compared(sheet)
@@ -123,7 +123,7 @@ def test_comparison_with_earlier_revision_pairs_rounds_and_fails_above_limit() -
     assert against.compared(Sheet(cells={CELL: {"gateway": [round_of(2.0)]}})) == []
 
 
-def test_earlier_revision_is_read_from_git_and_unknown_revision_named(tmp_path: Path) -> None:
+def test_earlier_revision_is_read_from_git_and_unknown_one_named(tmp_path: Path) -> None:
     if not (ROOT / ".git").exists() or shutil.which("git") is None:
         pytest.skip("not a git checkout")
     checkout = against.checked_out("HEAD", tmp_path)
@@ -134,7 +134,7 @@ def test_earlier_revision_is_read_from_git_and_unknown_revision_named(tmp_path: 
         against.checked_out("no-such-revision", tmp_path)
 
 
-def test_process_that_ended_by_itself_is_no_fault() -> None:
+def test_process_that_exited_is_not_a_fault() -> None:
     with started(python("-c", "")) as process:
         while not has_ended(process):
             time.sleep(0.01)
@@ -160,7 +160,7 @@ async def upstream(folder: Path, kind: str = "both") -> AsyncGenerator[Wire]:
         yield Wire(port)
 
 
-async def test_slot_calls_in_both_eras_and_fails_where_an_answer_is_not_its_own(tmp_path: Path) -> None:
+async def test_slot_calls_in_both_eras_and_fails_on_a_foreign_response(tmp_path: Path) -> None:
     async with upstream(tmp_path) as wire:
         for era in ("modern", "legacy"):
             taken = await drive(wire, Load(era=era, connections=4, calls=40, seconds=5.0, result=50_000))

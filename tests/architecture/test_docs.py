@@ -179,7 +179,7 @@ def test_every_key_of_a_workflow_file_is_documented(heading: str, models: tuple[
     assert first_codes(section(read("docs/workflows.md"), heading)) == set().union(*(keys_of(model) for model in models))
 
 
-def test_every_built_in_skill_and_agent_that_the_documentation_names_is_there() -> None:
+def test_documented_built_in_skills_and_agents_exist() -> None:
     named = first_codes(section(read("docs/skills.md"), "## Bundled skills"))
     assert named == {path.parent.name for path in (ROOT / "skills").glob("*/SKILL.md")}
 
@@ -250,7 +250,7 @@ def test_every_document_is_reached_from_the_readme() -> None:
     assert {path for path in DOCUMENTS if path.name != "README.md"} <= reached
 
 
-def test_union_of_server_entries_is_what_the_documentation_describes() -> None:
+def test_union_of_server_entries_matches_the_documentation() -> None:
     assert {member.__name__ for member in get_args(get_args(GatewayConfig.model_fields["mcp_servers"].annotation)[1])} == {
         "StdioServer",
         "HttpServer",

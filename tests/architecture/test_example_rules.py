@@ -143,7 +143,7 @@ def bypasses(rule: dict[str, Any]) -> list[Any]:
 
 
 @pytest.mark.parametrize(("path", "source", "policy"), EXAMPLES, ids=IDS)
-def test_what_an_example_means_to_let_through_passes(path: str, source: str, policy: SourcePolicy) -> None:
+def test_allowed_example_passes(path: str, source: str, policy: SourcePolicy) -> None:
     meant = {
         "path": "docs/guide.md", "file_name": "notes/a.md", "directory": "notes",
         "paths": ["docs/guide.md", "docs/a/b.png"], "text": "a note", "max_length": 5000, "limit": 10,

@@ -50,7 +50,7 @@ def test_unset_variable_disables_the_entry_and_is_named(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_argument_rules_of_a_shipped_configuration_can_be_applied(path: Path) -> None:
+def test_argument_rules_of_a_shipped_configuration_apply(path: Path) -> None:
     rules = [
         rule
         for policy in load_config(path, environment(path)).config.policies.values()

@@ -21,7 +21,7 @@ def marked(kind: str) -> set[int]:
     return found
 
 
-def test_every_row_has_a_test_or_says_why_not() -> None:
+def test_every_row_has_a_test_or_a_reason() -> None:
     for kind, rows in (("fault", FAULTS), ("attack", ATTACKS)):
         named = marked(kind)
         assert named <= rows.keys()

@@ -13,12 +13,12 @@ Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 OUTSIDE_THE_MIRROR = {"docs", "attacks", "faults", "accept", "conformance", "fakes", "architecture", "interaction", "mutants"}
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_has_a_docstring() -> None:
     silent = [name_of(p) for p in python_files("gateway", "benchmarks", "config") if parsed(p).body and not ast.get_docstring(parsed(p))]
     assert silent == []
 
 
-def test_every_public_function_and_class_of_the_package_has_a_docstring() -> None:
+def test_every_public_function_and_class_has_a_docstring() -> None:
     silent = [
         f"{name_of(path)}:{node.lineno} {node.name}"
         for path in python_files("gateway")
@@ -44,7 +44,7 @@ def is_trivial(node: Definition) -> bool:
     return any(ast.unparse(decorator).endswith(("overload", ".setter", "override")) for decorator in node.decorator_list)
 
 
-def test_nothing_is_left_for_later() -> None:
+def test_source_has_no_unfinished_marks() -> None:
     found = [
         f"{name_of(path)}:{number}"
         for path in python_files("gateway", "tests", "benchmarks", "config", "skills")

@@ -14,7 +14,7 @@ SDK = (mcp_types, inbound, version, subscriptions)
 
 
 @pytest.mark.parametrize("name", [name for name in vars(protocol) if name.isupper() and not name.endswith("_EXTENSION")])
-def test_what_the_protocol_fixes_is_what_the_sdk_says(name: str) -> None:
+def test_protocol_constants_equal_those_of_the_sdk(name: str) -> None:
     home = next(module for module in SDK if hasattr(module, name))
     theirs: object = getattr(home, name)
     assert getattr(protocol, name) == (dict(theirs) if name == "NAME_BEARING_METHODS" else theirs)  # pyright: ignore[reportArgumentType, reportCallIssue]  # a mapping there

@@ -24,7 +24,7 @@ def claimed() -> set[int | str]:
     return found
 
 
-def test_every_statement_of_the_consuming_side_is_claimed_by_a_test() -> None:
+def test_every_client_requirement_is_claimed_by_a_test() -> None:
     assert CONSUMING - claimed() == set()
 
 

@@ -306,7 +306,7 @@ async def review(made: Deployment, key: str, decision: str, *, era: Era = "moder
 
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize(("place", "reviewer"), [("patient", "boss"), ("patient", "chief"), ("others", "other"), ("others", "boss")])
-async def test_reviewer_who_may_decide_approves_the_call_of_another_key(
+async def test_reviewer_with_the_right_approves_the_call_of_another_key(
     place: str, reviewer: str, era: Era, request: pytest.FixtureRequest
 ) -> None:
     made: Deployment = request.getfixturevalue(place)
@@ -355,7 +355,7 @@ async def test_review_that_is_cancelled_decides_nothing(patient: Deployment) -> 
     assert found[0][0] == "0 approved, 0 declined, 1 left open." and patient.wiped == before
 
 
-async def test_review_is_listed_to_those_who_may_decide(shared: Deployment, others: Deployment) -> None:
+async def test_review_is_listed_to_keys_with_the_right(shared: Deployment, others: Deployment) -> None:
     async def listed(made: Deployment, key: str, era: Era) -> bool:
         async with over_http(made.url, era, token=made.keys[key]) as wire:
             tools = (await wire.send("tools/list"))["result"]["tools"]
@@ -376,7 +376,7 @@ async def test_operator_approves_its_own_call_in_its_own_client(tmp_path: Path) 
         assert (await call_modern(made, "chief"))[1] == [] and made.wiped == 2
 
 
-async def test_caller_may_approve_its_own_call_where_the_rules_say_so_and_never_for_good(tmp_path: Path) -> None:
+async def test_caller_may_approve_its_own_call_once_if_the_rules_allow(tmp_path: Path) -> None:
     with deployment(tmp_path, "caller") as made:
         _, asked = await call_modern(made, "weak")
         assert made.wiped == 1 and asked[0]["params"]["requestedSchema"]["properties"]["decision"]["enum"] == ["approve", "decline"]
@@ -401,7 +401,7 @@ async def test_key_behind_another_gateway_cannot_approve(shared: Deployment, tmp
     assert shared.wiped == 0
 
 
-async def test_local_user_cannot_decide_its_own_call_where_another_must(others: Deployment) -> None:
+async def test_local_user_cannot_decide_its_own_call_if_another_must(others: Deployment) -> None:
     ended, results, before = list[Ended](), list[Any](), others.wiped
 
     async def operate() -> None:
@@ -425,7 +425,7 @@ def _stdio(made: Deployment) -> Any:
     return StdioServerParameters(command=command, args=args, cwd=ROOT)
 
 
-async def test_local_caller_of_a_gateway_with_keys_is_asked_in_its_client(tmp_path: Path) -> None:
+async def test_local_caller_of_a_gateway_with_keys_is_elicited(tmp_path: Path) -> None:
     with deployment(tmp_path) as made:
         async with Client(_stdio(made), mode=MODERN, cache=None, elicitation_callback=_approve) as client:
             result: Any = await client.call_tool("disk__wipe", {})

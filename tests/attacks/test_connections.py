@@ -67,7 +67,7 @@ def rest(raw: socket.socket) -> bytes:
 
 @pytest.mark.attack(22)
 @pytest.mark.fault(25)
-def test_three_hundred_half_requests_are_ended_while_honest_ones_are_answered(origin: str) -> None:
+def test_three_hundred_half_requests_end_while_others_are_served(origin: str) -> None:
     with ExitStack() as stack:
         slow: list[socket.socket] = []
         for number in range(300):  # each says so much at once: its time began when it connected
@@ -123,7 +123,7 @@ def test_later_request_on_a_kept_connection_has_the_same_deadline(origin: str) -
 
 @pytest.mark.attack(22)
 @pytest.mark.parametrize("endless", [b"GET /health HTTP/1.1\r\nX: ", b"GET /health HTTP/1.1\r\n", b"GET /", CHUNKED + b"5;"])
-def test_what_is_no_body_and_has_no_end_is_refused(origin: str, endless: bytes) -> None:
+def test_endless_or_malformed_body_is_rejected(origin: str, endless: bytes) -> None:
     with connected(origin) as raw:
         raw.sendall(endless)
         with contextlib.suppress(ConnectionError):
@@ -151,7 +151,7 @@ def test_client_that_offers_http_2_is_answered_by_http_1(origin: str) -> None:
             assert answer.status_code == 200 and '"protocolVersion":"2025-11-25"' in answer.text
 
 
-async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
+async def test_fields_after_a_body_are_not_headers_of_its_request() -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -169,7 +169,7 @@ async def test_fields_after_a_body_are_no_headers_of_its_request() -> None:
 
 
 @pytest.mark.parametrize("coding", ["gzip, chunked", "x, chunked", "identity, chunked", "gzip\r\nTransfer-Encoding: chunked"])
-def test_body_in_a_coding_nobody_knows_is_not_taken_for_one_without(origin: str, coding: str) -> None:
+def test_body_in_an_unknown_coding_is_not_taken_for_a_plain_one(origin: str, coding: str) -> None:
     with connected(origin) as raw:
         raw.sendall(CHUNKED.replace(b"chunked", coding.encode()) + b"1\r\na\r\n0\r\n\r\n")
         assert rest(raw).startswith(b"HTTP/1.1 400 ")
@@ -192,7 +192,7 @@ def test_target_that_names_its_host_is_for_that_host(origin: str, target: str, h
         assert rest(raw).startswith(b"HTTP/1.1 %d " % status)
 
 
-async def test_client_that_leaves_before_its_body_is_whole_is_no_failure_of_the_gateway(caplog: pytest.LogCaptureFixture) -> None:
+async def test_client_that_leaves_during_its_body_is_not_an_error(caplog: pytest.LogCaptureFixture) -> None:
     failed = anyio.Event()
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -213,7 +213,7 @@ async def test_client_that_leaves_before_its_body_is_whole_is_no_failure_of_the_
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
-async def test_space_around_a_header_is_none_of_its_value() -> None:
+async def test_space_around_a_header_is_not_part_of_its_value() -> None:
     seen: list[Any] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -228,7 +228,7 @@ async def test_space_around_a_header_is_none_of_its_value() -> None:
     assert seen == [(b"host", b"a"), (b"mcp-name", b"two words"), (b"empty", b"")]
 
 
-async def test_old_client_is_answered_without_chunks_and_the_end_is_that_of_the_connection() -> None:
+async def test_http_1_0_client_gets_no_chunks_and_the_connection_closes() -> None:
     async def app(scope: Any, receive: Any, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
         for part in (b"data: 1\n\n", b"", b"data: 2\n\n"):
@@ -244,7 +244,7 @@ async def test_old_client_is_answered_without_chunks_and_the_end_is_that_of_the_
     assert b"transfer-encoding" not in head and b"connection: close" in head
 
 
-async def test_all_who_wait_for_the_end_of_a_request_learn_it_and_one_who_gives_up_disturbs_nobody() -> None:
+async def test_all_waiters_for_the_end_of_a_request_are_woken() -> None:
     ends: list[str] = []
 
     async def app(scope: Any, receive: Any, send: Any) -> None:
@@ -288,7 +288,7 @@ def ended_while_sending(raw: socket.socket, requests: bytes, seconds: float) -> 
 
 
 @pytest.mark.fault(25)
-def test_answers_that_nobody_reads_are_cut(origin: str) -> None:
+def test_unread_responses_are_cut_off(origin: str) -> None:
     with connected(origin, window=4096) as raw:
         assert ended_while_sending(raw, b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" * 50, 50)
     assert httpx2.get(f"{origin}/ready").status_code == 200

@@ -48,5 +48,5 @@ async def test_thirty_callers_at_once_each_get_their_own_answers(tmp_path: Path)
 @pytest.mark.faults
 @pytest.mark.attack(7)
 @pytest.mark.timeout(1800)
-async def test_two_hundred_callers_get_their_own_answers_twenty_thousand_times(tmp_path: Path) -> None:
+async def test_two_hundred_callers_get_their_own_responses(tmp_path: Path) -> None:
     await no_answer_crosses(tmp_path, 200, 100)

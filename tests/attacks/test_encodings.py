@@ -143,7 +143,7 @@ def test_message_with_too_many_members_is_refused(endpoint: str, kind: str) -> N
 
 @pytest.mark.attack(21)
 @pytest.mark.parametrize("kind", FEW)
-def test_large_text_and_long_list_of_numbers_are_no_members(endpoint: str, kind: str) -> None:
+def test_large_text_and_long_number_list_are_not_members(endpoint: str, kind: str) -> None:
     call, headers = modern()
     message = json.loads(call)
     message["params"]["arguments"] = FEW[kind]

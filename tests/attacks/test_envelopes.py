@@ -154,7 +154,7 @@ def test_malformed_lines_over_stdio_end_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.attack(26)
-def test_what_is_judged_is_what_is_sent_when_a_key_comes_twice(tmp_path: Path) -> None:
+def test_repeated_key_sends_the_value_that_was_checked(tmp_path: Path) -> None:
     """The last of two equal keys counts, for the policy and for the server alike."""
     settings = {"mcpServers": {"up": upstream_stdio()}, "policies": {"up": {"tools": {"allow": ["echo"]}}}}
     with gateway_http(tmp_path, settings) as url:
@@ -178,7 +178,7 @@ def test_what_is_judged_is_what_is_sent_when_a_key_comes_twice(tmp_path: Path) -
     ("name", "value"),
     [("mcp-method", "tools/list"), ("mcp-name", "up__add"), ("mcp-protocol-version", "2025-11-25"), ("mcp-name", ""), ("mcp-method", "")],
 )
-def test_header_that_says_otherwise_than_the_body_is_refused(served: tuple[str, Path], name: str, value: str) -> None:
+def test_header_that_contradicts_the_body_is_rejected(served: tuple[str, Path], name: str, value: str) -> None:
     headers = {**ACCEPT, "mcp-protocol-version": "2026-07-28", "mcp-method": "tools/call", "mcp-name": "up__echo", name: value}
     body = {"jsonrpc": "2.0", "id": 1, "method": "tools/call", "params": {"name": "up__echo", "arguments": {"text": "x"}, "_meta": META}}
     answer = httpx2.post(served[0], headers=headers, json=body)
@@ -202,7 +202,7 @@ def test_header_that_says_otherwise_than_the_body_is_refused(served: tuple[str, 
         b"X A: b\r\n",
     ],
 )
-def test_envelope_that_two_readers_could_cut_differently_is_refused(served: tuple[str, Path], head: bytes) -> None:
+def test_envelope_that_two_readers_could_split_differently_is_rejected(served: tuple[str, Path], head: bytes) -> None:
     from tests.attacks.test_connections import connected, rest
 
     smuggled = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

@@ -88,7 +88,7 @@ async def command(folder: Path, *arguments: str) -> Any:
     return await anyio.to_thread.run_sync(lambda: moongate(*arguments, cwd=folder))
 
 
-async def test_changed_tool_is_held_until_it_is_accepted_and_over_a_restart(tmp_path: Path) -> None:
+async def test_changed_tool_is_held_until_accepted_even_after_restart(tmp_path: Path) -> None:
     docs = over_stdio(tmp_path, later=[POISONED, CHANGE, NEW])
     file = File(tmp_path)
     file.write({"docs": docs.entry})
@@ -135,7 +135,7 @@ async def test_accepting_one_tool_shows_and_accepts_that_tool_only(tmp_path: Pat
     assert (rest["accepted"], [change["tool"] for change in rest["changes"]]) == (["docs"], ["change"])
 
 
-async def test_http_server_that_changes_between_two_runs_is_held_in_both_processes(tmp_path: Path) -> None:
+async def test_http_server_changed_between_runs_is_held_in_both_processes(tmp_path: Path) -> None:
     with over_http(tmp_path, later=[POISONED, CHANGE]) as docs:
         file = File(tmp_path)
         file.write({"docs": docs.entry})
@@ -155,7 +155,7 @@ async def test_http_server_that_changes_between_two_runs_is_held_in_both_process
 
 
 @LONG
-async def test_tool_that_was_away_is_compared_with_its_first_listing(tmp_path: Path) -> None:
+async def test_unavailable_tool_is_compared_with_its_first_listing(tmp_path: Path) -> None:
     docs = over_stdio(tmp_path, later=[CHANGE])
     file = File(tmp_path)
     file.write({"docs": docs.entry})
@@ -213,7 +213,7 @@ async def test_another_entry_starts_with_a_first_listing_of_its_own(tmp_path: Pa
     assert len(records(tmp_path)) == 2
 
 
-async def test_damaged_record_of_first_listings_never_counts_as_an_empty_one(tmp_path: Path) -> None:
+async def test_damaged_record_of_first_listings_is_not_an_empty_one(tmp_path: Path) -> None:
     docs = over_stdio(tmp_path, later=[POISONED, CHANGE])
     file = File(tmp_path)
     file.write({"docs": docs.entry})
@@ -232,7 +232,7 @@ async def test_damaged_record_of_first_listings_never_counts_as_an_empty_one(tmp
 
 
 @LONG
-async def test_new_tools_are_written_down_after_the_state_could_not_be_written(tmp_path: Path) -> None:
+async def test_new_tools_are_recorded_after_a_failed_write(tmp_path: Path) -> None:
     docs = over_stdio(tmp_path, later=[SEARCH, CHANGE, NEW])
     file = File(tmp_path)
     file.write({"docs": docs.entry})

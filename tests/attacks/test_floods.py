@@ -100,7 +100,7 @@ def test_refused_connection_is_cut_if_it_sends_on(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sent", [pytest.param(b"", marks=pytest.mark.faults), b"POST /mcp HTTP/1.1\r\nX-Slow: "])
-def test_waiting_connections_give_way_to_new_ones(tmp_path: Path, sent: bytes) -> None:
+def test_idle_connections_are_evicted_for_new_ones(tmp_path: Path, sent: bytes) -> None:
     with besieged(tmp_path, config(maxConnections=200)) as at, Watch(at) as kept, Watch(at, is_kept=False) as fresh:
         kept.is_served()
         with ExitStack() as flood:
@@ -119,7 +119,7 @@ def test_waiting_connections_give_way_to_new_ones(tmp_path: Path, sent: bytes) -
         kept.is_served()
 
 
-def test_connection_that_is_idle_longest_gives_way_after_those_that_sent_nothing(tmp_path: Path) -> None:
+def test_connection_idle_longest_is_evicted_after_silent_ones(tmp_path: Path) -> None:
     with besieged(tmp_path, config(maxConnections=40), callers={}) as at:
         with connections(at, 10) as idle, connections(at, 20) as silent:
             for raw in idle:
@@ -139,7 +139,7 @@ def test_connection_that_is_idle_longest_gives_way_after_those_that_sent_nothing
 
 
 @pytest.mark.faults
-def test_two_thousand_idle_connections_hold_nobody_up(tmp_path: Path) -> None:
+def test_two_thousand_idle_connections_delay_no_other_client(tmp_path: Path) -> None:
     with besieged(tmp_path, config(maxConnections=1500)) as at, Watch(at) as kept, Watch(at, is_kept=False) as fresh:
         kept.is_served()
         with connections(at, 2000, source="127.0.0.2"):
@@ -161,7 +161,7 @@ def test_address_has_bounded_share_of_connections(tmp_path: Path) -> None:
 
 
 @pytest.mark.fault(27)
-def test_health_and_administrators_are_served_when_all_connections_are_busy(tmp_path: Path) -> None:
+def test_health_and_administrators_are_served_on_full_connections(tmp_path: Path) -> None:
     with besieged(tmp_path, config(limits={"callsPerCaller": 30}, maxConnections=30)) as at, connections(at, 30) as busy:
         body, headers = call("up__hang")
         for raw in busy:

@@ -428,7 +428,7 @@ async def test_acceptance_is_of_one_form_of_an_entry_only(tmp_path: Path) -> Non
 
 
 @LONG
-async def test_second_gateway_on_the_same_state_holds_what_the_first_held(tmp_path: Path) -> None:
+async def test_second_gateway_on_the_same_state_holds_the_same_server(tmp_path: Path) -> None:
     file = File(tmp_path)
     one = server(tmp_path, "one")
     file.write_unaccepted({"one": one})

@@ -132,7 +132,7 @@ async def test_large_body_waits_for_those_of_its_caller(body: bytes, monkeypatch
         await read(usages, weak, body[: PACED_PARTS // 2])
 
 
-async def test_caller_whose_large_bodies_wait_too_long_is_refused_further_ones() -> None:
+async def test_caller_with_large_waiting_bodies_gets_no_more() -> None:
     usages = Usages()
     weak = usages.of(Principal("weak"))
     weak.read_large(MAX_WAIT_SECONDS / PACE - 1)

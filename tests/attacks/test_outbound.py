@@ -151,7 +151,7 @@ async def within_memory() -> AsyncGenerator[None]:
 @pytest.mark.attack(21)
 @pytest.mark.fault(20)
 @pytest.mark.parametrize(("way", "kind"), KINDS)
-async def test_small_answer_that_unfolds_into_a_huge_one_costs_little(way: Way, kind: str) -> None:
+async def test_compression_bomb_in_a_response_costs_little(way: Way, kind: str) -> None:
     async def unfold(stream: anyio.abc.SocketStream) -> None:
         head = f"HTTP/1.1 200 OK\r\ncontent-type: {kind}\r\ncontent-encoding: gzip\r\ncontent-length: {len(BOMB)}\r\n\r\n"
         await stream.send(head.encode() + BOMB)
@@ -197,7 +197,7 @@ async def test_answer_that_drips_ends_in_time(way: Way) -> None:
 
 @pytest.mark.attack(21)
 @pytest.mark.parametrize("way", WAYS)
-async def test_answer_in_a_coding_nobody_knows_is_refused(way: Way) -> None:
+async def test_response_in_an_unknown_coding_is_rejected(way: Way) -> None:
     async def odd(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-encoding: zstd\r\ncontent-length: 2\r\n\r\n{}")
 
@@ -206,7 +206,7 @@ async def test_answer_in_a_coding_nobody_knows_is_refused(way: Way) -> None:
 
 
 @pytest.mark.attack(3)
-async def test_card_of_an_agent_that_names_another_port_of_its_host_is_not_believed() -> None:
+async def test_agent_card_for_another_port_of_its_host_is_rejected() -> None:
     async def never(stream: anyio.abc.SocketStream) -> None:
         await stream.send(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
 

@@ -184,7 +184,7 @@ DELETE = ("file_access_delete_file", {"file_name": "kept.txt"})
 READ = ("file_access_read_file", {"file_name": "kept.txt"})
 
 
-async def test_without_rules_own_tools_run_and_side_effects_are_audited(tmp_path: Path) -> None:
+async def test_own_tools_without_rules_run_and_side_effects_are_audited(tmp_path: Path) -> None:
     with place(tmp_path, {}) as made:
         said = await ask_clerk(made, SAVE, READ, DELETE, ("calm", {}))
         assert said == ["File 'new.txt' saved.", "kept", "File 'kept.txt' deleted.", "calm"]
@@ -249,7 +249,7 @@ async def test_own_tool_waits_for_the_approval_that_a_rule_demands(tmp_path: Pat
         assert ("deleted" in said) == (decision == "approve")
 
 
-async def test_approval_that_a_tools_author_demands_is_asked_at_the_gate(tmp_path: Path) -> None:
+async def test_approval_required_by_a_tools_author_is_enforced_by_the_gate(tmp_path: Path) -> None:
     with place(tmp_path, {}) as made:
         said = await ask_clerk(made, ("sensitive", {}), decision="decline")
         assert "did not approve" in said[0] and ran(made) == []
@@ -292,7 +292,7 @@ async def test_function_that_is_denied_runs_under_no_name(tmp_path: Path, functi
     assert ran(made) == []
 
 
-async def test_function_that_is_served_under_another_name_is_denied_by_that_name(tmp_path: Path) -> None:
+async def test_renamed_function_is_denied_by_its_served_name(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.mkdir()
     (own / "flow.workflow.yaml").write_text(FLOW % "hidden")
@@ -344,7 +344,7 @@ async def test_functions_of_workflows_wait_for_approvals(tmp_path: Path, source:
         assert bool(result.get("isError")) == (decision == "decline")
 
 
-async def test_functions_author_is_asked_for_in_workflows_too(tmp_path: Path) -> None:
+async def test_function_author_approval_is_required_in_workflows_too(tmp_path: Path) -> None:
     with place(tmp_path, {}, function="sensitive") as made:
         async with over_http(made.url, "modern", tasks=False) as wire:
             asked = (await wire.send("tools/call", name="workflow__flow", arguments={}))["result"]
@@ -366,7 +366,7 @@ async def call(place: Place, tool: str, token: str = "") -> dict[str, Any]:
         ({"agent/": {}}, "agent/"),
     ],
 )
-def test_rules_without_effect_on_own_tools_are_refused_with_their_key(tmp_path: Path, policies: dict[str, Any], key: str) -> None:
+def test_rules_without_effect_on_own_tools_are_rejected_by_key(tmp_path: Path, policies: dict[str, Any], key: str) -> None:
     (tmp_path / "gateway.json").write_text(json.dumps({"policies": policies}))
     ended = moongate("list", "--config", str(tmp_path / "gateway.json"), cwd=tmp_path)
     assert ended.code != 0 and key in ended.err

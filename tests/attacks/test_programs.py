@@ -40,7 +40,7 @@ def deployment(tmp_path_factory: pytest.TempPathFactory) -> Generator[Deployment
         yield Deployment(url, folder / "mark")
 
 
-def test_what_the_configuration_names_is_started(deployment: Deployment) -> None:
+def test_configured_program_is_started(deployment: Deployment) -> None:
     assert deployment.mark.with_name("named").exists()
 
 

@@ -161,7 +161,7 @@ def test_key_has_bounded_streams(tmp_path: Path, era: str, path: str) -> None:
 
 @pytest.mark.faults
 @pytest.mark.parametrize("era", ["modern", "legacy"])
-def test_thousand_streams_of_one_key_hold_nobody_up(tmp_path: Path, era: str) -> None:
+def test_thousand_streams_of_one_key_delay_no_other_client(tmp_path: Path, era: str) -> None:
     with besieged(tmp_path, config({"streamsPerCaller": 700})) as at, Watch(at) as honest, Watch(at, is_kept=False) as fresh:
         honest.is_served()
         before = at.resident()
@@ -251,7 +251,7 @@ def test_administrator_opens_session_when_all_others_are_in_use(tmp_path: Path) 
 
 
 @pytest.mark.faults
-def test_ten_thousand_sessions_of_one_key_cost_nobody_else(tmp_path: Path) -> None:
+def test_ten_thousand_sessions_of_one_key_cost_no_other_client(tmp_path: Path) -> None:
     with besieged(tmp_path, config({})) as at, Watch(at) as watch:
         honest = session_of(at, "honest")
         before = at.resident()
@@ -337,7 +337,7 @@ def test_key_has_bounded_bytes_of_unread_answers(tmp_path: Path, form: str, path
         honest.is_served()
 
 
-def test_answers_of_calls_in_progress_are_cut_beyond_twice_the_bound(tmp_path: Path) -> None:
+def test_responses_in_progress_are_cut_beyond_twice_the_bound(tmp_path: Path) -> None:
     with besieged(tmp_path, config({"unreadBytesPerCaller": 2 * BIG})) as at, Watch(at) as honest:
         honest.is_served()
         with connections(at, 24, window=4096) as flood:

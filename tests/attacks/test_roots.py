@@ -165,7 +165,7 @@ def test_folder_of_data_that_a_server_gets_is_allowed(tmp_path: Path, entry: dic
         assert rules.refusal(tmp_path / root, "delete") is None
 
 
-def test_folders_in_which_programs_and_modules_are_looked_for_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_folders_on_program_and_module_search_paths_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("programs", "library"):
         (tmp_path / name).mkdir()
     path = configured(tmp_path)
@@ -182,7 +182,7 @@ def test_folders_in_which_programs_and_modules_are_looked_for_are_refused(tmp_pa
     assert rules.refusal(package, "write") is not None
 
 
-def test_read_only_folder_may_hold_the_configuration_but_never_the_state(tmp_path: Path) -> None:
+def test_read_only_folder_may_hold_configuration_and_never_state(tmp_path: Path) -> None:
     document = json.loads(configured(tmp_path).read_text())
     (tmp_path / "conf").mkdir()
     path = tmp_path / "conf" / "gateway.json"
@@ -206,7 +206,7 @@ async def agents_of(running: Running) -> set[str]:
     return {tool.name for tool in (await running.client.list_tools()).tools if tool.name.startswith("agent__")}
 
 
-async def test_agent_with_the_configurations_folder_is_not_served_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agent_with_the_configuration_folder_is_not_served_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     marker = tmp_path / "started"
     (tmp_path / "agents").mkdir()
     agent_file(tmp_path / "agents", "good", files="{root: ../data, access: write}", model="openai:m")
@@ -253,7 +253,7 @@ async def test_folder_of_the_settings_and_of_a_provider_is_judged_too(tmp_path: 
     assert "own.agent.md: context-providers" in log and "the state folder" in log
 
 
-async def test_folder_that_becomes_a_link_to_the_configuration_is_refused_at_the_next_run(
+async def test_folder_turned_into_a_link_to_the_configuration_is_rejected(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "agents").mkdir()
@@ -295,7 +295,7 @@ async def test_folder_is_judged_again_after_a_reload(tmp_path: Path) -> None:
         await until(is_back)
 
 
-def test_doctor_names_read_folders_with_the_configuration_and_refused_read_paths(tmp_path: Path) -> None:
+def test_doctor_names_folders_with_the_configuration_and_bad_paths(tmp_path: Path) -> None:
     (tmp_path / "conf" / "agents").mkdir(parents=True)
     agent_file(tmp_path / "conf" / "agents", "reader", files="{root: .., access: read}", model="openai:m")
     state = tmp_path / "state"

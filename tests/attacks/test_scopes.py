@@ -113,7 +113,7 @@ async def test_lists_show_a_key_what_it_is_for(deployment: Deployment, era: Era)
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_is_called_by_name_without_a_scope_is_refused_and_reaches_no_server(deployment: Deployment, era: Era) -> None:
+async def test_out_of_scope_call_is_rejected_and_reaches_no_server(deployment: Deployment, era: Era) -> None:
     async with over_http(deployment.url, era, token=deployment.keys["reader"], tasks=era == "legacy") as wire:
         for tool in ("docs__delete", "vault__open", "workflow__fetch", "agent__clerk", "search_skills", "load_skill", "gateway_status"):
             refused = (await wire.send("tools/call", name=tool, arguments={}))["result"]
@@ -139,7 +139,7 @@ async def test_no_task_is_made_of_a_call_without_a_scope(deployment: Deployment,
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_reads_prompts_completions_and_subscriptions_without_a_scope_are_refused(deployment: Deployment, era: Era) -> None:
+async def test_out_of_scope_reads_prompts_and_subscriptions_are_rejected(deployment: Deployment, era: Era) -> None:
     wants: list[tuple[str, dict[str, Any]]] = [
         ("resources/read", {"uri": "docs+page://shut"}),
         ("resources/read", {"uri": "vault+secret://one"}),
@@ -170,7 +170,7 @@ async def test_the_skills_extension_shows_a_key_the_skills_it_is_for(deployment:
                 assert shown or answer["error"]["data"] == {"error": "insufficient_scope"}
 
 
-async def test_tools_that_are_loaded_on_demand_are_found_by_those_who_may_use_them(deployment: Deployment) -> None:
+async def test_tools_loaded_on_demand_are_found_within_the_scope(deployment: Deployment) -> None:
     for name, found in (("all", ["vault__open"]), ("reader", [])):
         async with over_http(deployment.url, "modern", token=deployment.keys[name], tasks=False) as wire:
             listed = (await wire.send("tools/call", name="list_tools", arguments={}))["result"]["structuredContent"]
@@ -180,7 +180,7 @@ async def test_tools_that_are_loaded_on_demand_are_found_by_those_who_may_use_th
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_what_a_key_is_for_may_use_what_it_needs_itself(deployment: Deployment, era: Era) -> None:
+async def test_scoped_source_may_use_what_it_needs_itself(deployment: Deployment, era: Era) -> None:
     """A workflow calls what its file names: the key is for the workflow, not for the vault."""
     async with over_http(deployment.url, era, token=deployment.keys["flow"], tasks=False) as wire:
         assert names(await wire.send("tools/list"), "tools", "name") - OWN == {"workflow__fetch"}
@@ -190,7 +190,7 @@ async def test_what_a_key_is_for_may_use_what_it_needs_itself(deployment: Deploy
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_key_is_told_of_the_sources_it_is_for(deployment: Deployment, era: Era) -> None:
+async def test_key_sees_only_the_sources_in_its_scope(deployment: Deployment, era: Era) -> None:
     async def told(name: str) -> str:
         headers = {"Authorization": f"Bearer {deployment.keys[name]}", "Accept": "application/json, text/event-stream"}
         if era == "modern":
@@ -215,7 +215,7 @@ def test_the_pages_are_for_keys_that_may_see_the_gateway(deployment: Deployment,
     assert deployment.get("reader", "/ready").status_code == 200
 
 
-def test_agent_run_of_an_application_without_a_scope_is_refused_before_it_begins(deployment: Deployment) -> None:
+def test_out_of_scope_agent_run_is_rejected_before_it_starts(deployment: Deployment) -> None:
     body: dict[str, Any] = {"threadId": "t", "runId": "r", "messages": [], "tools": [], "context": [], "state": {}, "forwardedProps": {}}
     asked = httpx2.post(f"{deployment.origin}/agui/clerk", headers={"Authorization": f"Bearer {deployment.keys['reader']}"}, json=body)
     assert (asked.status_code, asked.json()["error"]) == (403, "insufficient_scope")
@@ -237,7 +237,7 @@ async def test_refusal_is_in_the_audit_log_with_its_rule(deployment: Deployment)
     assert {entry.kind for entry in found} == {"call.refused"}
 
 
-async def test_stream_of_changes_tells_a_key_of_nothing_it_may_not_read(deployment: Deployment) -> None:
+async def test_change_stream_shows_a_key_nothing_out_of_its_scope(deployment: Deployment) -> None:
     """It acknowledges what the key may read, of all that was asked for."""
     headers = {"Authorization": f"Bearer {deployment.keys['reader']}", "Accept": "application/json, text/event-stream"}
     headers |= {"MCP-Protocol-Version": "2026-07-28", "Mcp-Method": "subscriptions/listen"}
@@ -314,14 +314,14 @@ def test_only_the_exact_scope_admin_makes_an_administrator(scopes: tuple[str, ..
 
 
 @pytest.mark.parametrize("scope", ["", "/x", "docs/", "tool:docs", ":docs", "tools:", "a b", 'a"b', "a\\b", "a\nb", "x" * 501])
-def test_what_is_no_scope_makes_no_key(scope: str, tmp_path: Path) -> None:
+def test_malformed_scope_creates_no_key(scope: str, tmp_path: Path) -> None:
     assert scope_problem(scope)
     with pytest.raises(ValueError, match=r"(?i)scope"):
         KeyStore(tmp_path / "keys.json").add("x", scopes=[scope])
     assert not (tmp_path / "keys.json").exists()
 
 
-def test_file_with_scopes_is_none_for_a_version_that_knows_none_and_a_damaged_one_lets_nobody_in(tmp_path: Path) -> None:
+def test_file_with_scopes_locks_out_older_versions(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     store = KeyStore(path)
     whole = store.add("whole")
@@ -344,7 +344,7 @@ def test_file_with_scopes_is_none_for_a_version_that_knows_none_and_a_damaged_on
             KeyStore(path).find(whole.token)
 
 
-def test_the_command_line_makes_and_shows_scoped_keys_and_refuses_what_is_none(tmp_path: Path) -> None:
+def test_command_line_creates_and_shows_scoped_keys(tmp_path: Path) -> None:
     made = moongate("keys", "add", "reader", "--scope", "docs/search_*", "--scope", "prompts:docs", "--json", cwd=tmp_path).data
     assert made["scopes"] == ["docs/search_*", "prompts:docs"]
     moongate("keys", "add", "whole", cwd=tmp_path)

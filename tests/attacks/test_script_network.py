@@ -326,7 +326,7 @@ print(json.dumps([sorted(set(pairs)), sorted(set(others)), sorted(map(list, set(
 
 @pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
 @pytest.mark.parametrize("kind", KINDS)
-async def test_script_reaches_no_local_socket_and_learns_of_none(kind: Kind, network: bool) -> None:
+async def test_script_reaches_no_local_socket_and_sees_none(kind: Kind, network: bool) -> None:
     sandbox = await sandbox_of(kind)
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         os.chmod(folder, 0o755)
@@ -435,7 +435,7 @@ def test_own_addresses_are_refused() -> None:
         assert connection_broker.Judge("/nonexistent").refuses(socket_address(text))
 
 
-def test_name_servers_may_be_asked_on_their_port_only(tmp_path: Path) -> None:
+def test_name_servers_are_reachable_on_their_port_only(tmp_path: Path) -> None:
     (tmp_path / "resolv.conf").write_text("# nameserver 127.0.0.9\nnameserver 127.0.0.53\nnameserver ::1\noptions edns0\nnameserver\n")
     judge = connection_broker.Judge(str(tmp_path / "resolv.conf"))
     asked = [("127.0.0.53", 53), ("127.0.0.53", 8765), ("::1", 53), ("127.0.0.9", 53), ("127.0.0.1", 53)]

@@ -89,7 +89,7 @@ def gateway_of_nobody(folder: Path, config: dict[str, Any]) -> Generator[str]:
 
 
 @pytest.mark.parametrize("network", [False, True], ids=["alone", "network"])
-async def test_scripts_run_under_a_gateway_of_nobody(network: bool) -> None:
+async def test_scripts_run_under_a_gateway_of_user_nobody(network: bool) -> None:
     await need_sandbox(network=network)
     script = "import os, subprocess\nprint(os.getuid(), subprocess.run(['/bin/echo', 'child'], capture_output=True, text=True).stdout)"
     with tempfile.TemporaryDirectory() as name:  # pytest's own folders are closed to others
@@ -116,7 +116,7 @@ except OSError as error:
 """
 
 
-async def test_script_with_a_network_runs_as_nobody_under_a_gateway_of_root(tmp_path: Path) -> None:
+async def test_script_with_network_runs_as_nobody_under_a_root_gateway(tmp_path: Path) -> None:
     python = python_for_nobody_only()
     await need_sandbox(network=True)
     config = config_of(tmp_path, CONNECT, network=True)

@@ -408,7 +408,7 @@ async def test_copy_of_the_skill_does_not_count_as_written(kind: Kind) -> None:
     assert (ran.stdout, ran.is_over_disk, ran.gap) == ("written\n", False, sandbox.gap)
 
 
-async def test_run_that_cannot_be_hidden_away_like_the_trial_run_is_refused() -> None:
+async def test_run_that_cannot_be_sandboxed_like_the_trial_is_rejected() -> None:
     sandbox = await sandbox_of("own root")
     sandbox.refuse("mount")
     with pytest.raises(SkillError, match="mounts are not allowed"):

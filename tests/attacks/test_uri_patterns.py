@@ -88,7 +88,7 @@ LEADING_OUT = [
 
 
 @pytest.mark.parametrize("era", ERAS)
-async def test_pattern_does_not_cover_what_the_server_resolves_elsewhere(deployment: Deployment, era: Era) -> None:
+async def test_pattern_does_not_cover_a_uri_the_server_resolves_elsewhere(deployment: Deployment, era: Era) -> None:
     deployment.server.seen.clear()
     async with over_http(deployment.url, era, token=deployment.keys["narrow"], tasks=False) as wire:
         assert "open" in str(await wire.send("resources/read", uri="files+file:///docs/a.txt"))

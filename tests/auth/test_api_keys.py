@@ -47,7 +47,7 @@ def test_new_key_is_one_principal(path: Path) -> None:
     assert [info.name for info in keys.list()] == ["laptop", "laptop"]
 
 
-def test_without_a_file_there_are_no_keys_and_nothing_is_created(path: Path) -> None:
+def test_missing_file_means_no_keys_and_nothing_is_created(path: Path) -> None:
     keys = KeyStore(path)
     assert list(keys.list()) == []
     assert keys.find("gk_abc_def") is None
@@ -88,7 +88,7 @@ def test_revoked_key_stops_working(path: Path) -> None:
     assert caught.value.kind == "key"
 
 
-def test_revoking_without_any_keys_says_so(path: Path) -> None:
+def test_revoking_without_any_keys_is_reported(path: Path) -> None:
     with pytest.raises(NotFound):
         KeyStore(path).revoke("abc")
 
@@ -105,7 +105,7 @@ def test_expired_key_stops_working_but_is_still_listed(path: Path) -> None:
     assert keys.list()[0].is_expired(time.time())
 
 
-def test_what_another_store_does_is_seen_at_once(path: Path) -> None:
+def test_change_by_another_store_is_seen_at_once(path: Path) -> None:
     running, command = KeyStore(path), KeyStore(path)
     assert list(running.list()) == []
     new = command.add("laptop")
@@ -143,7 +143,7 @@ def test_keys_made_by_two_processes_at_once_all_work(path: Path) -> None:
         '{"version": 1, "keys": [{"id": "a", "name": "n", "createdAt": 1, "expiresAt": null}]}',
     ],
 )  # fmt: skip
-def test_damaged_file_lets_nobody_in_and_says_how_to_mend_it(path: Path, content: str) -> None:
+def test_damaged_key_file_rejects_all_callers_and_names_the_repair(path: Path, content: str) -> None:
     keys = KeyStore(path)
     token = keys.add("laptop").token
     path.write_text(content)

@@ -10,7 +10,7 @@ from gateway.storage.state_folder import StateFolder
 CHALLENGE = "0123456789abcdef" * 2
 
 
-def test_proof_holds_for_one_state_configuration_port_and_challenge(tmp_path: Path) -> None:
+def test_proof_is_valid_for_one_state_configuration_port_challenge(tmp_path: Path) -> None:
     state, file = StateFolder(tmp_path / "a"), tmp_path / "gateway.json"
     proof = Identity(state, file).prove(CHALLENGE, 8765)
     assert Identity(StateFolder(tmp_path / "a"), tmp_path / "a" / ".." / "gateway.json").accepts(proof, CHALLENGE, 8765)

@@ -31,7 +31,7 @@ def test_clients_own_prefix_shortens_the_budget() -> None:
     assert len(expose_name("docs", "x" * 60, NAME_BUDGET - len("mcp__moongate__"))) == NAME_BUDGET - 15
 
 
-def test_two_natives_that_would_share_a_name_are_told_apart() -> None:
+def test_two_native_tools_with_one_name_are_distinguished() -> None:
     names = expose_names("s", ["a.b", "a_b", "a b"])
     assert names["a_b"] == "s__a_b"
     assert len(set(names.values())) == 3
@@ -61,10 +61,10 @@ def test_label_is_what_url_parsers_leave_alone() -> None:
     assert uri_label("9lives")[0].isalpha()
 
 
-def test_uri_parser_that_lowers_the_scheme_does_not_lose_the_source() -> None:
+def test_uri_parser_that_lowercases_the_scheme_keeps_the_source() -> None:
     assert split_uri("DOCS+file:///A") == ("docs", "file:///A")
 
 
 @pytest.mark.parametrize("uri", ["file:///x", "plain", "https://a/b?c=d+e", "skill://alone"])
-def test_uri_without_a_label_has_none(uri: str) -> None:
+def test_uri_without_a_label_has_no_source(uri: str) -> None:
     assert split_uri(uri) is None

@@ -32,7 +32,7 @@ async def updates_of(client: OpenAIChatClient, options: Any, *, until: str | Non
 
 
 @pytest.mark.requirement("LR1", "LR2", "LR3", "LR6")
-async def test_background_response_is_polled_by_its_token_until_there_is_none(
+async def test_background_response_is_polled_until_its_token_is_gone(
     responses: OpenAIChatClient, server: ScriptedServer
 ) -> None:
     await server.play({"text": "at last", "polls": 1})
@@ -61,7 +61,7 @@ async def test_stream_that_was_left_is_picked_up_where_it_was(responses: OpenAIC
 
 @pytest.mark.requirement("LR5")
 @pytest.mark.parametrize("drop_after", [0, 3, 4, 6])
-async def test_stream_that_breaks_is_picked_up_without_the_caller_noticing(
+async def test_broken_stream_is_resumed_without_the_caller_noticing(
     responses: OpenAIChatClient, server: ScriptedServer, drop_after: int
 ) -> None:
     await server.play({"text": "one two three", "tool_calls": [{"id": "c1", "name": "look"}], "drop_after": drop_after})
@@ -73,7 +73,7 @@ async def test_stream_that_breaks_is_picked_up_without_the_caller_noticing(
 
 
 @pytest.mark.requirement("LR5")
-async def test_update_repeats_the_place_before_a_call_until_the_call_is_told(
+async def test_update_repeats_the_place_before_a_call_until_it_is_complete(
     responses: OpenAIChatClient, server: ScriptedServer
 ) -> None:
     await server.play({"text": "hm", "tool_calls": [{"id": "c1", "name": "look"}, {"id": "c2", "name": "look"}]})
@@ -83,7 +83,7 @@ async def test_update_repeats_the_place_before_a_call_until_the_call_is_told(
 
 
 @pytest.mark.requirement("LR3", "LR7")
-async def test_cancelling_before_the_end_cancels_and_after_it_gives_the_end(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_cancelling_before_the_end_cancels_and_later_returns_the_end(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "a", "polls": 5}, {"text": "b", "polls": 0})
     running = await ask(responses, WHOLE, options=BACKGROUND)
     assert running.continuation_token is not None
@@ -105,7 +105,7 @@ async def test_leaving_a_poll_does_not_stop_the_provider(responses: OpenAIChatCl
 
 
 @pytest.mark.requirement("LR3")
-async def test_response_can_be_forgotten_and_one_that_is_unknown_is_an_error(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_response_can_be_deleted_and_an_unknown_one_is_an_error(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "a"})
     started = await ask(responses, WHOLE, options=BACKGROUND)
     assert await responses.delete_response(started.continuation_token or {}) is True

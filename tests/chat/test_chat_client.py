@@ -66,7 +66,7 @@ class Echo(BaseChatClient):
 
 
 @pytest.mark.requirement("CL1", "CL2")
-async def test_one_hook_answers_whole_and_streamed_and_gets_the_clients_own_values() -> None:
+async def test_one_hook_serves_whole_and_streamed_responses() -> None:
     assert (await Echo().get_response("hi")).text == "hi"
     stream = Echo().get_response("hi", stream=True)
     assert [update.text async for update in stream] == ["h", "i"]
@@ -75,7 +75,7 @@ async def test_one_hook_answers_whole_and_streamed_and_gets_the_clients_own_valu
     assert isinstance(Echo(), SupportsChatGetResponse)
 
 
-async def test_client_without_a_hook_says_so() -> None:
+async def test_client_without_a_hook_is_an_error() -> None:
     class Nothing(BaseChatClient):
         pass
 
@@ -95,7 +95,7 @@ async def test_stream_is_lazy_maps_and_runs_its_hooks() -> None:
 
 
 @pytest.mark.requirement("CL4")
-async def test_chat_middleware_runs_around_each_model_call_inside_the_tool_loop() -> None:
+async def test_chat_middleware_wraps_each_model_call_of_the_tool_loop() -> None:
     order: list[str] = []
 
     @chat_middleware
@@ -117,7 +117,7 @@ async def test_chat_middleware_runs_around_each_model_call_inside_the_tool_loop(
 
 
 @pytest.mark.requirement("CL2")
-async def test_client_of_ones_own_may_use_what_the_base_offers_for_its_hook() -> None:
+async def test_custom_client_may_use_the_helpers_of_the_base_class() -> None:
     class Checked(BaseChatClient):
         def _inner_get_response(self, *, messages: Sequence[Message], stream: bool, options: ChatOptions, **kwargs: Any) -> Any:
             async def parts() -> AsyncIterator[ChatResponseUpdate]:
@@ -168,7 +168,7 @@ async def test_foundry_project_is_reached_below_its_endpoint_with_a_token(server
 
 @pytest.mark.requirement("AG10")
 @pytest.mark.parametrize(("given", "says"), [({}, "FOUNDRY_MODEL"), ({"model": "m"}, r"moongate\[foundry\]")])
-def test_what_foundry_lacks_is_named_with_what_to_install(given: dict[str, Any], says: str) -> None:
+def test_missing_foundry_package_is_named_with_its_install_command(given: dict[str, Any], says: str) -> None:
     with pytest.raises(SettingNotFoundError, match=says):
         FoundryChatClient(project_endpoint="https://example.com", **given)
 
@@ -185,7 +185,7 @@ def test_what_foundry_lacks_is_named_with_what_to_install(given: dict[str, Any],
         ("gateway.ag_ui", "AGUIChatClient"),
     ],
 )
-def test_integration_has_a_path_of_its_own_that_loads_no_vendors_package(path: str, name: str) -> None:
+def test_integration_path_loads_no_vendor_package(path: str, name: str) -> None:
     code = f"import sys; from {path} import {name}; print([m for m in ('openai', 'azure', 'opentelemetry.sdk') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=20, check=True)
     assert done.stdout.strip() == "[]"

@@ -68,7 +68,7 @@ async def test_audio_arrives_as_audio(completions: OpenAIChatCompletionClient, s
 
 
 @pytest.mark.requirement("CL8")
-async def test_parallel_calls_that_a_server_all_numbers_nought_stay_apart(
+async def test_parallel_calls_all_numbered_zero_stay_apart(
     completions: OpenAIChatCompletionClient, server: ScriptedServer
 ) -> None:
     calls = [{"index": 0, "id": f"c{n}", "function": {"name": "look", "arguments": f'{{"place": "{n}"}}'}} for n in (1, 2, 3)]

@@ -48,7 +48,7 @@ async def test_vectors_in_base64_are_read(embedder: OpenAIEmbeddingClient, serve
     assert found.vector == [4.0, 4.0, 4.0]
 
 
-async def test_no_texts_ask_nothing_and_many_are_asked_for_in_parts(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
+async def test_no_texts_send_nothing_and_many_are_sent_in_batches(embedder: OpenAIEmbeddingClient, server: ScriptedServer) -> None:
     await server.play()
     assert await embedder.get_embeddings([]) == []
     found = await embedder.get_embeddings(["a"] * (MAX_INPUTS + 1))
@@ -62,12 +62,12 @@ async def test_refused_key_is_the_same_error_as_of_a_chat_client(embedder: OpenA
         await embedder.get_embeddings(["a"])
 
 
-async def test_dimensions_are_what_was_said_else_the_length() -> None:
+async def test_dimensions_are_the_given_ones_or_the_vector_length() -> None:
     assert Embedding([0.1, 0.2]).dimensions == 2
     assert Embedding([0.1, 0.2], dimensions=3).dimensions == 3
 
 
-async def test_client_of_ones_own_needs_one_method_and_is_told_by_the_protocol(embedder: OpenAIEmbeddingClient) -> None:
+async def test_custom_client_needs_one_method_of_the_protocol(embedder: OpenAIEmbeddingClient) -> None:
     class Lengths(BaseEmbeddingClient):
         async def get_embeddings(self, values: Sequence[str], *, options: EmbeddingGenerationOptions | None = None) -> GeneratedEmbeddings:
             return GeneratedEmbeddings([Embedding([float(len(value))]) for value in values], options=options)
@@ -77,7 +77,7 @@ async def test_client_of_ones_own_needs_one_method_and_is_told_by_the_protocol(e
     assert (Lengths.OTEL_PROVIDER_NAME, OpenAIEmbeddingClient.OTEL_PROVIDER_NAME) == ("unknown", "openai")
 
 
-def test_dimensions_are_unknown_for_vectors_without_a_length_and_for_texts() -> None:
+def test_dimensions_are_unknown_for_unsized_vectors_and_texts() -> None:
     assert Embedding(iter([0.1])).dimensions is None
     assert Embedding("AACAPw==").dimensions is None
     assert Embedding(b"\0\1\2").dimensions == 3

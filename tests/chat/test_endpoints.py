@@ -44,7 +44,7 @@ class Credential:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.requirement("CL8")
-def test_what_is_not_given_comes_from_the_environment(kind: type[OpenAIClientBase], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_settings_come_from_the_environment(kind: type[OpenAIClientBase], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-env")
     monkeypatch.setenv("OPENAI_MODEL", "of-all")
     monkeypatch.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
@@ -76,7 +76,7 @@ def test_file_of_variables_goes_before_the_environment(tmp_path: Path, monkeypat
         ({"credential": Credential(), "model": "m"}, {}, ["AZURE_OPENAI_ENDPOINT"]),
     ],
 )
-def test_what_is_missing_is_named(
+def test_missing_setting_is_named(
     kind: type[OpenAIClientBase], given: dict[str, Any], variables: dict[str, str], says: list[str]
 ) -> None:
     with pytest.raises(SettingNotFoundError) as caught:

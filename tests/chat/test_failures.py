@@ -55,7 +55,7 @@ async def test_refusal_has_its_own_class_and_is_not_repeated(
 
 
 @both_ways
-async def test_server_that_asks_for_more_than_a_minute_is_not_waited_for(
+async def test_retry_after_over_a_minute_is_not_waited_for(
     client: OpenAIClientBase, server: ScriptedServer, stream: bool
 ) -> None:
     await server.play({"status": 429, "retry_after": 3600, "repeat": True})
@@ -83,14 +83,14 @@ async def test_client_whose_requests_all_fail_stops_repeating_them(client: OpenA
 
 @pytest.mark.parametrize("fault", ["drop", "malformed"])
 @pytest.mark.fault(28)
-async def test_stream_that_broke_is_not_asked_for_again(client: OpenAIClientBase, server: ScriptedServer, fault: str) -> None:
+async def test_broken_stream_is_not_requested_again(client: OpenAIClientBase, server: ScriptedServer, fault: str) -> None:
     await server.play({"text": "half", "fault": fault}, {"text": "another"})
     with pytest.raises(ModelError):
         await ask(client, STREAMED)
     assert len(await server.requests()) == 1
 
 
-async def test_server_that_cannot_be_reached_is_tried_again_and_then_named() -> None:
+async def test_unreachable_server_is_retried_and_then_named() -> None:
     once = RetryPolicy(max_retries=1, base_seconds=0)
     client = OpenAIChatCompletionClient("m", api_key=KEY, base_url="http://127.0.0.1:9/v1", retry=once)
     try:
@@ -187,14 +187,14 @@ def test_arguments_with_more_than_one_reading_stay_as_they_are(text: str) -> Non
     assert repair(text) is None
 
 
-async def test_arguments_that_cannot_be_read_arrive_as_they_were_written(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_unparsable_arguments_arrive_as_written(client: OpenAIClientBase, server: ScriptedServer) -> None:
     await server.play({"tool_calls": [{"id": "c1", "name": "look", "arguments": '{"place": "att'}]})
     [call] = [c for c in (await ask(client, WHOLE)).messages[0].contents if c.type == "function_call"]
     assert call.arguments == '{"place": "att'
     assert call.parse_arguments() == {"raw": '{"place": "att'}
 
 
-async def test_failure_inside_a_response_says_why(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_failure_inside_a_response_gives_the_reason(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "half", "fault": "failed"})
     with pytest.raises(ModelError, match=r"server_error.*The model had an error") as caught:
         await ask(responses, STREAMED)

@@ -37,7 +37,7 @@ async def test_the_endpoint_of_the_environment_decides(
     await resolver.aclose()
 
 
-def test_without_an_endpoint_the_clients_own_model_is_used_anew_for_each_run() -> None:
+def test_clients_own_model_is_chosen_for_each_run_without_endpoint() -> None:
     resolver = ModelResolver({}, "unused")
     first = resolver.resolve("auto", SAMPLING)
     assert isinstance(first, SamplingChatClient)
@@ -54,7 +54,7 @@ def test_without_an_endpoint_the_clients_own_model_is_used_anew_for_each_run() -
         ("openai:", KEY, ["openai:NAME"]),
     ],
 )
-def test_model_that_cannot_be_had_is_an_error_that_says_what_to_set(spec: str, environ: dict[str, str], says: list[str]) -> None:
+def test_unavailable_model_is_an_error_that_names_the_setting(spec: str, environ: dict[str, str], says: list[str]) -> None:
     with pytest.raises(ModelError) as caught:
         ModelResolver(environ, None).resolve(spec, PLAIN)
     assert all(word in str(caught.value) for word in says)

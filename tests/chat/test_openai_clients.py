@@ -58,7 +58,7 @@ async def test_parallel_tool_calls_arrive_whole_and_in_order(client: OpenAIClien
     assert message.text == "Let me look."
 
 
-async def test_tool_is_declared_and_a_conversation_with_its_result_is_understood(
+async def test_tool_is_declared_and_its_result_is_sent_back(
     client: OpenAIClientBase, server: ScriptedServer
 ) -> None:
     await server.play({"text": "{last_tool}; tools: {tools}"})
@@ -94,7 +94,7 @@ async def test_options_reach_the_provider_under_its_own_names(client: OpenAIClie
 
 
 @both_ways
-async def test_answer_cut_by_the_token_limit_says_so(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
+async def test_response_cut_by_the_token_limit_is_marked(client: OpenAIClientBase, server: ScriptedServer, stream: bool) -> None:
     await server.play({"text": "the beginning", "fault": "length"})
     assert (await ask(client, stream)).finish_reason == "length"
 
@@ -111,7 +111,7 @@ async def test_answer_cut_by_the_token_limit_says_so(client: OpenAIClientBase, s
     ],
     ids=["401", "404", "429", "500", "400"],
 )
-async def test_refusal_says_what_to_do_and_never_the_key(
+async def test_rejection_names_the_remedy_and_never_the_key(
     client: OpenAIClientBase, server: ScriptedServer, stream: bool, script: dict[str, Any], status: int, retryable: bool, says: str
 ) -> None:
     await server.play(*script.get("turns", ()), **{k: v for k, v in script.items() if k != "turns"})
@@ -162,7 +162,7 @@ async def test_silence_ends_with_the_timeout(server: ScriptedServer, client: Ope
     assert "in time" in str(caught.value)
 
 
-async def test_endpoint_nobody_listens_at_is_named(client: OpenAIClientBase) -> None:
+async def test_endpoint_without_a_listener_is_named(client: OpenAIClientBase) -> None:
     lost = type(client)("model-a", api_key=KEY, base_url="http://user:pass@127.0.0.1:9/v1", timeout_seconds=5)
     with pytest.raises(ModelError, match=r"127\.0\.0\.1:9.*cannot be reached") as caught:
         await ask(lost, WHOLE)

@@ -34,7 +34,7 @@ async def body_of(client: OpenAIClientBase, server: ScriptedServer, **options: A
 
 
 @pytest.mark.requirement("TY9")
-async def test_common_names_are_translated_and_unsupported_ones_left_out(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_common_options_are_translated_and_unsupported_omitted(client: OpenAIClientBase, server: ScriptedServer) -> None:
     common = {"top_p": 0.5, "max_tokens": 9, "user": "u", "metadata": {"a": "b"}, "seed": 7, "stop": ["x"], "presence_penalty": 0.1}
     common |= {"frequency_penalty": 0.2, "logit_bias": {"50256": -100}}
     body = await body_of(client, server, **common, allow_multiple_tool_calls=False, tools=[look], temperature=None)
@@ -49,7 +49,7 @@ async def test_common_names_are_translated_and_unsupported_ones_left_out(client:
 
 
 @pytest.mark.requirement("TY9", "AG7")
-async def test_options_that_only_a_provider_knows_are_handed_on(client: OpenAIClientBase, server: ScriptedServer) -> None:
+async def test_provider_options_are_passed_through(client: OpenAIClientBase, server: ScriptedServer) -> None:
     extra = {"additional_properties": {"some.Feature": {"deep": 1}}}
     body = await body_of(client, server, service_tier="flex", prompt_cache_key="k", newest_option={"a": 1}, **extra)
     assert (body["service_tier"], body["prompt_cache_key"], body["newest_option"]) == ("flex", "k", {"a": 1})
@@ -116,7 +116,7 @@ async def test_form_of_the_answer_is_sent_as_it_was_given(
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}}, "schema"),
     ],
 )
-async def test_options_that_make_no_sense_are_refused_before_anything_is_sent(
+async def test_contradictory_options_are_rejected_before_sending(
     client: OpenAIClientBase, server: ScriptedServer, options: Any, says: str
 ) -> None:
     await server.play({"text": "never"})

@@ -51,7 +51,7 @@ async def sent_back(client: OpenAIChatClient, server: ScriptedServer, messages: 
 
 @both_ways
 @pytest.mark.requirement("CL7", "CL8")
-async def test_what_the_provider_did_itself_arrives_as_calls_with_results(
+async def test_provider_side_work_arrives_as_calls_with_results(
     responses: OpenAIChatClient, server: ScriptedServer, stream: bool
 ) -> None:
     await server.play({"output": [*HOSTED, said("done")]})
@@ -71,7 +71,7 @@ async def test_what_the_provider_did_itself_arrives_as_calls_with_results(
 
 @both_ways
 @pytest.mark.requirement("CL7")
-async def test_kind_of_item_that_nobody_knows_survives_and_goes_back_as_it_came(
+async def test_unknown_item_kind_survives_and_returns_unchanged(
     responses: OpenAIChatClient, server: ScriptedServer, stream: bool
 ) -> None:
     await server.play({"output": [HOSTED[-1], said("done")]})
@@ -83,7 +83,7 @@ async def test_kind_of_item_that_nobody_knows_survives_and_goes_back_as_it_came(
 
 @both_ways
 @pytest.mark.requirement("CL8")
-async def test_citations_arrive_with_the_text_they_are_about_and_go_back(
+async def test_citations_arrive_with_their_text_and_are_sent_back(
     responses: OpenAIChatClient, server: ScriptedServer, stream: bool
 ) -> None:
     await server.play({"output": [said("Moon!", annotations=CITATIONS)]})
@@ -99,7 +99,7 @@ async def test_citations_arrive_with_the_text_they_are_about_and_go_back(
 
 @both_ways
 @pytest.mark.requirement("CL8")
-async def test_encrypted_reasoning_goes_back_and_reasoning_that_cannot_stays_out(
+async def test_only_encrypted_reasoning_is_sent_back(
     responses: OpenAIChatClient, server: ScriptedServer, stream: bool
 ) -> None:
     summary = [{"type": "summary_text", "text": "first"}, {"type": "summary_text", "text": "second"}]
@@ -127,7 +127,7 @@ async def test_remote_call_goes_back_as_one_item_with_its_output(responses: Open
 
 @both_ways
 @pytest.mark.requirement("CL8")
-async def test_refusal_is_text_that_says_it_is_one(responses: OpenAIChatClient, server: ScriptedServer, stream: bool) -> None:
+async def test_refusal_is_text_marked_as_a_refusal(responses: OpenAIChatClient, server: ScriptedServer, stream: bool) -> None:
     refusal = {"type": "message", "id": "m1", "role": "assistant", "content": [{"type": "refusal", "refusal": "I will not."}]}
     await server.play({"output": [refusal]})
     response = await ask(responses, stream)
@@ -139,7 +139,7 @@ async def test_refusal_is_text_that_says_it_is_one(responses: OpenAIChatClient, 
 
 @both_ways
 @pytest.mark.requirement("CL8")
-async def test_approval_of_a_remote_call_is_asked_for_and_answered(
+async def test_approval_of_a_remote_call_is_requested_and_answered(
     responses: OpenAIChatClient, server: ScriptedServer, stream: bool
 ) -> None:
     request = {"type": "mcp_approval_request", "id": "ar1", "server_label": "docs", "name": "drop", "arguments": "{}"}
@@ -172,7 +172,7 @@ async def test_log_probabilities_are_among_the_additional_properties(
 
 
 @pytest.mark.requirement("CL8")
-async def test_images_audio_files_and_addresses_are_sent_as_what_they_are(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_images_audio_files_and_addresses_are_sent_in_their_form(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     contents = [
         "look",
         Content.from_data(PNG, "image/png"),
@@ -237,7 +237,7 @@ async def test_hosted_tools_are_sent_as_they_are_beside_functions(responses: Ope
     assert request["body"]["tools"][5]["require_approval"] == {"always": {"tool_names": ["drop"]}}
 
 
-async def test_kept_conversation_is_named_and_its_items_are_not_repeated(responses: OpenAIChatClient, server: ScriptedServer) -> None:
+async def test_stored_conversation_is_named_and_its_items_not_repeated(responses: OpenAIChatClient, server: ScriptedServer) -> None:
     await server.play({"text": "one"}, {"text": "two"})
     first = await ask(responses, WHOLE, options={"store": True})
     assert first.conversation_id == "resp_1"

@@ -59,7 +59,7 @@ async def test_request_for_more_tokens_is_cut_to_the_cap() -> None:
 
 
 @pytest.mark.requirement(36)
-async def test_the_twenty_sixth_request_of_a_run_is_refused_without_asking() -> None:
+async def test_twenty_sixth_sampling_request_of_a_run_is_rejected() -> None:
     client = Client()
     run = chat(client)
     for _ in range(25):
@@ -69,7 +69,7 @@ async def test_the_twenty_sixth_request_of_a_run_is_refused_without_asking() -> 
     assert len(client.asked) == 25
 
 
-async def test_client_without_tool_support_is_told_that_there_are_none() -> None:
+async def test_client_without_sampling_tools_gets_a_request_without_tools() -> None:
     client = Client()
     await chat(client).get_response("hi", options=OPTIONS)
     [params] = client.asked
@@ -78,7 +78,7 @@ async def test_client_without_tool_support_is_told_that_there_are_none() -> None
 
 
 @pytest.mark.requirement(43)
-async def test_client_with_tool_support_gets_tools_and_its_calls_come_back() -> None:
+async def test_client_with_sampling_tools_gets_tools_and_returns_calls() -> None:
     content = [{"type": "text", "text": "looking"}, {"type": "tool_use", "id": "t1", "name": "look", "input": {"place": "attic"}}]
     client = Client({**ANSWER, "content": content, "stopReason": "toolUse"})
     response = await chat(client, tools=True).get_response("hi", options={**OPTIONS, "loop": {"enabled": False}})
@@ -102,20 +102,20 @@ async def test_tool_round_is_sent_back_as_use_and_result() -> None:
 
 
 @pytest.mark.requirement(42, 44)
-async def test_empty_answer_is_an_error_and_a_missing_model_name_is_unknown() -> None:
+async def test_empty_response_is_an_error_and_missing_model_name_unknown() -> None:
     with pytest.raises(ModelError, match="empty"):
         await chat(Client({**ANSWER, "content": []})).get_response("hi")
     nameless = {key: value for key, value in ANSWER.items() if key != "model"}
     assert (await chat(Client(nameless)).get_response("hi")).model == "unknown"
 
 
-async def test_client_that_cannot_be_asked_is_an_error_that_says_so() -> None:
+async def test_client_without_sampling_is_an_error_that_states_it() -> None:
     with pytest.raises(ModelError, match="client's model"):
         await SamplingChatClient(CallContext()).get_response("hi")
 
 
 @pytest.mark.requirement(41)
-async def test_images_and_audio_cross_both_ways_and_other_files_by_their_names() -> None:
+async def test_images_and_audio_cross_both_ways_and_other_files_by_name() -> None:
     audio: dict[str, Any] = {"type": "audio", "data": "UklGRg==", "mimeType": "audio/wav"}
     client = Client({**ANSWER, "content": [{"type": "text", "text": "Listen:"}, audio]})
     seen = Message("user", ["Look:", Content.from_data(b"png", "image/png"), Content.from_data(b"%PDF", "application/pdf")])

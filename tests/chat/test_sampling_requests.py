@@ -15,7 +15,7 @@ WEATHER: dict[str, Any] = {"name": "weather", "description": "Looks outside", "i
 
 
 @pytest.mark.requirement(41)
-async def test_what_the_request_says_reaches_the_model_and_nothing_else() -> None:
+async def test_only_the_fields_of_the_request_reach_the_model() -> None:
     client = ScriptedChatClient(["Paris"])
     await answer_sampling(
         client,

@@ -58,7 +58,7 @@ def kinds(response: ChatResponse) -> list[tuple[str, list[str]]]:
 
 @both_ways
 @pytest.mark.requirement("TL3", "CL4")
-async def test_client_runs_the_tools_of_its_options_until_the_model_has_answered(stream: bool) -> None:
+async def test_client_runs_the_tools_of_its_options_until_the_model_ends(stream: bool) -> None:
     client = ScriptedChatClient([[call(4, "c1"), call(5, "c2")], "eight and ten"])
     response = await answer(client, stream, options={"tools": [double]})
     assert (response.text, sorted(ran)) == ("eight and ten", [4, 5])

@@ -57,7 +57,7 @@ def test_values_are_typed_by_the_schema(words: list[str], expected: dict[str, An
     assert build_arguments(SCHEMA, words, None) == expected
 
 
-def test_words_go_over_the_json_object() -> None:
+def test_key_value_arguments_override_the_json_object() -> None:
     assert build_arguments(SCHEMA, ["limit=2"], '{"limit": 1, "text": "x"}') == {"limit": 2, "text": "x"}
 
 
@@ -73,11 +73,11 @@ def test_words_go_over_the_json_object() -> None:
         ([], "[1]", "must be a JSON object"),
     ],
 )
-def test_what_cannot_be_an_argument_is_named(words: list[str], args_json: str | None, said: str) -> None:
+def test_invalid_argument_is_named(words: list[str], args_json: str | None, said: str) -> None:
     with pytest.raises(click.UsageError, match=said):
         build_arguments(SCHEMA, words, args_json)
 
 
-def test_undeclared_arguments_are_remarked_unless_the_tool_takes_any() -> None:
+def test_undeclared_arguments_are_reported_unless_the_tool_is_open() -> None:
     assert undeclared(SCHEMA, {"txt": 1, "text": 2}) == ["argument 'txt' is not declared by the tool. Did you mean 'text'?"]
     assert undeclared({**SCHEMA, "additionalProperties": {"type": "string"}}, {"txt": 1}) == []

@@ -111,7 +111,7 @@ def test_agent_and_workflow_that_name_what_is_not_there_fail(tmp_path: Path) -> 
     assert "'up/add': unknown server 'up'" in server
 
 
-def test_everything_that_a_file_names_in_vain_is_listed(tmp_path: Path) -> None:
+def test_doctor_lists_every_dangling_reference_of_a_file(tmp_path: Path) -> None:
     """Files with several missing packages, names and tools: all are reported at once, without running the files."""
     optional = "try:\n    import nopkg_c\nexcept ImportError: ...\n"
     (tmp_path / "crafts.py").write_text(f"{optional}import json\nimport own_part\nimport nopkg_b.inner\n")
@@ -136,7 +136,7 @@ def test_everything_that_a_file_names_in_vain_is_listed(tmp_path: Path) -> None:
         assert missing in told, told
 
 
-def test_entry_with_wrong_disabled_fails_and_one_that_is_switched_off_is_ok(tmp_path: Path) -> None:
+def test_entry_with_wrong_disabled_fails_and_disabled_one_is_ok(tmp_path: Path) -> None:
     done = checked(tmp_path, mcpServers={"wrong": {"command": "x", "disabled": "no"}, "off": {"command": "x", "disabled": True}})
     assert [status for status, _ in about(done, "entry mcpServers.wrong.disabled")] == ["fail"]
     assert [status for status, _ in about(done, "entry mcpServers.off.disabled")] == ["ok"]
@@ -154,7 +154,7 @@ def test_quarantined_tool_fails_with_the_command_that_accepts_it(tmp_path: Path)
     assert (done.code, done.error["code"]) == (5, "lock-differs")
 
 
-def test_model_endpoint_that_answers_is_ok_and_one_that_does_not_fails(tmp_path: Path, endpoint: ScriptedServer) -> None:
+def test_responding_model_endpoint_is_ok_and_silent_one_fails(tmp_path: Path, endpoint: ScriptedServer) -> None:
     clerk = {"clerk.agent.md": CLERK.format(more="")}
     url = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_API_KEY": "sk-right"}
     play(endpoint, models=["small"], apiKey="sk-right")
@@ -193,7 +193,7 @@ WITHOUT_LIST: dict[str, tuple[dict[str, tuple[int, str, str]], str]] = {
 }
 
 
-async def test_endpoint_without_list_of_models_is_tried_with_request_that_no_model_runs() -> None:
+async def test_endpoint_without_model_list_is_probed_without_running_a_model() -> None:
     with pages({f"/{name}{path}": answer for name, (answers, _) in WITHOUT_LIST.items() for path, answer in answers.items()}) as base:
         for name, (_, problem) in WITHOUT_LIST.items():
             resolver = ModelResolver({"OPENAI_BASE_URL": f"{base}/{name}", "OPENAI_MODEL": "small"}, None)
@@ -208,7 +208,7 @@ async def test_endpoint_without_list_of_models_is_tried_with_request_that_no_mod
                 await resolver.aclose()
 
 
-def test_endpoint_that_cannot_be_a_model_api_fails_and_one_without_a_list_is_a_remark(tmp_path: Path) -> None:
+def test_endpoint_that_is_not_a_model_api_fails(tmp_path: Path) -> None:
     clerk = {"clerk.agent.md": CLERK.format(more="")}
     with pages({"/v1/chat/completions": WITHOUT_LIST["chat-only"][0]["/chat/completions"], "/models": OK, "/chat/completions": OK}) as base:
         for url, status, text in ((f"{base}/v1", "warn", "lists no models"), (base, "fail", "often ends in /v1")):
@@ -217,7 +217,7 @@ def test_endpoint_that_cannot_be_a_model_api_fails_and_one_without_a_list_is_a_r
             assert (done.code, found, text in said) == (0 if status == "warn" else 2, status, True), said
 
 
-def test_html_page_of_a_model_endpoint_is_called_that_in_doctor_and_in_a_call(tmp_path: Path, endpoint: ScriptedServer) -> None:
+def test_html_page_of_a_model_endpoint_is_named_by_doctor_and_call(tmp_path: Path, endpoint: ScriptedServer) -> None:
     play(endpoint, page="<!doctype html><title>Welcome</title>")
     env = {"OPENAI_BASE_URL": endpoint.base_url, "OPENAI_MODEL": "small"}
     done = checked(tmp_path, env, agents={"clerk.agent.md": CLERK.format(more="")})
@@ -259,7 +259,7 @@ def test_remote_agent_that_is_down_or_without_its_package_fails(tmp_path: Path, 
     assert (status, "pip install 'moongate[a2a]'" in text) == ("fail", True)
 
 
-def test_remote_agent_over_ag_ui_is_tried_with_request_that_runs_nothing(tmp_path: Path) -> None:
+def test_ag_ui_agent_is_probed_without_running_anything(tmp_path: Path) -> None:
     answers = {
         "/refuses": (422, "application/json", "{}"),
         "/streams": (200, "text/event-stream", ""),
@@ -277,7 +277,7 @@ def test_remote_agent_over_ag_ui_is_tried_with_request_that_runs_nothing(tmp_pat
     assert "answered 404" in found["gone"] and "answered 401. Set a key in `headers`." in found["locked"]
 
 
-def test_url_that_answers_without_mcp_is_explained_in_doctor_and_with_url(tmp_path: Path) -> None:
+def test_url_without_mcp_is_explained_in_doctor_and_with_url(tmp_path: Path) -> None:
     refusal = json.dumps({"jsonrpc": "2.0", "id": "ID", "error": {"code": METHOD_NOT_FOUND, "message": "No such method"}})
     answers = {
         "html": (200, "text/html", "<html>Hi</html>", "it answered 200 with an HTML page"),
@@ -307,6 +307,6 @@ def test_url_that_answers_without_mcp_is_explained_in_doctor_and_with_url(tmp_pa
     assert done.code == 3
 
 
-def test_bundled_configuration_is_not_blamed_for_the_server_that_only_make_run_starts(tmp_path: Path) -> None:
+def test_bundled_server_that_only_make_run_starts_is_not_an_error(tmp_path: Path) -> None:
     said = moongate("doctor", cwd=tmp_path)
     assert "ok    server notes" in said.out and "units" not in said.out

@@ -22,7 +22,7 @@ def server() -> Generator[ScriptedServer]:
         yield running
 
 
-async def test_each_expectation_is_judged_and_a_failed_case_ends_with_5(tmp_path: Path, server: ScriptedServer) -> None:
+async def test_each_expectation_is_judged_and_a_failed_case_exits_with_5(tmp_path: Path, server: ScriptedServer) -> None:
     env = {"OPENAI_BASE_URL": server.base_url, "OPENAI_MODEL": "local-model"}
     (tmp_path / "agents").mkdir()
     (tmp_path / "agents" / "helper.agent.md").write_text("---\ndescription: Helps.\n---\nHelp.\n")

@@ -223,7 +223,7 @@ def test_first_start_after_doctor_answers_at_once(project: tuple[Path, dict[str,
     assert dict(zip(("initialize", *LISTS), said, strict=True)) == project[1]
 
 
-def test_changed_list_of_a_server_is_told_after_the_known_one(project: tuple[Path, dict[str, Any]], tmp_path: Path, copied: Path) -> None:
+def test_changed_list_of_a_server_is_announced_after_the_cached_one(project: tuple[Path, dict[str, Any]], tmp_path: Path, copied: Path) -> None:
     folder, _ = project
     (folder / "tools.json").write_text(json.dumps([tool("new")]))
     shutil.rmtree(folder / "state" / "catalog")
@@ -261,7 +261,7 @@ def test_session_ends_while_the_gateway_starts(project: tuple[Path, dict[str, An
     assert read(folder) is not None
 
 
-def test_gateway_that_cannot_start_says_so_after_it_answered(project: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
+def test_gateway_that_cannot_start_reports_it_after_its_response(project: tuple[Path, dict[str, Any]], tmp_path: Path) -> None:
     folder, _ = project
     (folder / "state").rename(folder / "moved")
     (folder / "state").touch()
@@ -353,7 +353,7 @@ def test_answers_are_not_used_after_a_change_of_a_file(project: tuple[Path, dict
         assert file.read() is None
 
 
-def test_answers_depend_on_the_variables_that_the_configuration_names(project: tuple[Path, dict[str, Any]]) -> None:
+def test_cached_responses_depend_on_named_variables(project: tuple[Path, dict[str, Any]]) -> None:
     folder, _ = project
     assert read(folder, OTHER="x") is not None
     assert read(folder, TOKEN="two") is None
@@ -424,7 +424,7 @@ def test_odd_line_and_all_after_it_are_left_to_the_gateway(way: str) -> None:
 @pytest.mark.parametrize(
     "line", [message(2, "tools/list"), READY, message(1, "initialize", protocolVersion="2025-06-18"), message(1, "ping")]
 )
-def test_nothing_is_answered_before_a_plain_initialize(line: bytes) -> None:
+def test_only_a_plain_initialize_is_answered_before_the_start(line: bytes) -> None:
     assert told(line, OPENED)[1] == []
 
 
@@ -435,7 +435,7 @@ def test_plain_lines_are_answered() -> None:
 
 
 @pytest.mark.anyio
-async def test_answers_are_compared_with_what_was_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_cached_responses_are_compared_with_the_sent_ones(caplog: pytest.LogCaptureFixture) -> None:
     sent: list[bytes] = []
 
     async def write(line: bytes) -> None:

@@ -42,7 +42,7 @@ def secret_server(folder: Path) -> dict[str, Any]:
     return {"mcpServers": {"up": server}, "secrets": secrets, "storage": {"dir": str(folder / "state")}}
 
 
-def test_only_commands_that_reach_servers_run_the_programs_of_secrets(tmp_path: Path) -> None:
+def test_only_commands_that_reach_servers_run_secret_programs(tmp_path: Path) -> None:
     write_gateway(tmp_path, **secret_server(tmp_path), server={"http": {"port": free_port()}})
     for words in (["approvals"], ["audit"], ["keys", "list"], ["auth", "status"], ["list", "agents"]):
         done = moongate(*words, cwd=tmp_path)
@@ -53,7 +53,7 @@ def test_only_commands_that_reach_servers_run_the_programs_of_secrets(tmp_path: 
     assert (tmp_path / "ran").exists()
 
 
-def test_command_that_asks_the_running_gateway_runs_none(tmp_path: Path) -> None:
+def test_command_to_the_running_gateway_runs_no_secret_program(tmp_path: Path) -> None:
     port = free_port()
     write_gateway(tmp_path, **secret_server(tmp_path), server={"http": {"port": port}})
     log = tmp_path / "gateway.log"

@@ -86,7 +86,7 @@ def test_one_tool_is_accepted_and_the_rest_stays_quarantined(tmp_path: Path) -> 
     assert listed(tmp_path) == ["docs__search", "docs__new"]
 
 
-def test_check_with_nothing_locked_says_so_and_fails(tmp_path: Path) -> None:
+def test_check_without_locked_tools_states_it_and_fails(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH])
     for _ in range(2):
         checked = moongate("lock", "--check", cwd=tmp_path)
@@ -95,7 +95,7 @@ def test_check_with_nothing_locked_says_so_and_fails(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["legacy", "auto"])
-async def test_call_of_a_quarantined_tool_says_so_and_how_to_accept_it(tmp_path: Path, mode: Era) -> None:
+async def test_call_of_a_quarantined_tool_names_the_accept_command(tmp_path: Path, mode: Era) -> None:
     configure(tmp_path, [SEARCH])
     assert moongate("lock", cwd=tmp_path).code == 0
     configure(tmp_path, [WIDER])
@@ -113,7 +113,7 @@ async def test_call_of_a_quarantined_tool_says_so_and_how_to_accept_it(tmp_path:
     assert entry["rule"] == "pins"
 
 
-def test_changed_tool_is_served_under_warn_and_a_server_without_pins_is_not_judged(tmp_path: Path) -> None:
+def test_changed_tool_is_served_under_warn_and_unpinned_unchecked(tmp_path: Path) -> None:
     configure(tmp_path, [SEARCH])
     assert moongate("lock", cwd=tmp_path).code == 0
     configure(tmp_path, [WIDER, NEW], pins="warn")
@@ -125,7 +125,7 @@ def test_changed_tool_is_served_under_warn_and_a_server_without_pins_is_not_judg
 
 
 @pytest.mark.parametrize("damage", ["{", '{"version": 2, "servers": {}}', '{"version": 1, "servers": {"docs": {"tools": {"search": {}}}}}'])
-def test_lock_file_that_cannot_be_read_never_counts_as_an_empty_one(tmp_path: Path, damage: str) -> None:
+def test_unreadable_lock_file_never_counts_as_empty(tmp_path: Path, damage: str) -> None:
     configure(tmp_path, [SEARCH])
     (tmp_path / "gateway.lock.json").write_text(damage)
     assert moongate("list", "tools", "--standalone", cwd=tmp_path).code == 2
@@ -149,7 +149,7 @@ def test_doctor_names_servers_that_the_lock_file_leaves_out(tmp_path: Path) -> N
 
 @pytest.mark.attack(12)
 @pytest.mark.attack(34)
-def test_doctor_and_lock_warn_of_a_server_whose_package_is_another_one_tomorrow(tmp_path: Path) -> None:
+def test_doctor_and_lock_warn_of_an_unpinned_package(tmp_path: Path) -> None:
     starter = tmp_path / "npx"
     starter.write_text("#!/bin/sh\nexit 1\n")
     starter.chmod(0o755)

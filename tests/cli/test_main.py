@@ -41,7 +41,7 @@ def test_every_command_has_help(command: str, tmp_path: Path) -> None:
         (["call", "x", "--args-json", "{"], "not JSON"),
     ],
 )
-def test_wrong_usage_ends_with_1_and_says_what_is_wrong(words: list[str], said: str, tmp_path: Path) -> None:
+def test_wrong_usage_exits_with_1_and_names_the_mistake(words: list[str], said: str, tmp_path: Path) -> None:
     write_gateway(tmp_path)
     if words[:2] == ["call", "x"]:
         write_gateway(tmp_path, expose={"skills": [str(Path(__file__).parents[2] / "skills")]})

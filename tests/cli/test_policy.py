@@ -87,7 +87,7 @@ def test_call_that_passes_shows_exactly_what_would_leave(folder: Path, name: str
     }
 
 
-def test_refused_call_names_the_rule_where_it_stands_and_what_the_others_say(folder: Path) -> None:
+def test_rejected_call_names_the_rule_and_the_other_verdicts(folder: Path) -> None:
     done = explain(folder, "up__fetch", "path=/etc/passwd")
     assert (done.code, done.error["code"]) == (6, "denied")
     shown = done.data
@@ -115,12 +115,12 @@ def test_tool_that_policy_hides_is_explained_by_what_hides_it(folder: Path, name
     assert (done.code, done.data["verdict"], done.data["rule"]) == (6, "refused", rule)
 
 
-def test_tool_that_clients_do_not_see_and_one_that_needs_a_person_say_so(folder: Path) -> None:
+def test_policy_reports_hidden_tool_and_required_approval(folder: Path) -> None:
     shown = explain(folder, "up__inner").data
     assert (shown["listed"], shown["approval"], shown["verdict"]) == (False, True, "allowed")
 
 
-def test_name_that_nobody_has_is_not_found_and_a_server_that_does_not_answer_is_said(folder: Path) -> None:
+def test_unknown_name_and_unresponsive_server_are_reported(folder: Path) -> None:
     assert explain(folder, "up__nothing").error["code"] == "not-found"
     assert explain(folder, "other__x").error["code"] == "unreachable"
 
@@ -163,7 +163,7 @@ def test_lint_ends_with_1_on_findings(tmp_path: Path) -> None:
     assert "Did you mean 'up'?" in shown.out
 
 
-def test_lint_of_sound_rules_ends_with_0_and_of_servers_that_do_not_answer_with_4(folder: Path, tmp_path: Path) -> None:
+def test_lint_exits_0_for_sound_rules_and_4_for_silent_servers(folder: Path, tmp_path: Path) -> None:
     write_gateway(tmp_path, mcpServers={"up": raw_stdio({"tools": [READ]})}, storage={"dir": "state"})
     assert moongate("policy", "lint", cwd=tmp_path).code == 0
     done = moongate("policy", "lint", "--json", cwd=folder)
@@ -183,7 +183,7 @@ FILES: dict[str, Any] = {
 
 
 @pytest.mark.attack(20)
-def test_rule_for_one_tool_that_leaves_its_siblings_open_is_found_by_lint_doctor_and_the_log(tmp_path: Path) -> None:
+def test_rule_that_leaves_sibling_tools_open_is_reported(tmp_path: Path) -> None:
     rules: dict[str, Any] = {"tools": {"allow": ["read_*"]}, "arguments": {"read_text_file": {"path": {"within": "docs/"}}}}
     write_gateway(tmp_path, mcpServers={"files": raw_stdio(FILES)}, policies={"files": rules, "tme": {}}, storage={"dir": "state"})
     done = moongate("policy", "lint", "--json", cwd=tmp_path)

@@ -87,7 +87,7 @@ def test_list_asks_the_running_gateway(folder: Path) -> None:
         assert moongate("list", cwd=folder).code == 3
 
 
-def test_inspect_shows_a_tool_as_published_and_a_server_without_its_secrets(folder: Path) -> None:
+def test_inspect_shows_a_published_tool_and_a_server_without_secrets(folder: Path) -> None:
     tool = moongate("inspect", "up__add", "--json", cwd=folder).data
     assert (tool["kind"], tool["source"], tool["definition"]["inputSchema"]["required"]) == ("tool", "up", ["a", "b"])
     server = moongate("inspect", "up", cwd=folder, env={"UP_TOKEN": "another-secret"})
@@ -109,7 +109,7 @@ def test_doctor_names_every_fault_with_its_fix(folder: Path) -> None:
     assert checks["names"]["status"] == "ok"
 
 
-def test_doctor_tells_missing_programs_and_unreachable_servers_apart(tmp_path: Path) -> None:
+def test_doctor_distinguishes_missing_programs_and_silent_servers(tmp_path: Path) -> None:
     url = f"http://127.0.0.1:{free_port()}/mcp"
     write_gateway(tmp_path, mcpServers={"gone": {"url": url}}, storage={"dir": "state"}, server={"http": {"port": free_port()}})
     assert moongate("doctor", cwd=tmp_path).code == 4

@@ -195,7 +195,7 @@ async def gone(pid: int) -> bool:
 
 @both_ways
 @pytest.mark.fault(30)
-async def test_broken_file_changes_nothing_and_is_told_until_it_is_mended(tmp_path: Path, front: str, era: str) -> None:
+async def test_broken_file_changes_nothing_and_is_reported_until_fixed(tmp_path: Path, front: str, era: str) -> None:
     file = File(tmp_path)
     one = server(tmp_path, "one")
     file.write({"one": one})
@@ -310,7 +310,7 @@ async def test_tools_on_demand_and_pins_can_begin_while_it_runs(tmp_path: Path) 
 
 @pytest.mark.fault(22)
 @pytest.mark.faults
-async def test_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second(tmp_path: Path) -> None:
+async def test_reload_and_notification_are_limited_to_once_a_second(tmp_path: Path) -> None:
     file = File(tmp_path)
     file.write({"one": server(tmp_path, "one")})
     async with gateway(file, "http", "legacy") as running:
@@ -332,7 +332,7 @@ async def test_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_onc
 
 
 @pytest.mark.timeout(180)
-async def test_fifty_servers_with_two_thousand_tools_list_completely_and_a_call_is_one_request(tmp_path: Path) -> None:
+async def test_fifty_servers_list_two_thousand_tools_and_call_once(tmp_path: Path) -> None:
     file = File(tmp_path)
     file.write({f"s{n}": server(tmp_path, f"s{n}", tools=37) for n in range(50)}, server={"pageSize": 300, "startupTimeoutSeconds": 90})
     async with gateway(file, "stdio", "legacy") as running:

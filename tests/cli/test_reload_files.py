@@ -115,7 +115,7 @@ async def test_changed_files_are_taken_up_while_calls_go_on(tmp_path: Path, fron
         await until(is_gone)
 
 
-async def test_broken_edits_keep_the_last_good_version_and_are_said(tmp_path: Path) -> None:
+async def test_broken_edits_keep_the_last_good_version_and_are_reported(tmp_path: Path) -> None:
     agents = lay_out(tmp_path)
     (agents / "helper.agent.md").write_text(AGENT.format(name="helper"))
     file = File(tmp_path)

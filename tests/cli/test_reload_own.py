@@ -39,7 +39,7 @@ async def listed(running: Running) -> set[str]:
     return {tool.name for tool in (await running.client.list_tools()).tools} - {"gateway_status", "read_result"}
 
 
-async def test_our_own_sources_come_and_go_and_a_running_call_of_one_ends_in_peace(tmp_path: Path) -> None:
+async def test_own_sources_come_and_go_and_running_calls_complete(tmp_path: Path) -> None:
     functions = FUNCTIONS.replace('Path("', f'Path("{tmp_path}/')
     (tmp_path / "chores.py").write_text(functions)
     write_skill(tmp_path / "skills" / "pdf")
@@ -90,7 +90,7 @@ async def test_our_own_sources_come_and_go_and_a_running_call_of_one_ends_in_pea
         await until(nothing)
 
 
-async def test_sampling_by_a_model_prompts_as_tools_and_credentials_can_begin_while_it_runs(
+async def test_sampling_prompt_tools_and_credentials_apply_on_reload(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in ENV.items():
@@ -117,7 +117,7 @@ async def test_sampling_by_a_model_prompts_as_tools_and_credentials_can_begin_wh
             assert said.content[0].text == "hi"
 
 
-async def test_lock_file_that_breaks_while_it_runs_is_told_until_it_is_mended(tmp_path: Path) -> None:
+async def test_broken_lock_file_is_reported_until_it_is_fixed(tmp_path: Path) -> None:
     file = File(tmp_path)
     file.write({"up": upstream_stdio("--legacy")})
     lock = tmp_path / "gateway.lock.json"

@@ -15,7 +15,7 @@ HUB = "hub.example.com"
 
 
 @pytest.mark.parametrize("names", [[], [f"{HUB}:*"]])
-def test_printed_address_works_and_refused_host_is_told_the_setting(tmp_path: Path, names: list[str]) -> None:
+def test_printed_address_works_and_rejected_host_names_the_setting(tmp_path: Path, names: list[str]) -> None:
     write_gateway(tmp_path, storage={"dir": str(tmp_path / "state")}, server={"http": {"allowedHosts": names}})
     assert moongate("keys", "add", "laptop", cwd=tmp_path).code == 0
     port, log = free_port(), tmp_path / "log"

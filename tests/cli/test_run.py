@@ -65,7 +65,7 @@ def read_until(process: subprocess.Popen[str], mark: str) -> list[str]:
     raise AssertionError(f"{mark!r} was never said: {lines}")
 
 
-def test_http_says_what_is_served_and_where_and_leaves_stdout_alone(tmp_path: Path) -> None:
+def test_http_start_names_sources_and_address_outside_stdout(tmp_path: Path) -> None:
     servers = {
         "up": {**upstream_stdio(), "trust": True},
         "off": {"command": "x", "disabled": True},
@@ -120,7 +120,7 @@ def test_run_takes_a_short_option_for_the_configuration(tmp_path: Path) -> None:
         assert any(line.startswith("mine serves") for line in read_until(process, '"url"'))
 
 
-def test_json_says_it_on_one_line(tmp_path: Path) -> None:
+def test_json_start_message_is_one_line(tmp_path: Path) -> None:
     write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
     with running("--http", ":0", "--json", cwd=tmp_path) as process:
         said = json.loads(read_until(process, '{"endpoint"')[-1])
@@ -131,7 +131,7 @@ def test_json_says_it_on_one_line(tmp_path: Path) -> None:
         assert process.returncode == 0
 
 
-def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_its_client(tmp_path: Path) -> None:
+def test_stdio_keeps_stdout_for_the_protocol_and_ends_with_client(tmp_path: Path) -> None:
     path = write_gateway(tmp_path, mcpServers={"up": upstream_stdio()}, storage={"dir": "state"})
     with running("--stdio", cwd=tmp_path) as process:
         assert process.stdin is not None and process.stdout is not None
@@ -182,7 +182,7 @@ def test_bind_beyond_loopback_without_keys_is_refused(tmp_path: Path) -> None:
     assert "moongate keys add NAME" in done.error["message"]
 
 
-def test_with_keys_the_same_bind_serves_and_the_snippet_asks_for_one(tmp_path: Path) -> None:
+def test_bind_with_keys_serves_and_its_snippet_needs_a_key(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"})
     assert moongate("keys", "add", "me", cwd=tmp_path).code == 0
     with running("--http", f"0.0.0.0:{free_port()}", "--json", cwd=tmp_path) as process:
@@ -190,7 +190,7 @@ def test_with_keys_the_same_bind_serves_and_the_snippet_asks_for_one(tmp_path: P
         assert said["snippet"]["mcpServers"]["moongate"]["headers"] == {"Authorization": "Bearer <API key>"}
 
 
-def test_taken_port_ends_with_2_and_says_what_to_do(tmp_path: Path) -> None:
+def test_taken_port_exits_with_2_and_names_the_remedy(tmp_path: Path) -> None:
     write_gateway(tmp_path, storage={"dir": "state"})
     with running("--http", ":0", "--json", cwd=tmp_path) as process:
         port = json.loads(read_until(process, '{"endpoint"')[-1])["endpoint"].split(":")[2].partition("/")[0]
@@ -199,7 +199,7 @@ def test_taken_port_ends_with_2_and_says_what_to_do(tmp_path: Path) -> None:
         assert "choose another port" in done.err
 
 
-def test_next_free_port_is_taken_if_another_program_has_the_port_and_commands_find_the_gateway(tmp_path: Path) -> None:
+def test_next_free_port_is_taken_and_commands_find_the_gateway(tmp_path: Path) -> None:
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as stranger:
         threading.Thread(target=stranger.serve_forever, daemon=True).start()
         taken = stranger.server_port
@@ -228,7 +228,7 @@ def test_next_free_port_is_taken_if_another_program_has_the_port_and_commands_fi
     assert not list((tmp_path / "state" / "endpoints").glob(f"*.{url.split(':')[2].partition('/')[0]}"))
 
 
-def test_gateways_that_start_at_once_share_no_port_and_serve_each_configuration_once(tmp_path: Path) -> None:
+def test_concurrent_gateways_share_no_port_or_configuration(tmp_path: Path) -> None:
     port = free_port()
     for name in "ab":
         (tmp_path / name).mkdir()

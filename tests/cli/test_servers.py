@@ -23,7 +23,7 @@ COMMENTED = """{
 """
 
 
-def test_add_makes_a_file_where_there_is_none(tmp_path: Path) -> None:
+def test_add_creates_a_missing_file(tmp_path: Path) -> None:
     done = moongate("add", "files", "--env", "MODE=ro", "--", "npx", "-y", "server-files", "--flag", ".", cwd=tmp_path)
     assert done.code == 0
     document = json.loads((tmp_path / "gateway.json").read_text())
@@ -62,7 +62,7 @@ def test_existing_name_needs_replace(tmp_path: Path) -> None:
     assert file.read_text() == COMMENTED.replace('{"url": "https://docs.example.com/mcp"}', '{"command": "docs-server"}')
 
 
-def test_add_warns_about_an_unset_variable_and_a_written_out_secret(tmp_path: Path) -> None:
+def test_add_warns_of_an_unset_variable_and_a_literal_secret(tmp_path: Path) -> None:
     unset = moongate("add", "a", "https://a.example.com", "--header", "X-Key=${NOT_SET_ANYWHERE}", cwd=tmp_path)
     assert (unset.code, "NOT_SET_ANYWHERE is not set" in unset.err) == (0, True)
     literal = moongate("add", "b", "https://a.example.com", "--header", "Authorization: Bearer abc", cwd=tmp_path)

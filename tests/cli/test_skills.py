@@ -20,7 +20,7 @@ def check(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, lis
     return code, json.loads(capsys.readouterr().out)
 
 
-def test_folder_of_mixed_skills_gives_one_json_entry_each_and_exit_code_5(tmp_path: Path) -> None:
+def test_folder_of_mixed_skills_gives_one_json_entry_each_and_exit_5(tmp_path: Path) -> None:
     write_skill(tmp_path / "clean", extra="homepage: https://example.com\n")
     write_skill(tmp_path / "other-folder", name="warned")
     write_skill(tmp_path / "Loud Name", name="Loud Name")
@@ -64,7 +64,7 @@ def test_path_may_be_a_folder_of_skills_a_skill_or_its_manifest(
 
 
 @pytest.mark.parametrize(("named", "expected"), [("nowhere", "root-missing"), ("empty", "no-skill")])
-def test_path_without_any_skill_is_rejected_rather_than_passed_over(
+def test_path_without_any_skill_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], named: str, expected: str
 ) -> None:
     (tmp_path / "empty").mkdir()

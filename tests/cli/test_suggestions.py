@@ -76,7 +76,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ("eval clerk case.jsonl", "cases.jsonl"),
     ],
 )
-def test_misspelled_word_gets_a_suggestion(folder: Path, words: str, meant: str) -> None:
+def test_misspelled_name_gets_a_suggestion(folder: Path, words: str, meant: str) -> None:
     done = moongate(*words.split(), cwd=folder)
     assert f"Did you mean '{meant}'?" in done.err + done.out, done
     finds_nothing = ("audit", "keys add", "sessions list", "tasks list --tool")
@@ -84,7 +84,7 @@ def test_misspelled_word_gets_a_suggestion(folder: Path, words: str, meant: str)
     assert done.code == code, done
 
 
-def test_word_is_not_suggested_for_itself(folder: Path) -> None:
+def test_exact_name_is_not_suggested(folder: Path) -> None:
     assert moongate("tasks", "list", "--tool", "files__ehco", cwd=folder).err.strip() == "No such tasks are kept."
 
 
@@ -100,7 +100,7 @@ def test_lists_of_what_files_hold_say_that_they_read_it(folder: Path) -> None:
     assert "so this command starts the sources of " in moongate("list", "tools", cwd=folder).err
 
 
-def test_misspelled_agent_of_eval_and_source_of_a_policy_get_suggestions(folder: Path) -> None:
+def test_misspelled_eval_agent_and_policy_source_get_suggestions(folder: Path) -> None:
     assert "Did you mean 'agent__clerk'?" in moongate("eval", "clrk", "cases.jsonl", cwd=folder).err
     checked = moongate("doctor", cwd=folder)
     assert "policies.flies: no source is called 'flies', so the policy does nothing. Did you mean 'files'?" in checked.out

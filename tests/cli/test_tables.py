@@ -43,7 +43,7 @@ def test_table_without_a_terminal_is_as_wide_as_its_text() -> None:
     assert lines[1] == f"notes__add_note  notes    {ROWS[0][2]}"
 
 
-def test_folded_lines_keep_paths_whole_and_the_mark_of_untrusted_text() -> None:
+def test_folded_lines_keep_paths_and_the_mark_of_untrusted_text() -> None:
     path = "/a/very/long/path/" + "x" * 60
     folded = fold(f"Cannot read {path} because it is a folder", 40).split("\n")
     assert f"  {path}" in folded

@@ -92,7 +92,7 @@ def test_health_proves_nothing_without_a_challenge(gateway: Running) -> None:
     assert set(httpx2.get(f"{health}?challenge={'0' * 32}").json()) == {"status", "proof"}
 
 
-def test_gateway_of_another_project_is_not_asked(gateway: Running, second: Path) -> None:
+def test_gateway_of_another_project_is_not_used(gateway: Running, second: Path) -> None:
     done = moongate_process("call", "mine__add", "a=1", "b=2", cwd=second)
     assert (done.code, done.out) == (0, "3\n")
     assert f"'moongate' of process {gateway.pid} (configuration: {gateway.folder / 'gateway.json'}) listens on {gateway.url}" in done.err
@@ -117,7 +117,7 @@ def test_inspect_with_url_shows_no_rules_of_the_local_configuration(gateway: Run
     assert moongate("inspect", "up", "--url", gateway.url, "--json", cwd=second).data["entry"] is None
 
 
-def test_url_of_a_gateway_without_its_path_is_answered_with_its_endpoint(gateway: Running) -> None:
+def test_gateway_url_without_its_path_is_answered_with_its_endpoint(gateway: Running) -> None:
     wrong = gateway.url.removesuffix("/mcp")
     done = moongate("list", "tools", "--url", wrong, "--json", cwd=gateway.folder)
     assert (done.code, f"The endpoint of the gateway at {wrong} is {gateway.url};" in done.error["message"]) == (4, True)
@@ -140,7 +140,7 @@ def test_url_and_standalone_exclude_each_other(gateway: Running) -> None:
     assert (done.code, done.error["code"]) == (1, "usage")
 
 
-def test_command_without_a_gateway_says_that_it_starts_the_sources(tmp_path: Path) -> None:
+def test_command_without_a_gateway_reports_that_it_starts_sources(tmp_path: Path) -> None:
     port = free_port()
     config = write_gateway(tmp_path, storage={"dir": "state"}, server={"http": {"port": port}})
     said = f"gateway: none at http://127.0.0.1:{port}/mcp, so this command starts the sources of {config} itself"
@@ -156,7 +156,7 @@ def test_second_run_names_the_process_on_the_port(gateway: Running, second: Path
     assert f"process {gateway.pid} (configuration: {gateway.folder / 'gateway.json'}) listens there" in other.error["message"]
 
 
-def test_second_run_says_that_the_port_has_no_gateway(tmp_path: Path) -> None:
+def test_second_run_reports_that_the_port_has_no_gateway(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         done = moongate("run", "--http", f":{silent.getsockname()[1]}", "--json", cwd=tmp_path)
     assert "a program that did not answer within 2 s listens there. Stop it, or choose another port" in done.error["message"]
@@ -215,7 +215,7 @@ def test_scoped_key_is_used_with_its_rights(gateway: Running, key: str) -> None:
     assert gateway.starts() == 1
 
 
-def test_key_with_the_scope_of_the_status_is_refused_calls_outside_its_scopes(gateway: Running, key: str) -> None:
+def test_key_with_status_scope_cannot_call_outside_its_scopes(gateway: Running, key: str) -> None:
     status = str(moongate("keys", "add", "watcher", "--scope", "gateway", "--json", cwd=gateway.folder).data["key"])
     denied = moongate("call", "up__echo", "text=x", "--api-key", status, "--json", cwd=gateway.folder)
     assert (denied.code, "no scope for tool 'echo' of 'up'" in denied.error["message"]) == (6, True)

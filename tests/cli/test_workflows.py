@@ -33,7 +33,7 @@ def codes(entry: dict[str, Any]) -> list[tuple[str, str, int | None]]:
     return [(found["code"], found["level"], found["line"]) for found in entry["diagnostics"]]
 
 
-def test_folder_of_mixed_files_gives_one_json_entry_each_and_exit_code_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folder_of_mixed_files_gives_one_json_entry_each_and_exit_5(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path, "good", GOOD)
     write(tmp_path / "deeper", "typo", GOOD.replace("start", "strat"))
     write(tmp_path, "lost", GOOD.replace("{only: {tool: s/say}}", "{only: {tool: s/say}, more: {ask: 'Sure?'}}"))
@@ -58,7 +58,7 @@ def test_folder_of_mixed_files_gives_one_json_entry_each_and_exit_code_5(tmp_pat
     assert all(set(entry) == {"path", "name", "verdict", "diagnostics"} for entry in data)
 
 
-def test_names_that_are_not_there_are_warnings_which_strict_rejects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_names_are_warnings_that_strict_rejects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "team", TEAM)
     assert [(code, entry["verdict"], codes(entry)) for code, [entry] in [check(capsys, str(path))]] == [
         (0, "accepted_with_warning", [("unknown-workflow", "warning", None), ("unknown-agent", "warning", None)])
@@ -69,7 +69,7 @@ def test_names_that_are_not_there_are_warnings_which_strict_rejects(tmp_path: Pa
     assert check(capsys, str(path), "--strict")[0] == 0
 
 
-def test_findings_are_lines_for_editors_and_a_path_without_workflows_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_findings_are_editor_lines_and_a_path_without_files_fails(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = write(tmp_path, "typo", GOOD.replace("start", "strat"))
     assert run_command(["workflows", "check", str(path)]) == 5
     told = capsys.readouterr()

@@ -121,6 +121,6 @@ def test_removing_what_is_not_there_is_an_error() -> None:
         remove_entry(COMMENTED, ("policies", "zzz"))
 
 
-def test_parent_that_is_no_object_is_an_error() -> None:
+def test_parent_that_is_not_an_object_is_an_error() -> None:
     with pytest.raises(ConfigError, match="mcpServers is not an object"):
         insert_entry('{"mcpServers": []}', ("mcpServers", "a"), {})

@@ -23,7 +23,7 @@ def write_case(case: dict[str, Any], folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("case_file", CASES, ids=lambda path: path.stem)
-def test_case_file_loads_to_what_it_says(case_file: Path, tmp_path: Path) -> None:
+def test_case_file_loads_as_it_states(case_file: Path, tmp_path: Path) -> None:
     case = cast("dict[str, Any]", json.loads(case_file.read_text()))
     file = write_case(case, tmp_path)
     environ = case.get("environ", {})
@@ -66,7 +66,7 @@ def test_the_file_is_looked_for_in_the_documented_order(tmp_path: Path, monkeypa
     assert load_config(None, {}).path in (None, bundled("config") / "gateway.json")
 
 
-def test_missing_file_is_an_error_that_says_who_asked_for_it(tmp_path: Path) -> None:
+def test_missing_file_is_an_error_that_names_its_source(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"'nowhere.json' \(from --config\) does not exist"):
         load_config("nowhere.json", {})
     with pytest.raises(ConfigError, match=r"from \$MOONGATE_CONFIG\) is a folder"):
@@ -80,7 +80,7 @@ def test_bytes_that_are_not_utf8_are_an_error_with_their_place(tmp_path: Path) -
         load_config(file, {})
 
 
-def test_relative_paths_start_from_the_file_wherever_the_gateway_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_paths_start_from_the_configuration_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     project = tmp_path / "project"
     (project / "agents").mkdir(parents=True)
     file = project / "gateway.json"

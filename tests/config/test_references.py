@@ -38,13 +38,13 @@ def reason(loaded: LoadedConfig) -> str:
     return f"{only.json_path}: {only.reason}"
 
 
-def test_program_gives_what_it_prints_without_the_last_line_break(tmp_path: Path) -> None:
+def test_program_output_loses_its_last_line_break(tmp_path: Path) -> None:
     loaded = load(tmp_path, with_program(f"print({SECRET!r})"))
     assert loaded.config.mcp_servers["docs"].model_dump()["headers"] == {"X-Token": SECRET}
     assert loaded.secrets == {SECRET}
 
 
-def test_program_runs_once_however_often_it_is_named_and_not_for_a_server_that_is_off(tmp_path: Path) -> None:
+def test_program_runs_once_per_load_and_not_for_a_disabled_server(tmp_path: Path) -> None:
     body = "import pathlib; p = pathlib.Path('runs'); p.write_text((p.read_text() if p.exists() else '') + 'x'); print('value-of-it')"
     document = with_program(body)
     document["mcpServers"]["docs"]["headers"]["X-Other"] = "Bearer ${cmd:docs}"
@@ -76,7 +76,7 @@ def test_program_gets_no_shell(tmp_path: Path) -> None:
         ("import sys; sys.stdout.buffer.write(b'canary-5f2c-secret\\xff')", "is not UTF-8 text"),
     ],
 )
-def test_program_that_fails_disables_its_server_and_its_output_is_not_told(
+def test_failing_program_disables_its_server_and_output_is_hidden(
     body: str, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     loaded = load(tmp_path, with_program(body))
@@ -108,7 +108,7 @@ def _runs(pid: int) -> bool:
     return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_unknown_program_and_a_wrong_place_are_named_with_the_fix(tmp_path: Path) -> None:
+def test_unknown_program_and_misplaced_reference_name_the_fix(tmp_path: Path) -> None:
     document = with_program("pass")
     document["mcpServers"] = {
         "a": {"url": "https://a.example.com", "headers": {"X": "${cmd:dosc}"}},
@@ -210,7 +210,7 @@ def test_secret_written_out_in_auth_works_is_masked_and_remarked(tmp_path: Path)
     ]
 
 
-def test_variable_with_a_telling_name_is_masked_in_arguments_and_addresses_too(tmp_path: Path) -> None:
+def test_secret_variable_is_masked_in_arguments_and_addresses_too(tmp_path: Path) -> None:
     servers = {"a": {"url": "https://a.example.com/?key=${A_KEY}&p=${PROJECT}"}, "b": {"command": "x", "args": ["--token=${B_TOKEN}"]}}
     loaded = load(tmp_path, {"mcpServers": servers}, {"A_KEY": "value-of-a", "B_TOKEN": "value-of-b", "PROJECT": "the-project"})
     assert loaded.secrets == {"value-of-a", "value-of-b"}
@@ -223,7 +223,7 @@ def test_references_are_refused_in_the_programs_themselves(tmp_path: Path) -> No
         load(tmp_path, {"secrets": {"docs": {"command": ["${HOME}/x"]}}})
 
 
-def test_the_password_of_the_database_server_is_a_reference_and_never_shown(tmp_path: Path) -> None:
+def test_database_password_is_a_reference_and_never_shown(tmp_path: Path) -> None:
     document = {"storage": {"url": "postgresql://ada:${DB_PASSWORD}@db.example.com/moongate"}}
     loaded = load(tmp_path, document, {"DB_PASSWORD": SECRET})
     assert loaded.config.storage.url == f"postgresql://ada:{SECRET}@db.example.com/moongate"
@@ -233,6 +233,6 @@ def test_the_password_of_the_database_server_is_a_reference_and_never_shown(tmp_
 
 
 @pytest.mark.parametrize("name", ["OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY"])
-def test_keys_of_the_gateway_itself_are_masked_unless_they_are_words(name: str) -> None:
+def test_gateway_keys_are_masked_unless_they_are_ordinary_terms(name: str) -> None:
     assert own_keys({name: "k" * 16, "OTHER": "v" * 16}) == ["k" * 16]
     assert own_keys({name: "ollama"}) == []

@@ -19,7 +19,7 @@ def validator() -> Any:
 
 
 @pytest.mark.parametrize("case_file", [c for c in CASES if not c.stem.startswith(("error_", "one_bad"))], ids=lambda path: path.stem)
-def test_what_hosts_write_is_valid_in_an_editor(case_file: Path, tmp_path: Path) -> None:
+def test_files_of_hosts_are_valid_in_an_editor(case_file: Path, tmp_path: Path) -> None:
     case = cast("dict[str, Any]", json.loads(case_file.read_text()))
     assert validator().is_valid(parse(write_case(case, tmp_path).read_text()))
 

@@ -21,7 +21,7 @@ class Settings(TypedDict, total=False):
 
 
 @pytest.mark.requirement("NM1")
-def test_setting_comes_from_the_program_then_the_file_then_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_setting_comes_from_program_then_file_then_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("APP_MODEL", "from-environment")
     monkeypatch.setenv("APP_RETRIES", "3")
     monkeypatch.setenv("APP_VERBOSE", "Yes")

@@ -21,7 +21,7 @@ def load(folder: Path, skills: str, monkeypatch: pytest.MonkeyPatch) -> list[str
     return [str(Path(place).relative_to(folder)) for place in load_config(str(path), {}).config.expose.skills]
 
 
-def test_folders_of_other_hosts_are_served_where_they_exist_the_projects_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_host_skill_folders_are_served_project_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for place in ("home/.claude/skills", "project/.claude/skills", "home/.copilot/skills", "project/.agents/skills"):
         (tmp_path / place).mkdir(parents=True)
     found = load(tmp_path, '{"vendors": ["claude", "copilot", "cursor"]}', monkeypatch)

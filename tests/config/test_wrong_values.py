@@ -65,7 +65,7 @@ def mistakes_of(document: JsonObject) -> list[str]:
     return [f"{server.json_path}: {server.reason}" for server in loaded.disabled]
 
 
-def test_every_key_names_itself_and_what_it_takes_when_its_value_is_wrong() -> None:
+def test_every_key_with_a_wrong_value_names_itself_and_its_type() -> None:
     seen: set[Place] = set()
     refused: set[Place] = set()
     for place, _ in places(GatewayConfig):

@@ -86,7 +86,7 @@ def test_every_check_that_can_cross_a_hop_passes(gateway: str, version: str, flo
 
 
 @pytest.mark.parametrize(("version", "era", "floor"), [("2025-11-25", "modern", 83), ("2026-07-28", "legacy", 152)])
-def test_client_of_one_era_finds_everything_on_an_upstream_of_the_other(
+def test_client_of_one_era_finds_everything_on_the_other_era(
     upstream: str, version: str, era: str, floor: int, tmp_path: Path
 ) -> None:
     with gateway_before(upstream, tmp_path, era=era) as url:
@@ -114,7 +114,7 @@ def test_every_check_of_the_skills_extension_passes(gateway: str, tmp_path: Path
     check_skills(gateway, tmp_path, "of folders")
 
 
-def test_every_check_of_the_skills_extension_passes_on_the_skills_of_a_server(gateway: str, tmp_path: Path) -> None:
+def test_every_skills_extension_check_passes_on_server_skills(gateway: str, tmp_path: Path) -> None:
     with gateway_http(tmp_path, {"mcpServers": {"behind": {"type": "http", "url": gateway}}}, "front") as url:
         check_skills(url, tmp_path / "results", "of a server")
 
@@ -130,7 +130,7 @@ def check_tasks(url: str, folder: Path, what: str) -> None:
     assert total.passed >= 44
 
 
-def test_every_check_of_the_tasks_extension_passes_on_relayed_tasks(upstream: str, tmp_path: Path) -> None:
+def test_every_tasks_extension_check_passes_on_relayed_tasks(upstream: str, tmp_path: Path) -> None:
     with gateway_before(upstream, tmp_path, tasks={"follow": False}) as url:
         check_tasks(url, tmp_path, "relayed")
 
@@ -145,7 +145,7 @@ start: fail
 """
 
 
-def test_every_check_of_the_tasks_extension_passes_on_tasks_of_the_gateway_itself(upstream: str, tmp_path: Path) -> None:
+def test_every_tasks_extension_check_passes_on_gateway_tasks(upstream: str, tmp_path: Path) -> None:
     """Plain 2025 tools, promoted, and a workflow that only runs as a task; the one that asks before it has a task is relayed."""
     (tmp_path / "failing_job.workflow.yaml").write_text(OWN_JOB)
     (tmp_path / "own_jobs.py").write_text("def fail() -> str:\n    raise RuntimeError\n")

@@ -113,7 +113,7 @@ def test_no_proxy_names_hosts_domains_networks_and_ports(url: str, excepted: str
 
 
 @pytest.mark.parametrize("value", ["socks5://user:canary@proxy.test:1080", "http://[", "ftp://proxy.test"])
-def test_what_is_no_http_proxy_is_an_error_that_does_not_show_it(value: str) -> None:
+def test_malformed_proxy_is_an_error_that_does_not_show_it(value: str) -> None:
     with pytest.raises(NotSent, match="ALL_PROXY") as caught:
         proxy_for("docs", "https://a.example.com/mcp", {"ALL_PROXY": value})
     assert "canary" not in str(caught.value)

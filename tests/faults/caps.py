@@ -49,7 +49,7 @@ CAPS: tuple[Cap, ...] = (
         "server.http.headSeconds",
         "the head of a request",
         "tests/attacks/test_connections.py",
-        "test_three_hundred_half_requests_are_ended_while_honest_ones_are_answered",
+        "test_three_hundred_half_requests_end_while_others_are_served",
     ),
     Cap(
         "server.http.bodySeconds",
@@ -61,19 +61,19 @@ CAPS: tuple[Cap, ...] = (
         "server.http.unreadSeconds",
         "an answer that nobody reads",
         "tests/attacks/test_connections.py",
-        "test_answers_that_nobody_reads_are_cut",
+        "test_unread_responses_are_cut_off",
     ),
     Cap(
         "server.http.drainSeconds",
         "calls after SIGTERM",
         "tests/faults/test_stopping.py",
-        "test_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second_signal",
+        "test_endless_call_ends_after_the_set_time_or_a_second_signal",
     ),
     Cap(
         "server.pageSize",
         "entries in a page of a listing",
         "tests/cli/test_reload.py",
-        "test_fifty_servers_with_two_thousand_tools_list_completely_and_a_call_is_one_request",
+        "test_fifty_servers_list_two_thousand_tools_and_call_once",
     ),
     Cap(
         "server.askTimeoutSeconds",
@@ -301,7 +301,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.upstream.server_lists:REREAD_SPACING_SECONDS",
         "readings of a listing that is said to change",
         "tests/cli/test_reload.py",
-        "test_flood_of_changes_costs_a_reading_a_second_and_reaches_clients_once_a_second",
+        "test_reload_and_notification_are_limited_to_once_a_second",
     ),
     Cap(
         "server.maxChildProcesses",
@@ -325,7 +325,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.telemetry.export_limits:MAX_ANSWER_BYTES",
         "an answer of a telemetry collector",
         "tests/telemetry/test_export_limits.py",
-        "test_answer_is_read_within_its_bound_and_no_redirect_is_followed",
+        "test_response_is_bounded_and_redirects_are_not_followed",
     ),
     Cap(
         "storage.resultTtlSeconds",

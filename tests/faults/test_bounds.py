@@ -51,7 +51,7 @@ async def many(count: int, client: Any, name: str, arguments: dict[str, Any], *,
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("kind", ["error", "type", "half", "hang", "stranger"])
-async def test_thousand_failing_calls_of_a_server_over_http_leave_nothing_behind(tmp_path: Path, era: Era, kind: str) -> None:
+async def test_thousand_failing_http_calls_leave_nothing_behind(tmp_path: Path, era: Era, kind: str) -> None:
     row = Row("http", era, "after", kind)
     with servers(tmp_path, [row]) as entries:
         config = {"mcpServers": {"good": upstream_stdio(), **entries}, "policies": {row.name: {**FAST, "maxConcurrency": 100}}}
@@ -120,7 +120,7 @@ async def in_groups(count: int, work: Callable[[int], Coroutine[Any, Any, None]]
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.fault(24)
-async def test_five_hundred_clients_that_vanish_in_a_call_leave_nothing_behind(tmp_path: Path, era: Era) -> None:
+async def test_five_hundred_vanished_clients_leave_nothing_behind(tmp_path: Path, era: Era) -> None:
     config = {"mcpServers": {"good": upstream_stdio("--legacy")}, "policies": {"good": {"maxConcurrency": 1_000, "timeoutSeconds": 5}}}
     with metered(tmp_path, config) as meter:
 
@@ -143,7 +143,7 @@ async def test_five_hundred_clients_that_vanish_in_a_call_leave_nothing_behind(t
             assert answer.content[0].text == "fine"
 
 
-async def test_asks_that_nobody_answers_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_unanswered_elicitations_leave_nothing_behind(tmp_path: Path) -> None:
     asks: dict[str, Any] = {"a": {"method": "roots/list", "params": {}}}
     told: dict[str, Any] = {
         "tools": [{"name": "q", "inputSchema": {"type": "object"}}],
@@ -166,7 +166,7 @@ async def test_asks_that_nobody_answers_leave_nothing_behind(tmp_path: Path) -> 
             await meter.until_back(before)
 
 
-async def test_restarted_server_that_forgot_its_session_five_hundred_times_costs_nothing(tmp_path: Path) -> None:
+async def test_five_hundred_forgotten_sessions_leave_nothing_behind(tmp_path: Path) -> None:
     with far_server(modern=False) as far:
         with metered(tmp_path, {"mcpServers": {"far": {"type": "http", "url": far.url}}}) as meter:
             async with connected(MODERN, meter.url) as (client, _):
@@ -184,7 +184,7 @@ async def test_restarted_server_that_forgot_its_session_five_hundred_times_costs
 
 
 @pytest.mark.fault(24)
-async def test_five_hundred_listeners_that_come_and_go_leave_nothing_behind(tmp_path: Path) -> None:
+async def test_five_hundred_listeners_that_come_and_go_leave_nothing(tmp_path: Path) -> None:
     with metered(tmp_path, {"mcpServers": {"good": upstream_stdio("--legacy")}}) as meter:
         async with connected(MODERN, meter.url) as (client, _):
 

@@ -204,7 +204,7 @@ def test_lost_client_of_session_ends_its_questions(folder: Path, at: Besieged) -
     assert "Traceback" not in at.log.read_text()
 
 
-def test_deleted_session_ends_its_question_and_disconnected_client_gives_its_turn_to_others(folder: Path, at: Besieged) -> None:
+def test_deleted_session_and_lost_client_free_the_serial_server(folder: Path, at: Besieged) -> None:
     before, headers = len(heard(folder, "elicit")), session_of(at, "weak", capabilities=CAPABLE)
     away = {**session_of(at, "weak", capabilities=CAPABLE), "mcp-protocol-version": "2025-11-25"}
     with ExitStack() as raws:
@@ -229,7 +229,7 @@ def test_question_after_a_lost_client_reaches_no_other_client(folder: Path, at: 
     assert heard(folder, "elicit")[before:] == told
 
 
-def test_lost_client_of_2026_ends_its_approval_and_its_plain_call(folder: Path, at: Besieged) -> None:
+def test_lost_2026_client_ends_its_approval_and_its_plain_call(folder: Path, at: Besieged) -> None:
     """A client without forms, whose approval is on the list."""
     with connections(at, 1) as (raw,):
         body, headers = call("gate__work", who="weak")
@@ -290,7 +290,7 @@ def die_while_asked(path: Path, era: str, tool: str) -> None:
     until(lambda: not is_running(pid))
 
 
-def test_client_of_2026_that_dies_before_its_retry_holds_a_serial_server_for_its_configured_time(folder: Path, at: Besieged) -> None:
+def test_lost_2026_client_holds_a_serial_server_for_its_set_time(folder: Path, at: Besieged) -> None:
     before = len(heard(folder, "busy"))
     body, headers = call("busy__elicit", who="weak")
     body = body.replace('/clientCapabilities": {}', f'/clientCapabilities": {json.dumps(CAPABLE)}')

@@ -111,7 +111,7 @@ SOME: list[tuple[Mode, int]] = [
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.fault(16)
-async def test_broken_network_costs_one_call_one_clear_error_and_runs_nothing_twice(tmp_path: Path, era: str) -> None:
+async def test_broken_network_fails_one_call_and_runs_nothing_twice(tmp_path: Path, era: str) -> None:
     await check(tmp_path, era, SOME)
 
 
@@ -120,5 +120,5 @@ async def test_broken_network_costs_one_call_one_clear_error_and_runs_nothing_tw
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("mode", ["cut", "reset", "garbage"])
 @pytest.mark.fault(18)
-async def test_connection_broken_after_any_number_of_bytes_runs_nothing_twice(tmp_path: Path, era: str, mode: Mode) -> None:
+async def test_connection_broken_after_any_byte_runs_nothing_twice(tmp_path: Path, era: str, mode: Mode) -> None:
     await check(tmp_path, era, [(mode, after) for after in range(0, 300, 3)])

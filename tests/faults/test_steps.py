@@ -57,7 +57,7 @@ def few() -> list[Row]:
 @pytest.mark.timeout(120)
 @pytest.mark.fault(17)
 @pytest.mark.faults
-async def test_fault_at_a_step_hurts_only_that_server_runs_nothing_twice_and_passes(tmp_path: Path) -> None:
+async def test_fault_at_a_step_affects_one_server_and_runs_nothing_twice(tmp_path: Path) -> None:
     await walk(tmp_path, few())
 
 
@@ -67,7 +67,7 @@ async def test_fault_at_a_step_hurts_only_that_server_runs_nothing_twice_and_pas
 @pytest.mark.parametrize("transport", ["stdio", "http"])
 @pytest.mark.fault(17)
 @pytest.mark.fault(19)
-async def test_every_fault_at_every_step_hurts_only_that_server_runs_nothing_twice_and_passes(
+async def test_every_fault_at_every_step_affects_one_server_only(
     tmp_path: Path, transport: Transport, era: Era
 ) -> None:
     rows = product(transport, era)

@@ -58,7 +58,7 @@ async def serving(folder: Path, drain: float) -> AsyncGenerator[Stopped]:
 
 @pytest.mark.fault(5)
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_calls_that_run_get_their_answer_and_listeners_hold_up_nothing(tmp_path: Path, era: Any) -> None:
+async def test_running_calls_get_their_response_and_listeners_end_at_once(tmp_path: Path, era: Any) -> None:
     answers: list[Any] = []
     async with serving(tmp_path, 20) as gateway, AsyncExitStack() as stack:
         clients = [(await stack.enter_async_context(connected(Way("http", era, "slow"), gateway.url)))[0] for _ in range(3)]
@@ -91,7 +91,7 @@ async def test_calls_that_run_get_their_answer_and_listeners_hold_up_nothing(tmp
 
 @pytest.mark.fault(5)
 @pytest.mark.parametrize("signals", [1, 2])
-async def test_call_that_never_ends_is_ended_after_the_set_time_or_by_a_second_signal(tmp_path: Path, signals: int) -> None:
+async def test_endless_call_ends_after_the_set_time_or_a_second_signal(tmp_path: Path, signals: int) -> None:
     async with serving(tmp_path, 2 if signals == 1 else 60) as gateway, anyio.create_task_group() as tasks:
         async with connected(Way("http", "modern", "slow"), gateway.url) as (client, _):
 
@@ -141,7 +141,7 @@ def endless() -> str:
 
 
 @pytest.mark.fault(5)
-async def test_function_that_never_ends_does_not_keep_a_stopped_gateway(tmp_path: Path) -> None:
+async def test_endless_function_does_not_keep_a_stopped_gateway(tmp_path: Path) -> None:
     (tmp_path / "for_ever.py").write_text(FOR_EVER)
     config = write_config(tmp_path, {"expose": {"functions": ["for_ever"]}, "server": {"http": {"drainSeconds": 1}}})
     port, log = free_port(), tmp_path / "gateway.log"

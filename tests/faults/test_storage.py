@@ -110,7 +110,7 @@ async def test_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path: 
 
 
 @pytest.mark.fault(12)
-async def test_disk_filled_by_the_write_ahead_log_recovers_without_a_restart(tmp_path: Path) -> None:
+async def test_disk_filled_by_the_write_ahead_log_recovers_without_restart(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "2m") as disk:
         settings = {"mcpServers": {"up": upstream_stdio()}, "storage": {"dir": str(disk / "state")}, "policies": RULES}
         with gateway_http(tmp_path, settings) as url:
@@ -153,7 +153,7 @@ def failing_io(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.fault(12)
 @pytest.mark.parametrize("before", [1, 0], ids=["begun", "not begun"])
 @pytest.mark.parametrize("number", [errno.EROFS, errno.EIO], ids=["read-only", "input and output fail"])
-async def test_disk_that_takes_nothing_stops_no_call_until_it_does_again(
+async def test_full_disk_stops_no_call_and_recovers(
     tmp_path: Path, failing_io: Path, number: int, before: int
 ) -> None:
     flag, state = tmp_path / "flag", tmp_path / "state"

@@ -106,7 +106,7 @@ async def test_kill_during_a_cancellation_leaves_one_end(tmp_path: Path, millise
 
 
 @pytest.mark.fault(6)
-async def test_process_that_slept_over_its_lease_changes_nothing_when_it_wakes(tmp_path: Path) -> None:
+async def test_process_that_slept_past_its_lease_changes_nothing(tmp_path: Path) -> None:
     journal = prepared(tmp_path)
     async with two_gateways(tmp_path) as ((first, url), (_, other)), over_http(url, "modern") as one, over_http(other, "modern") as two:
         task_id = await begun(one)
@@ -145,7 +145,7 @@ def on_server(folder: Path, server: Postgres) -> dict[str, Any]:
 
 
 @pytest.mark.fault(9)
-async def test_while_the_database_server_is_away_calls_fail_clearly_and_tasks_go_on_after(tmp_path: Path) -> None:
+async def test_database_outage_fails_calls_clearly_and_tasks_resume(tmp_path: Path) -> None:
     journal = prepared(tmp_path)
     with postgres() as server:
         process, url = start_gateway(tmp_path, "gateway", on_server(tmp_path, server))
@@ -174,7 +174,7 @@ async def test_while_the_database_server_is_away_calls_fail_clearly_and_tasks_go
 
 
 @pytest.mark.fault(10)
-async def test_no_id_is_told_of_a_task_that_the_killed_database_server_did_not_keep(tmp_path: Path) -> None:
+async def test_task_id_is_not_sent_if_the_killed_database_lost_the_task(tmp_path: Path) -> None:
     prepared(tmp_path)
     (tmp_path / "go").touch()
     told: list[str] = []

@@ -110,7 +110,7 @@ def test_texts_of_local_tools_are_not_searched(is_local: bool, is_own: bool, rul
     assert gate.published.description == (HIDDEN if hidden == "allow" else CLEAN)
 
 
-def test_framework_argument_names_are_removed_from_remote_tools_only() -> None:
+def test_framework_arguments_are_removed_from_remote_tools_only() -> None:
     schema: JsonObject = {"type": "object", "properties": {"session": {}, "path": {}}}
     published = [rules_of(ToolDefinition("read", None, schema), is_local=local).published.input_schema for local in (False, True)]
     assert [sorted(each["properties"]) for each in published][1] == ["path", "session"]

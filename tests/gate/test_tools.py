@@ -533,7 +533,7 @@ class Decider:
 @pytest.mark.parametrize(("decision", "ran"), [("approve", True), ("decline", False)])
 @pytest.mark.parametrize("overruled", [False, True], ids=["as-it-says", "overruled"])
 @pytest.mark.requirement("AP2", "AP3")
-async def test_approval_mode_of_tool_is_asked_at_the_gate(decision: str, ran: bool, overruled: bool) -> None:
+async def test_approval_mode_of_a_tool_is_enforced_by_the_gate(decision: str, ran: bool, overruled: bool) -> None:
     done: list[str] = []
 
     @tool(approval_mode="always_require")

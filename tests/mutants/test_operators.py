@@ -37,7 +37,7 @@ def test_code_outside_functions_and_log_calls_are_not_mutated() -> None:
     assert {mutant.line for mutant in mutants_of("sample.py", CODE)} == {5, 6, 7, 8, 9, 11}
 
 
-def test_larger_sample_continues_a_smaller_one_and_new_code_moves_no_mutant() -> None:
+def test_larger_sample_extends_a_smaller_one_and_mutants_stay() -> None:
     before = order(mutants_of("sample.py", CODE), 1)
     more = CODE.replace(b"LIMIT = 3", b"def other(x):\n    return x + 1")
     after = order(mutants_of("sample.py", more), 1)
@@ -45,7 +45,7 @@ def test_larger_sample_continues_a_smaller_one_and_new_code_moves_no_mutant() ->
     assert [m.id for m in order(mutants_of("sample.py", CODE), 2)] != [m.id for m in before]
 
 
-def test_every_equivalent_mutant_is_of_a_measured_package_and_has_a_reason() -> None:
+def test_every_equivalent_mutant_is_measured_and_has_a_reason() -> None:
     files = {path.relative_to(ROOT).as_posix() for package in PACKAGES.values() for pattern in package.files for path in ROOT.glob(pattern)}
     named = equivalents()
     assert {module for module, *_ in named} <= files

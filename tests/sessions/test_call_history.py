@@ -105,14 +105,14 @@ async def test_tool_results_are_input_of_the_next_call(
 
 @both_ways
 @pytest.mark.parametrize("kept", [False, True])
-async def test_context_of_other_providers_is_shown_to_every_call_of_a_run_once(kept: bool, stream: bool) -> None:
+async def test_provider_context_is_shown_to_every_call_of_a_run_once(kept: bool, stream: bool) -> None:
     history = Keeping(store_context_messages=kept)
     agent, client, session = agent_with(Adding("facts"), history)
     await run(agent, stream, "first", session=session)
     assert shown(client) == [["from facts", "first"], ["from facts", "first", "assistant", "tool"]]
 
 
-async def test_history_that_another_provider_cut_stays_cut_for_the_whole_run() -> None:
+async def test_history_cut_by_another_provider_stays_cut_for_the_run() -> None:
     class Cutting(ContextProvider):
         async def before_run(self, *, agent: Any, session: AgentSession, context: SessionContext, state: dict[str, Any]) -> None:
             context.context_messages["kept"] = context.context_messages["kept"][-1:]
@@ -183,7 +183,7 @@ async def test_answer_with_a_conversation_needs_a_client_that_stores(stream: boo
 
 
 @both_ways
-async def test_where_the_provider_stores_histories_only_store_and_say_so(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
+async def test_histories_only_store_if_the_service_keeps_the_conversation(stream: bool, caplog: pytest.LogCaptureFixture) -> None:
     history = Keeping()
     agent, client, session = agent_with(history, kind=Stores, default_options={"store": True})
     with caplog.at_level(logging.WARNING, "gateway"):
@@ -193,7 +193,7 @@ async def test_where_the_provider_stores_histories_only_store_and_say_so(stream:
     assert "history=kept" in caplog.text and "load_messages=False" in caplog.text
 
 
-async def test_provider_that_stores_but_names_no_conversation_is_warned_of(caplog: pytest.LogCaptureFixture) -> None:
+async def test_provider_that_stores_without_naming_a_conversation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     agent, _, session = agent_with(Keeping(), default_options={"store": True})
     with caplog.at_level(logging.WARNING, "gateway"):
         await run(agent, False, "first", session=session)

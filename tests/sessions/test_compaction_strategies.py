@@ -100,7 +100,7 @@ def assert_whole(messages: Sequence[Message]) -> None:
 
 
 @cp1
-async def test_truncation_drops_the_oldest_groups_whole_and_keeps_system_messages() -> None:
+async def test_truncation_drops_oldest_groups_and_keeps_system_messages() -> None:
     messages = conversation()
     assert not await TruncationStrategy(max_n=11, compact_to=5)(messages)
     assert await TruncationStrategy(max_n=10, compact_to=8)(messages)
@@ -201,7 +201,7 @@ async def test_token_budget_runs_its_strategies_until_it_is_met() -> None:
 
 
 @cp1
-async def test_context_window_first_collapses_tool_results_and_then_truncates() -> None:
+async def test_context_window_collapses_tool_results_before_truncating() -> None:
     messages = [user("start")]
     for number in range(8):
         messages += round_of("look", f"{number}", f"c{number}")
@@ -217,7 +217,7 @@ async def test_context_window_first_collapses_tool_results_and_then_truncates() 
 
 
 @cp1
-def test_four_characters_are_a_token_and_a_tokenizer_needs_one_method() -> None:
+def test_four_characters_are_a_token_and_a_tokenizer_has_one_method() -> None:
     estimate = CharacterEstimatorTokenizer()
     assert [estimate.count_tokens(text) for text in ("", "abc", "abcdefgh")] == [1, 1, 2]
     assert isinstance(estimate, TokenizerProtocol) and isinstance(Words(), TokenizerProtocol)
@@ -246,7 +246,7 @@ def test_limits_that_make_no_sense_are_refused(kind: Any, values: dict[str, Any]
 
 
 @cp1
-async def test_reasoning_approvals_and_late_results_belong_to_their_call() -> None:
+async def test_reasoning_approvals_and_late_results_stay_with_their_call() -> None:
     call = Content.from_function_call("c1", "pay", {})
     late = Message("tool", [Content.from_function_result("c1", result="paid")])
     thinking = Message("assistant", [Content.from_text_reasoning(text="hm")])
@@ -259,7 +259,7 @@ async def test_reasoning_approvals_and_late_results_belong_to_their_call() -> No
 
 
 @cp1
-async def test_no_strategy_tears_a_call_from_its_result_whatever_the_size() -> None:
+async def test_no_strategy_separates_a_call_from_its_result() -> None:
     for size in range(1, 12):
         for strategy in (
             TruncationStrategy(max_n=size, compact_to=size),
@@ -371,7 +371,7 @@ OVER = {
 
 @cp1
 @pytest.mark.parametrize("name", OVER)
-async def test_strategy_that_cannot_stay_within_its_limit_says_so(name: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_strategy_that_exceeds_its_limit_reports_it(name: str, caplog: pytest.LogCaptureFixture) -> None:
     messages = [user("first"), said("short"), user("x" * 400)]
     annotate_message_groups(messages, tokenizer=BUDGET)
     assert await OVER[name](messages)
@@ -404,7 +404,7 @@ async def test_compaction_within_its_limit_logs_nothing(caplog: pytest.LogCaptur
 
 
 @cp1
-async def test_strategy_that_excludes_everything_is_told_from_one_that_works(caplog: pytest.LogCaptureFixture) -> None:
+async def test_strategy_that_excludes_everything_is_detected(caplog: pytest.LogCaptureFixture) -> None:
     shown = await apply_compaction([user("a"), user("b")], strategy=Everything())
     assert [message.text for message in shown] == ["b"]
     assert "strategy excluded every message" in caplog.text

@@ -111,7 +111,7 @@ async def test_context_provider_of_any_documented_signature_runs(provider: Any) 
 
 
 @pytest.mark.requirement("SE10", "SE11")
-async def test_tools_that_a_provider_adds_are_marked_with_it_functions_too() -> None:
+async def test_provider_tools_are_marked_with_their_provider() -> None:
     def plain() -> str:
         return "x"
 

@@ -46,7 +46,7 @@ def start_writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.requirement("SE17")
-async def test_conversation_goes_on_in_another_process_with_one_message_per_line(tmp_path: Path) -> None:
+async def test_session_continues_in_another_process_with_a_line_per_message(tmp_path: Path) -> None:
     client = ScriptedChatClient(["one", [Content.from_text("two\nlines")]])
     for task in ("first", "second"):
         agent = Agent(client, context_providers=[FileHistoryProvider(tmp_path / "history")])
@@ -60,7 +60,7 @@ async def test_conversation_goes_on_in_another_process_with_one_message_per_line
 
 
 @pytest.mark.requirement("SE17", "SE8")
-async def test_ids_that_are_no_safe_file_names_are_encoded_and_stay_in_the_folder(tmp_path: Path) -> None:
+async def test_unsafe_ids_are_encoded_and_stay_in_the_folder(tmp_path: Path) -> None:
     folder = tmp_path / "history"
     history = FileHistoryProvider(folder)
     ids = ["../../etc/passwd", "a/b", "CON", "con.txt", ".hidden", "dot.", "sp ace", "é" * 300, "x" * 500, "\ud800", "nul\0l"]
@@ -74,7 +74,7 @@ async def test_ids_that_are_no_safe_file_names_are_encoded_and_stay_in_the_folde
     assert history.source_id == "file_history"
 
 
-async def test_nothing_is_made_before_something_is_stored(tmp_path: Path) -> None:
+async def test_nothing_is_created_before_the_first_store(tmp_path: Path) -> None:
     history = FileHistoryProvider(tmp_path / "deep" / "history")
     assert await history.get_messages("s") == []
     await history.save_messages("s", [])
@@ -104,7 +104,7 @@ async def test_last_line_that_only_lacks_its_break_counts(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("damage", ["{not json}", "[1]", '{"type": "message"}', '"text"', "\xff"])
-async def test_damaged_line_is_an_error_that_names_it_and_nothing_is_lost(tmp_path: Path, damage: str) -> None:
+async def test_damaged_line_is_a_named_error_and_nothing_is_lost(tmp_path: Path, damage: str) -> None:
     file = tmp_path / "s.jsonl"
     good = json.dumps(Message("user", ["good"]).to_dict()).encode()
     file.write_bytes(good + b"\n\n" + damage.encode("latin-1") + b"\n" + good + b"\n")
@@ -116,7 +116,7 @@ async def test_damaged_line_is_an_error_that_names_it_and_nothing_is_lost(tmp_pa
     assert file.read_bytes().startswith(before)
 
 
-async def test_file_that_another_process_holds_is_an_error_after_a_while(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_file_held_by_another_process_is_an_error_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_file, "LOCK_SECONDS", 0.1)
     history = FileHistoryProvider(tmp_path)
     await history.save_messages("s", [Message("user", ["kept"])])
@@ -133,7 +133,7 @@ async def test_file_that_another_process_holds_is_an_error_after_a_while(tmp_pat
     assert texts(await history.get_messages("s")) == ["kept"]
 
 
-async def test_what_is_no_plain_file_or_folder_is_refused_by_name(tmp_path: Path) -> None:
+async def test_special_file_or_folder_is_rejected_by_name(tmp_path: Path) -> None:
     (tmp_path / "away").write_text("secret\n")
     (tmp_path / "h").mkdir()
     (tmp_path / "h" / "link.jsonl").symlink_to(tmp_path / "away")
@@ -147,7 +147,7 @@ async def test_what_is_no_plain_file_or_folder_is_refused_by_name(tmp_path: Path
         await FileHistoryProvider(tmp_path / "away" / "x").save_messages("s", [Message("user", ["x"])])
 
 
-async def test_the_json_functions_can_be_replaced_but_a_message_stays_one_line(tmp_path: Path) -> None:
+async def test_json_functions_are_replaceable_and_a_message_is_one_line(tmp_path: Path) -> None:
     history = FileHistoryProvider(tmp_path, dumps=lambda value: json.dumps(value).encode(), loads=json.loads)
     await history.save_messages("s", [Message("user", ["x"])])
     assert texts(await history.get_messages("s")) == ["x"]
@@ -156,7 +156,7 @@ async def test_the_json_functions_can_be_replaced_but_a_message_stays_one_line(t
     assert texts(await history.get_messages("s")) == ["x"]
 
 
-async def test_two_processes_append_to_one_session_and_a_kill_leaves_whole_lines(tmp_path: Path) -> None:
+async def test_concurrent_appends_and_a_kill_leave_whole_lines(tmp_path: Path) -> None:
     first, second = start_writer(tmp_path, "a", 10_000), start_writer(tmp_path, "b", 25)
     assert first.stdout is not None
     for _ in range(10):

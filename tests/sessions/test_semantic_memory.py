@@ -52,7 +52,7 @@ async def test_input_of_one_session_is_recalled_in_another(tmp_path: Path, embed
     assert shown[2][1:] == ["Buy me some fig jam."]
 
 
-async def test_texts_of_ones_own_are_found_nearest_first_and_may_be_forgotten(tmp_path: Path, embedder: Embedder) -> None:
+async def test_own_texts_are_found_nearest_first_and_can_be_deleted(tmp_path: Path, embedder: Embedder) -> None:
     memory = SemanticMemoryProvider(embedder, tmp_path / "m.db", top_k=2, owner="everybody", collection="docs")
     await memory.remember(["Paris by train.", "Paris, Paris!", "A fig.", "  "], fields={"page": 3})
     found = await memory.recall("paris")
@@ -64,7 +64,7 @@ async def test_texts_of_ones_own_are_found_nearest_first_and_may_be_forgotten(tm
     assert await again.recall("paris") == []
 
 
-async def test_memories_are_of_the_caller_unless_they_have_a_fixed_owner(tmp_path: Path, embedder: Embedder) -> None:
+async def test_memories_belong_to_the_caller_unless_the_owner_is_fixed(tmp_path: Path, embedder: Embedder) -> None:
     for fixed, expected in ((None, 1), ("all", 2)):
         client = ScriptedChatClient(["ok"] * 2)
         agent = Agent(client, context_providers=[SemanticMemoryProvider(embedder, tmp_path / "m.db", owner=fixed)])

@@ -207,7 +207,7 @@ async def test_sessions_share_providers_but_not_state() -> None:
 
 
 @pytest.mark.requirement("SE7")
-async def test_providers_have_a_session_of_the_run_where_none_is_given() -> None:
+async def test_providers_get_a_run_session_if_the_caller_passes_no_session() -> None:
     log: list[str] = []
     agent = Agent(ScriptedChatClient(["hi", "hi"]), context_providers=[Noting("a", log)])
     await agent.run("x")
@@ -216,7 +216,7 @@ async def test_providers_have_a_session_of_the_run_where_none_is_given() -> None
 
 
 @pytest.mark.requirement("SE12", "SE14")
-async def test_history_stores_what_its_flags_say_in_order_and_nothing_of_nothing() -> None:
+async def test_history_stores_what_its_flags_select_in_order() -> None:
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, ["ask", "answer"]),
         ({"store_inputs": False}, ["answer"]),
@@ -234,7 +234,7 @@ async def test_history_stores_what_its_flags_say_in_order_and_nothing_of_nothing
 
 
 @pytest.mark.requirement("SE13")
-async def test_history_that_does_not_load_is_not_asked_and_still_stores() -> None:
+async def test_history_that_does_not_load_still_stores() -> None:
     memory, audit = Kept("memory"), Kept("audit", load_messages=False)
     client = ScriptedChatClient(["one", "two"])
     agent = Agent(client, context_providers=[memory, audit])
@@ -266,7 +266,7 @@ def test_built_in_providers_have_replaceable_source_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement("SE9")
-async def test_each_run_has_a_context_of_its_own_that_ends_with_the_response() -> None:
+async def test_each_run_has_its_own_context_that_ends_with_the_response() -> None:
     seen: list[SessionContext] = []
 
     class First(ContextProvider):
@@ -290,7 +290,7 @@ async def test_each_run_has_a_context_of_its_own_that_ends_with_the_response() -
 
 
 @pytest.mark.requirement("SE9", "SE10", "SE11")
-def test_what_is_added_to_a_run_is_kept_by_source_marked_and_can_be_filtered() -> None:
+def test_additions_to_a_run_are_kept_by_source_and_can_be_filtered() -> None:
     given = Message("user", ["hello"])
     context = SessionContext(session_id="s", service_session_id="t", input_messages=[given], options={"temperature": 1})
     added = Message("user", ["b"])
@@ -316,7 +316,7 @@ def test_what_is_added_to_a_run_is_kept_by_source_marked_and_can_be_filtered() -
         context.options["temperature"] = 2  # pyright: ignore[reportIndexIssue]  # read-only
 
 
-def test_middleware_for_a_run_is_kept_in_the_order_of_the_providers() -> None:
+def test_run_middleware_keeps_the_order_of_the_providers() -> None:
     @chat_middleware
     async def one(context: Any, call_next: Any) -> None:
         await call_next()
@@ -335,7 +335,7 @@ def test_middleware_for_a_run_is_kept_in_the_order_of_the_providers() -> None:
         context.extend_middleware("a", around)
 
 
-async def test_middleware_of_a_provider_is_around_the_model_calls_of_its_run_only() -> None:
+async def test_provider_middleware_wraps_the_model_calls_of_its_run_only() -> None:
     seen: list[int] = []
 
     @chat_middleware
@@ -433,7 +433,7 @@ async def test_history_of_ones_own_needs_two_methods() -> None:
 
 @pytest.mark.requirement("SE12")
 @pytest.mark.parametrize("stream", [False, True])
-async def test_history_stores_after_each_model_call_where_the_agent_says_so(stream: bool) -> None:
+async def test_history_stores_after_each_model_call_if_configured(stream: bool) -> None:
     history, seen = Kept("kept"), cast("list[list[str]]", [])
 
     def look() -> str:

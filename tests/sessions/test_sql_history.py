@@ -87,7 +87,7 @@ async def test_conversation_is_known_to_its_owner_and_can_be_deleted(url: str) -
     assert texts(await mine.get_messages("s")) == ["mine"] and await yours.get_messages("s") == []
 
 
-async def test_what_a_run_added_stays_together_when_runs_store_at_once(url: str) -> None:
+async def test_additions_of_a_run_stay_together_in_concurrent_stores(url: str) -> None:
     histories = [SqlHistoryProvider(url) for _ in range(4)]
     await histories[0].get_messages("s")
 
@@ -122,7 +122,7 @@ async def test_two_processes_store_and_a_kill_leaves_whole_runs(url: str) -> Non
     second.stdout.close()
 
 
-async def test_damaged_row_is_an_error_that_names_it_and_nothing_is_lost(tmp_path: Path) -> None:
+async def test_damaged_row_is_a_named_error_and_nothing_is_lost(tmp_path: Path) -> None:
     history = SqlHistoryProvider(tmp_path / "h.db")
     await history.save_messages("s", [Message("user", ["kept"])])
     with closing(sqlite3.connect(tmp_path / "h.db")) as raw, raw:
@@ -136,7 +136,7 @@ async def test_damaged_row_is_an_error_that_names_it_and_nothing_is_lost(tmp_pat
         assert raw.execute("SELECT count(*) FROM history").fetchone() == (3,)
 
 
-async def test_file_that_is_no_database_or_a_place_that_is_not_there_is_named(tmp_path: Path) -> None:
+async def test_file_that_is_not_a_database_or_missing_place_is_named(tmp_path: Path) -> None:
     (tmp_path / "text.db").write_text("this is no database, and longer than its header would be " * 20)
     for place in (tmp_path / "text.db", tmp_path / "nowhere" / "h.db"):
         with pytest.raises(StorageError, match=place.name):
@@ -146,7 +146,7 @@ async def test_file_that_is_no_database_or_a_place_that_is_not_there_is_named(tm
             await SqlHistoryProvider(wrong).get_messages("s")
 
 
-async def test_server_that_is_not_there_is_an_error_without_the_password() -> None:
+async def test_unreachable_server_is_an_error_without_the_password() -> None:
     with pytest.raises(StorageError, match=r"127\.0\.0\.1") as caught:
         await SqlHistoryProvider("postgresql://ada:hush@127.0.0.1:1/db?connect_timeout=2").get_messages("s")
     assert "hush" not in str(caught.value) and "Check that the server runs" in str(caught.value)

@@ -52,7 +52,7 @@ def test_best_match_comes_first(ranked: Ranker, query: str, best: str) -> None:
 
 
 @pytest.mark.parametrize("query", ["zebra", "the and of", "", "???", "\x00", "%' OR 1=1 --"])
-def test_query_without_shared_word_matches_nothing(ranked: Ranker, query: str) -> None:
+def test_query_without_a_shared_term_matches_nothing(ranked: Ranker, query: str) -> None:
     assert ranked(query) == []
 
 
@@ -71,7 +71,7 @@ def test_tags_and_headings_are_searched(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("query", ["merging", "MERGES", "resume", "RÉSUMÉ", "mer"])
-def test_word_endings_case_and_accents_are_ignored(tmp_path: Path, query: str) -> None:
+def test_suffixes_case_and_accents_are_ignored(tmp_path: Path, query: str) -> None:
     write_skill(tmp_path / "one", description="Merge every résumé.")
     write_skill(tmp_path / "two", description="Something else.")
     assert [s.name for s in build_index([str(tmp_path)]).search.rank(query)] == ["one"]

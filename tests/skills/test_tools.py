@@ -78,7 +78,7 @@ async def test_no_skills_give_no_tools(tmp_path: Path) -> None:
 
 
 @pytest.mark.requirement(106, 111, 112)
-async def test_load_skill_returns_whole_file_wrapped_with_origin_then_blocks(tmp_path: Path) -> None:
+async def test_load_skill_returns_whole_file_with_origin_then_blocks(tmp_path: Path) -> None:
     files: dict[str, str | bytes] = {"references/r.md": "abc", "scripts/s.py": "x", "run": "#!/bin/sh\n"}
     write_skill(tmp_path / "pdf", body="# Do\n\nit\n", files=files)
     async with serving(tmp_path) as source:
@@ -113,7 +113,7 @@ async def test_load_skill_returns_whole_file_wrapped_with_origin_then_blocks(tmp
 
 
 @pytest.mark.requirement(106, 112)
-async def test_loaded_skill_ends_with_empty_blocks_and_names_no_nested_manifest(tmp_path: Path) -> None:
+async def test_loaded_skill_ends_with_empty_blocks_without_nested_manifest(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"sub/SKILL.md": "---\nname: sub\n---\n"})
     async with serving(tmp_path) as source:
         said = (await call(source, "load_skill", skill_name="pdf")).as_text()

@@ -58,7 +58,7 @@ def test_coroutine_warns_at_the_line_that_started_it() -> None:
 
 
 @pytest.mark.requirement("FS1")
-def test_subclass_warns_when_it_is_defined_and_keeps_what_its_parents_do() -> None:
+def test_subclass_warns_at_definition_and_inherits_behaviour() -> None:
     seen: list[str] = []
 
     class Base:
@@ -103,13 +103,13 @@ def test_protocols_and_release_candidates_stay_silent() -> None:
 
 
 @pytest.mark.requirement("FS2")
-def test_the_lists_of_features_are_public_and_each_id_is_its_name() -> None:
+def test_feature_lists_are_public_and_each_id_is_its_name() -> None:
     assert all(feature.value == feature.name for feature in gateway.ExperimentalFeature)
     assert list(gateway.ReleaseCandidateFeature) == []
 
 
 @pytest.mark.requirement("FS1", "FS2")
-def test_ids_of_the_documents_exist_and_their_warnings_can_be_filtered() -> None:
+def test_documented_ids_exist_and_their_warnings_can_be_filtered() -> None:
     earlier = "EVALS FILE_HISTORY FIDES FOUNDRY_TOOLS FOUNDRY_PREVIEW_TOOLS FUNCTIONAL_WORKFLOWS HARNESS SKILLS TO_PROMPT_AGENT"
     later = " AGENT_HOOKS COMPUTER_USE DECLARATIVE_AGENTS MCP_SKILLS PROGRESSIVE_TOOLS SESSION_STORE VECTOR_STORES"
     documented = earlier + later

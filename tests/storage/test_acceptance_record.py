@@ -23,7 +23,7 @@ def test_record_survives_and_keeps_no_digest_as_it_is(tmp_path: Path) -> None:
     assert stat.S_IMODE(record.path.stat().st_mode) == 0o600
 
 
-def test_link_in_place_of_the_configuration_leads_to_the_same_record(tmp_path: Path) -> None:
+def test_link_to_the_configuration_leads_to_the_same_record(tmp_path: Path) -> None:
     file, evil = tmp_path / "gateway.json", tmp_path / "evil.json"
     file.write_text("{}")
     before = AcceptanceRecord(tmp_path / "state", file).path

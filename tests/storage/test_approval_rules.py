@@ -75,7 +75,7 @@ async def test_the_oldest_rules_of_a_caller_make_room(tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("days", "name", "offers"), [(30, "read", 4), (0, "read", 2), (30, "run_skill_script", 2)])
-async def test_what_may_not_be_approved_for_good_is_not_offered_and_taken_for_no(
+async def test_unapprovable_rule_is_not_offered_and_counts_as_declined(
     tmp_path: Path, days: float, name: str, offers: int
 ) -> None:
     class Always(Person):
@@ -94,7 +94,7 @@ async def test_what_may_not_be_approved_for_good_is_not_offered_and_taken_for_no
         assert len(await (await made.rules()).list()) == (offers == 4)
 
 
-async def test_the_command_line_refuses_to_approve_for_good_what_cannot_be(tmp_path: Path) -> None:
+async def test_command_line_rejects_an_unapprovable_standing_rule(tmp_path: Path) -> None:
     write_gateway(tmp_path, mcpServers={}, storage={"dir": "state"})
     now = time.time()
     async with records(tmp_path / "state") as made:

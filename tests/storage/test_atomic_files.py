@@ -32,7 +32,7 @@ def test_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: Path) -
 
 @posix
 @pytest.mark.attack(29)
-def test_files_are_private_unless_said_otherwise(tmp_path: Path) -> None:
+def test_files_are_private_by_default(tmp_path: Path) -> None:
     file = tmp_path / "a"
     file.write_text("open to all")
     file.chmod(0o644)
@@ -66,7 +66,7 @@ def test_failed_write_leaves_the_old_file_and_names_it(tmp_path: Path) -> None:
 
 
 @posix
-def test_readers_only_ever_see_whole_contents(tmp_path: Path) -> None:
+def test_readers_only_see_whole_contents(tmp_path: Path) -> None:
     file = tmp_path / "a"
     contents = {bytes([letter]) * 200_000 for letter in b"abcd"}
     write_atomic(file, b"a" * 200_000)
@@ -132,6 +132,6 @@ def test_lock_is_free_again_when_its_holder_dies(tmp_path: Path) -> None:
         pass
 
 
-def test_lock_in_a_folder_that_is_not_there_is_an_error_with_its_name(tmp_path: Path) -> None:
+def test_lock_in_a_missing_folder_is_an_error_that_names_it(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="nowhere"), locked(tmp_path / "nowhere" / "a"):
         pass

@@ -133,7 +133,7 @@ async def test_lines_past_their_time_go_and_the_rest_still_verifies(tmp_path: Pa
         assert (await log.verify()).problem == ""
 
 
-async def test_full_queue_drops_lines_and_says_how_many(tmp_path: Path) -> None:
+async def test_full_queue_drops_lines_and_counts_them(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         for number in range(MAX_QUEUED + 3):
             made.note(entry(str(number)))
@@ -214,7 +214,7 @@ async def test_the_migrated_schema_is_the_one_the_code_names(tmp_path: Path) -> 
         engine.dispose()
 
 
-async def test_budget_holds_over_a_restart_and_belongs_to_one_server_and_caller(tmp_path: Path) -> None:
+async def test_budget_survives_a_restart_and_is_per_server_and_caller(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         budget = await made.budget()
         assert [await budget.count("docs", "ada", limit=2, window_seconds=3600) for _ in range(2)] == [0, 1]
@@ -253,7 +253,7 @@ async def test_question_past_its_time_cannot_be_answered(tmp_path: Path) -> None
         assert not await asks.move("a", "open", "approved")
 
 
-async def test_one_caller_cannot_bury_the_person_in_questions(tmp_path: Path) -> None:
+async def test_open_questions_per_caller_are_limited(tmp_path: Path) -> None:
     async with records(tmp_path) as made:
         asks = await made.questions()
         for number in range(MAX_OPEN_PER_PRINCIPAL):

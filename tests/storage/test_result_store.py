@@ -32,7 +32,7 @@ def test_body_comes_back_whole_and_in_slices_to_its_owner_only(tmp_path: Path) -
             results.find(owner, name)
 
 
-def test_the_oldest_bodies_of_an_owner_make_room_and_nobody_elses(tmp_path: Path) -> None:
+def test_oldest_bodies_of_the_same_owner_are_evicted(tmp_path: Path) -> None:
     results = store(tmp_path)
     other = keep(results, "bob", b"b" * 40_000)
     ids = [keep(results, "ada", bytes([65 + n]) * 40_000) for n in range(4)]
@@ -49,7 +49,7 @@ def test_the_oldest_bodies_of_an_owner_make_room_and_nobody_elses(tmp_path: Path
         keep(results, "ada", b"x" * 100_001)
 
 
-def test_what_expired_is_unknown_before_the_sweep_and_gone_after_it(tmp_path: Path) -> None:
+def test_expired_result_is_unknown_before_the_sweep_and_then_deleted(tmp_path: Path) -> None:
     kept = keep(store(tmp_path), "ada", b"body")
     later = store(tmp_path, age=61)
     with pytest.raises(NotFound):

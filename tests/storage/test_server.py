@@ -32,7 +32,7 @@ def entry(name: str, at: float) -> AuditEntry:
     return AuditEntry(at, "ask.judged", "docs", name, "local", {"outcome": "allowed"})
 
 
-async def test_the_audit_log_budgets_and_questions_are_shared_by_gateways(server: Postgres, tmp_path: Path) -> None:
+async def test_audit_log_budgets_and_questions_are_shared_by_gateways(server: Postgres, tmp_path: Path) -> None:
     url = server.database("shared")
     gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(2)]
     try:
@@ -89,7 +89,7 @@ async def test_gateways_that_start_at_once_make_the_tables_once(server: Postgres
     assert len({transaction for _, transaction in rows}) == 1
 
 
-async def test_session_is_held_by_one_gateway_at_a_time_and_goes_on_at_another(server: Postgres, tmp_path: Path) -> None:
+async def test_session_is_held_by_one_gateway_and_continues_at_another(server: Postgres, tmp_path: Path) -> None:
     url = server.database("held")
     gateways = [Records(StateFolder(tmp_path), audit_days=30, url=url) for _ in range(2)]
     try:

@@ -80,7 +80,7 @@ async def test_orphan_waits_for_its_own_gateway(database: Database, tmp_path: Pa
     assert [row.id for row in await behind.take_over(owner="y", limit=9)] == ["b1"]
 
 
-async def test_orphan_of_gateway_that_is_gone_is_ended_after_thirty_days(database: Database) -> None:
+async def test_orphan_of_a_lost_gateway_is_ended_after_thirty_days(database: Database) -> None:
     front, behind = TaskRows(database, "front"), TaskRows(database, "behind")
     old, new = new_row("old"), new_row("new")
     old.updated_at -= UNCLAIMED_SECONDS + 60

@@ -79,7 +79,7 @@ def test_folder_that_cannot_be_made_is_an_error_with_the_fix(tmp_path: Path) -> 
             StateFolder(path).ensure()
 
 
-def test_keys_differ_by_purpose_and_are_the_same_in_another_process(tmp_path: Path) -> None:
+def test_keys_differ_by_purpose_and_not_by_process(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path / "state")
     handles, tokens = folder.key("handles"), folder.key("tokens")
     code = "import sys, pathlib, gateway.storage.state_folder as s; print(s.StateFolder(pathlib.Path(sys.argv[1])).key('handles').hex())"

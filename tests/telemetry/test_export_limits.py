@@ -59,7 +59,7 @@ def collector() -> Generator[Collector]:
         server.shutdown()
 
 
-def test_answer_is_read_within_its_bound_and_no_redirect_is_followed() -> None:
+def test_response_is_bounded_and_redirects_are_not_followed() -> None:
     with collector() as server, BoundedSession() as session:
         assert session.post(f"{server.url}/fine", data=b"x", timeout=20).content == b"x" * 10
         with pytest.raises(requests.exceptions.TooManyRedirects):
@@ -91,7 +91,7 @@ class Kept(SpanExporter):
 
 
 @pytest.mark.attack(28)
-def test_spans_are_exported_without_secrets_and_otherwise_as_they_were() -> None:
+def test_spans_are_exported_unchanged_except_for_secrets() -> None:
     kept, provider = Kept(), TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(MaskedSpans(kept, lambda text: text.replace("hunter2", "[secret]"))))
     with provider.get_tracer("t").start_as_current_span("outer") as outer:

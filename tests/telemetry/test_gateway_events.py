@@ -19,7 +19,7 @@ def test_recent_events_come_oldest_first_and_old_ones_fall_out() -> None:
     assert stream.recent(0) == []
 
 
-def test_event_keeps_what_was_said() -> None:
+def test_event_keeps_its_fields() -> None:
     stream = EventStream()
     before = time.time()
     stream.emit("source.state", source="docs", name="n", principal="local", fields={"state": "ready"})
@@ -28,7 +28,7 @@ def test_event_keeps_what_was_said() -> None:
     assert before <= event.time <= time.time()
 
 
-def test_listeners_hear_events_until_they_leave() -> None:
+def test_listeners_receive_events_until_they_unsubscribe() -> None:
     stream = EventStream()
     heard: list[Event] = []
     stream.emit("a")
@@ -40,7 +40,7 @@ def test_listeners_hear_events_until_they_leave() -> None:
     assert [event.kind for event in heard] == ["b"]
 
 
-def test_listener_that_fails_hurts_neither_the_caller_nor_the_others(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_listener_affects_neither_caller_nor_others(caplog: pytest.LogCaptureFixture) -> None:
     stream = EventStream()
     heard: list[Event] = []
 

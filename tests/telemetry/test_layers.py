@@ -70,7 +70,7 @@ async def answer_of(agent: Any, stream: bool, text: str = "hi", **how: Any) -> A
 
 
 @both_ways
-async def test_agent_of_ones_own_gets_a_span_for_each_run_from_the_layer(stream: bool, recorded: Recorded) -> None:
+async def test_custom_agent_gets_a_span_for_each_run_from_the_layer(stream: bool, recorded: Recorded) -> None:
     agent = Traced(id="e1", name="echo", description="Says it again.")
     response = await answer_of(agent, stream, session=agent.create_session(session_id="s1"))
     assert response.text == "echo hi"
@@ -162,7 +162,7 @@ async def test_request_that_a_client_refuses_at_once_has_a_span(recorded: Record
     assert (span.status.status_code, (span.attributes or {})["error.type"]) == (StatusCode.ERROR, "ValueError")
 
 
-def test_names_of_attributes_are_the_words_that_are_exported() -> None:
+def test_attribute_names_are_the_exported_ones() -> None:
     assert (str(OtelAttr.OPERATION), repr(OtelAttr.OPERATION)) == ("gen_ai.operation.name", "gen_ai.operation.name")
     assert {OtelAttr.WORKFLOW_RUN_SPAN: 1}["workflow.run"] == 1  # pyright: ignore[reportArgumentType]  # a string in every way
     assert len({member.value for member in OtelAttr}) == len(OtelAttr)
@@ -180,7 +180,7 @@ def test_custom_client_creates_its_own_span(recorded: Recorded) -> None:
     assert (first.attributes or {})["error.type"] == "ValueError" and "SECRET" not in first.to_json()
 
 
-def test_the_switch_says_how_it_stands(recorded: Recorded) -> None:
+def test_switch_reports_its_state(recorded: Recorded) -> None:
     stands = OBSERVABILITY_SETTINGS
     assert (stands.ENABLED, stands.SENSITIVE_DATA_ENABLED, stands.is_user_disabled) == (True, False, False)
     disable_instrumentation()

@@ -81,7 +81,7 @@ def test_short_values_are_left_alone() -> None:
     assert mask.mask("true story") == "true story"
 
 
-def test_levels_hold_for_us_and_others_are_heard_from_warning_up() -> None:
+def test_level_applies_to_us_and_others_log_from_warning_up() -> None:
     out = io.StringIO()
     configure_logging("debug", stream=out)
     logger.debug("ours")

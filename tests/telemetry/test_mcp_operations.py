@@ -87,7 +87,7 @@ async def test_requests_to_a_server_have_spans_by_the_conventions(recorded: Reco
 
 
 @pytest.mark.parametrize("way", ["stdio modern", "stdio legacy", "http modern", "http legacy"])
-async def test_requests_have_no_spans_and_no_trace_context_without_the_switch(recorded: Recorded, urls: dict[str, str], way: str) -> None:
+async def test_requests_have_no_spans_or_trace_context_without_the_switch(recorded: Recorded, urls: dict[str, str], way: str) -> None:
     disable_instrumentation()
     with get_tracer().start_as_current_span("the program's own"):
         async with tool_of(way, urls) as tool:

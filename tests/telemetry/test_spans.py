@@ -90,19 +90,19 @@ async def test_tokens_are_counted_once_and_a_run_sums_them_up(recorded: Recorded
     assert tokens == {"input": (10, 2), "output": (6, 2)}
 
 
-async def test_durations_are_told_apart_by_operation(recorded: Recorded) -> None:
+async def test_durations_are_separate_by_operation(recorded: Recorded) -> None:
     await agent("attic").run("hi")
     counts = {labels["gen_ai.operation.name"]: count for labels, _, count in recorded.points("gen_ai.client.operation.duration")}
     assert counts == {"chat": 2, "execute_tool": 1, "invoke_agent": 1}
 
 
-async def test_what_was_said_is_left_out(recorded: Recorded) -> None:
+async def test_message_texts_are_left_out(recorded: Recorded) -> None:
     await agent("attic", "nowhere").run("secret question")
     shown = "".join(span.to_json() for span in recorded.exporter.get_finished_spans())
     assert not [word for word in ("secret", "attic", "dust") if word in shown]
 
 
-async def test_what_was_said_is_recorded_where_that_is_wanted(recorded: Recorded) -> None:
+async def test_message_texts_are_recorded_if_enabled(recorded: Recorded) -> None:
     enable_instrumentation(enable_sensitive_data=True)
     await agent("attic").run("secret question")
     spans = recorded.spans()
@@ -114,7 +114,7 @@ async def test_what_was_said_is_recorded_where_that_is_wanted(recorded: Recorded
     assert "attic" in str(tool["gen_ai.tool.call.arguments"]) and "dust" in str(tool["gen_ai.tool.call.result"])
 
 
-async def test_failure_is_told_by_its_class(recorded: Recorded) -> None:
+async def test_failure_is_recorded_by_its_class(recorded: Recorded) -> None:
     failing = Agent(ScriptedChatClient([ModelError("secret reason")], model="model-a"), name="scout")
     with pytest.raises(ModelError):
         await failing.run("hi")
@@ -128,7 +128,7 @@ async def test_failure_is_told_by_its_class(recorded: Recorded) -> None:
     assert not [span for span in spans if span.status.is_ok]
 
 
-async def test_traces_have_the_type_of_an_exception_and_its_text_with_sensitive_data_only(recorded: Recorded) -> None:
+async def test_exception_text_is_traced_with_sensitive_data_only(recorded: Recorded) -> None:
     await agent("nowhere").run("hi")
     [event] = recorded.spans()["execute_tool look"].events
     assert (event.name, dict(event.attributes or {})) == ("exception", {"exception.type": "ValueError"})
@@ -214,7 +214,7 @@ async def test_embeddings_have_a_span_and_count_their_tokens(recorded: Recorded,
     assert "secret" not in recorded.spans()["embeddings embed-a"].to_json()
 
 
-async def test_stream_that_is_left_ends_its_spans_and_is_no_failure(recorded: Recorded) -> None:
+async def test_abandoned_stream_ends_its_spans_without_an_error(recorded: Recorded) -> None:
     stream = agent("attic").run("hi", stream=True)
     await anext(aiter(stream))
     await stream.aclose()
@@ -258,7 +258,7 @@ print(create_resource(service_version="7", team="moon").attributes["team"])
 """
 
 
-def test_providers_are_set_up_from_a_file_of_variables_and_export_spans_and_our_logs(tmp_path: Path) -> None:
+def test_providers_are_set_up_from_a_variables_file(tmp_path: Path) -> None:
     file = tmp_path / ".env"
     file.write_text("OTEL_SERVICE_NAME=from-file\n", encoding="utf-8")
     command = [sys.executable, "-W", "error", "-c", PROVIDERS, str(file)]
@@ -281,7 +281,7 @@ def test_metric_views_keep_ours_and_drop_the_rest() -> None:
 
 
 @pytest.mark.requirement("AG10")
-def test_exporting_without_the_extra_names_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_without_the_extra_names_the_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(__import__("sys").modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(ModuleNotFoundError, match=r"pip install 'moongate\[telemetry\]'"):
         setup.configure_otel_providers()

@@ -122,7 +122,7 @@ async def test_fan_in_is_linked_to_every_message_it_waited_for(recorded: Recorde
 
 
 @pytest.mark.parametrize("why", ["dropped condition evaluated to false", "dropped target mismatch", "dropped type mismatch", "exception"])
-async def test_why_an_edge_let_a_message_go_nowhere_is_told(why: str, recorded: Recorded) -> None:
+async def test_reason_for_an_undelivered_message_is_recorded(why: str, recorded: Recorded) -> None:
     ends, other = Ends("ends"), Ends("other")
     match why:
         case "dropped target mismatch":
@@ -163,7 +163,7 @@ def broken(text: str) -> bool:
     return bool(1 / 0)
 
 
-async def test_failure_is_told_by_its_class_alone(recorded: Recorded) -> None:
+async def test_failure_is_recorded_by_its_class_alone(recorded: Recorded) -> None:
     start, ends = Adds("start"), Ends("ends")
     with pytest.raises(ValueError, match="SECRET"):
         await WorkflowBuilder(start_executor=start).add_edge(start, ends).build().run("SECRET")
@@ -177,7 +177,7 @@ async def test_failure_is_told_by_its_class_alone(recorded: Recorded) -> None:
     assert not any("SECRET" in span.to_json() for span in told(recorded))
 
 
-async def test_graph_that_is_wrong_is_told_with_what_is_wrong(recorded: Recorded) -> None:
+async def test_invalid_graph_is_recorded_with_the_mistake(recorded: Recorded) -> None:
     start = Adds("start")
     with pytest.raises(WorkflowValidationError):
         WorkflowBuilder(start_executor=start).add_edge(start, Joins("join")).build()
@@ -198,7 +198,7 @@ async def test_functional_workflow_is_a_run_as_well(recorded: Recorded) -> None:
     assert (run.name, attributes(run)["workflow.name"]) == ("workflow.run", "doubles")
 
 
-async def test_nothing_is_told_and_messages_carry_nothing_where_telemetry_is_off(recorded: Recorded) -> None:
+async def test_disabled_telemetry_records_and_sends_nothing(recorded: Recorded) -> None:
     disable_instrumentation()
     start, ends = Adds("start"), Ends("ends")
     await WorkflowBuilder(start_executor=start).add_edge(start, ends).build().run("x")

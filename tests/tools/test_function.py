@@ -221,7 +221,7 @@ OBJECTS: list[tuple[Any, object, JsonObject]] = [
 
 
 @pytest.mark.parametrize(("annotation", "value", "structured"), OBJECTS)
-async def test_object_results_are_structured_with_a_schema_and_their_json_as_text(
+async def test_object_results_are_structured_with_schema_and_json_text(
     annotation: Any, value: object, structured: JsonObject
 ) -> None:
     def give() -> object:

@@ -58,7 +58,7 @@ def test_there_are_the_kinds_that_agent_framework_has() -> None:
 
 
 @pytest.mark.requirement("TY2")
-def test_fields_may_be_set_and_unknown_ones_never_hide_what_a_content_can_do() -> None:
+def test_unknown_fields_never_hide_the_methods_of_a_content() -> None:
     content = Content.from_dict({"type": "text", "text": "a", "to_dict": "no method", "new": [1]})
     content.text = "b"
     assert content.to_dict() == {"type": "text", "text": "b", "to_dict": "no method", "new": [1]}
@@ -113,7 +113,7 @@ def test_annotation_that_comes_after_its_text_is_kept_with_it() -> None:
         (EVERY_KIND[4], EVERY_KIND[4]),
     ],
 )
-def test_contents_that_are_no_parts_of_one_thing_do_not_join(first: Content, second: Content) -> None:
+def test_unrelated_contents_do_not_join(first: Content, second: Content) -> None:
     with pytest.raises(AdditionItemMismatch):
         _ = first + second
 

@@ -68,12 +68,12 @@ def test_errors_show_what_they_say() -> None:
 
 
 @pytest.mark.requirement("TY12")
-def test_what_is_no_number_is_not_added_up() -> None:
+def test_values_that_are_not_numbers_are_not_added() -> None:
     assert add_usage({"a": 1, "b": 2}, {"a": 2, "model": "x"}) == {"a": 3, "b": 2}  # pyright: ignore[reportArgumentType]  # as a provider sends it
 
 
 @pytest.mark.requirement("AG9")
-def test_agents_and_responses_take_the_types_that_annotations_name() -> None:
+def test_agents_and_responses_accept_the_annotated_types() -> None:
     class Mine(ChatOptions, total=False):
         effort: str
 

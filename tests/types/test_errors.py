@@ -34,12 +34,12 @@ from gateway import exceptions
         ("IntegrationInvalidRequestException", "IntegrationException"),
     ],
 )
-def test_errors_of_agent_framework_have_their_names_and_their_order(name: str, base: str) -> None:
+def test_errors_have_agent_frameworks_names_and_hierarchy(name: str, base: str) -> None:
     found = [getattr(home, name) for home in (gateway, exceptions) if hasattr(home, name)]
     assert found and all(issubclass(one, getattr(gateway, base)) for one in found)
 
 
-def test_error_says_what_it_came_from_as_agent_framework_does() -> None:
+def test_error_names_its_cause_as_agent_framework_does() -> None:
     cause = ValueError("inner")
     error = gateway.ToolException("outer", inner_exception=cause)
     assert str(error) == "outer" and error.__cause__ is cause

@@ -18,7 +18,7 @@ def test_instructions_are_put_before_the_messages_once() -> None:
     assert prepend_instructions_to_messages(messages, "Go", role="user")[0].role == "user"
 
 
-def test_options_are_merged_by_their_kind_and_neither_side_is_changed() -> None:
+def test_options_merge_by_kind_without_changing_either_side() -> None:
     base = {"temperature": 0.1, "instructions": "a", "tools": ["x"], "metadata": {"k": 1}, "tool_choice": "auto", "stop": ["s"]}
     over = {"temperature": None, "instructions": "b", "tools": ["x", "y"], "metadata": {"j": 2}, "tool_choice": "", "model": "m"}
     merged = merge_chat_options(base, over)
@@ -41,14 +41,14 @@ def test_options_are_merged_by_their_kind_and_neither_side_is_changed() -> None:
         (b"plain", None),
     ],
 )
-def test_media_type_is_told_by_the_first_bytes_in_each_form(data: bytes, kind: str | None) -> None:
+def test_media_type_is_detected_from_the_first_bytes(data: bytes, kind: str | None) -> None:
     text = base64.b64encode(data).decode()
     assert detect_media_type_from_base64(data_bytes=data) == kind
     assert detect_media_type_from_base64(data_str=text) == kind
     assert detect_media_type_from_base64(data_uri=f"data:text/plain;base64,{text}") == kind
 
 
-def test_what_is_no_base64_or_given_twice_is_refused() -> None:
+def test_malformed_or_repeated_base64_is_rejected() -> None:
     for wrong in ({}, {"data_bytes": b"x", "data_str": "eA=="}, {"data_str": "a"}, {"data_uri": "data:,x"}):
         with pytest.raises(ValueError, match=r"base64|exactly"):
             detect_media_type_from_base64(**wrong)  # pyright: ignore[reportArgumentType]

@@ -74,7 +74,7 @@ def test_joined_contents_keep_every_raw_representation() -> None:
 
 
 @pytest.mark.requirement("TY2", "TY8")
-def test_folded_stream_keeps_every_raw_representation_and_the_callers_lists() -> None:
+def test_folded_stream_keeps_raw_representations_and_input_lists() -> None:
     given = ["mine"]
     raws = (None, given, "r2", "r3")
     updates = [ChatResponseUpdate([Content.from_text("t", raw_representation=raw)], "assistant") for raw in raws]
@@ -89,7 +89,7 @@ WHOLE: dict[Any, Any] = {AgentResponseUpdate: AgentResponse, ChatResponseUpdate:
 
 @both_updates
 @pytest.mark.requirement("TY2", "TY8")
-def test_folded_response_keeps_the_raw_representation_of_every_update(kind: Any) -> None:
+def test_folded_response_keeps_every_raw_representation(kind: Any) -> None:
     response = WHOLE[kind]
     given = ["r2"]
     updates = [kind(contents=["t"], role="assistant", raw_representation=raw) for raw in ("r1", None, given, "r3")]

@@ -23,7 +23,7 @@ def stream_of(source: Any = None, **hooks: Any) -> ResponseStream[int, int]:
 
 @pytest.mark.requirement("CL3")
 @pytest.mark.parametrize("iterated", [True, False], ids=["iterated", "only-the-end"])
-async def test_hooks_see_each_part_then_the_cleanup_then_the_whole_once(iterated: bool) -> None:
+async def test_hooks_see_each_part_then_cleanup_then_the_whole_once(iterated: bool) -> None:
     log: list[Any] = []
 
     async def clean_up() -> None:
@@ -67,7 +67,7 @@ async def test_stream_from_an_awaitable_starts_on_first_read() -> None:
 
 
 @pytest.mark.requirement("CL3")
-async def test_failure_cleans_up_and_is_told_again_to_whoever_asks_for_the_whole() -> None:
+async def test_failed_stream_cleans_up_and_raises_again_for_the_whole() -> None:
     log: list[str] = []
 
     async def failing() -> AsyncGenerator[int, None]:
@@ -113,7 +113,7 @@ async def test_leaving_early_cleans_up_and_stops_the_source(how: str) -> None:
     assert sorted(log) == ["clean", "stopped"]
 
 
-async def test_pull_context_is_entered_around_each_wait_and_never_left_open() -> None:
+async def test_pull_context_is_entered_around_each_wait_and_always_left() -> None:
     log: list[str] = []
 
     @contextlib.contextmanager

@@ -20,7 +20,7 @@ def test_strings_and_dicts_among_contents_become_contents() -> None:
 
 
 @pytest.mark.requirement("TY2", "C12")
-def test_kind_nobody_knows_survives_a_round_trip() -> None:
+def test_unknown_kind_survives_a_round_trip() -> None:
     wire = {"type": "hologram", "beams": [1, {"deep": True}], "additional_properties": {"x": 1}}
     message = Message("assistant", [wire], author_name="me", message_id="m", additional_properties={"k": "v"})
     again = Message.from_dict(json.loads(json.dumps(message.to_dict())))
@@ -112,7 +112,7 @@ def test_usage_that_one_side_does_not_know_is_kept() -> None:
 
 
 @pytest.mark.requirement("CL3")
-async def test_stream_gives_its_parts_and_then_the_whole_consuming_what_is_left() -> None:
+async def test_stream_yields_its_parts_and_then_the_whole() -> None:
     async def numbers():
         for number in (1, 2, 3):
             yield number
@@ -123,7 +123,7 @@ async def test_stream_gives_its_parts_and_then_the_whole_consuming_what_is_left(
     assert await stream.get_final_response() == 6
 
 
-def test_the_parts_of_a_folded_response_fold_again_without_changing_it() -> None:
+def test_parts_of_a_folded_response_fold_again_unchanged() -> None:
     first = ChatResponse.from_updates([ChatResponseUpdate([Content.from_text(part)]) for part in "ab"])
     first.messages[0].contents.append(Content.from_text("!"))
     assert [ChatResponse.from_updates(first.to_updates()).text for _ in range(2)] == ["ab!", "ab!"]
