@@ -223,7 +223,7 @@ def test_first_start_after_doctor_answers_at_once(project: tuple[Path, dict[str,
     assert dict(zip(("initialize", *LISTS), said, strict=True)) == project[1]
 
 
-def test_changed_list_of_a_server_is_announced_after_the_cached_one(project: tuple[Path, dict[str, Any]], tmp_path: Path, copied: Path) -> None:
+def test_changed_list_of_a_server_is_announced_after_cached_one(project: tuple[Path, dict[str, Any]], tmp_path: Path, copied: Path) -> None:
     folder, _ = project
     (folder / "tools.json").write_text(json.dumps([tool("new")]))
     shutil.rmtree(folder / "state" / "catalog")
