@@ -149,6 +149,9 @@ from gateway.errors import (
     ChatClientInvalidResponseException as ChatClientInvalidResponseException,
     ContentError as ContentError,
     IntegrationException as IntegrationException,
+    MiddlewareException as MiddlewareException,
+    MiddlewareFailure as MiddlewareFailure,
+    MiddlewareTermination as MiddlewareTermination,
     ModelError as ModelError,
     ToolException as ToolException,
     ToolExecutionException as ToolExecutionException,
@@ -159,12 +162,7 @@ from gateway.errors import (
     WorkflowRunnerException as WorkflowRunnerException,
 )
 from gateway.harness import DEFAULT_HARNESS_INSTRUCTIONS as DEFAULT_HARNESS_INSTRUCTIONS, create_harness_agent as create_harness_agent
-from gateway.middleware import (
-    MiddlewareException as MiddlewareException,
-    MiddlewareFailure as MiddlewareFailure,
-    MiddlewareTermination as MiddlewareTermination,
-    MiddlewareType as MiddlewareType,
-)
+from gateway.middleware import MiddlewareType as MiddlewareType
 from gateway.sessions.compaction_provider import (
     COMPACTION_STATE_KEY as COMPACTION_STATE_KEY,
     CompactionProvider as CompactionProvider,
@@ -265,7 +263,12 @@ from gateway.tools.invocation import (
     FunctionMiddlewareTypes as FunctionMiddlewareTypes,
     function_middleware as function_middleware,
 )
-from gateway.types.annotations import Annotation as Annotation, TextSpanRegion as TextSpanRegion, UsageDetails as UsageDetails
+from gateway.types.annotations import (
+    Annotation as Annotation,
+    TextSpanRegion as TextSpanRegion,
+    UsageDetails as UsageDetails,
+    add_usage_details as add_usage_details,
+)
 from gateway.types.content import Content as Content
 from gateway.types.framework_functions import (
     detect_media_type_from_base64 as detect_media_type_from_base64,
@@ -289,7 +292,6 @@ from gateway.types.responses import (
     ContinuationToken as ContinuationToken,
     FinishReason as FinishReason,
     FinishReasonLiteral as FinishReasonLiteral,
-    add_usage_details as add_usage_details,
 )
 from gateway.types.streams import (
     FinalT as FinalT,

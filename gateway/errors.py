@@ -415,7 +415,7 @@ def only_cause(error: BaseException) -> BaseException:
     return cause
 
 
-# Agent-framework's names that differ.
+# Agent-framework's names of these exceptions.
 AgentFrameworkException = GatewayError
 AgentException = AgentError
 ChatClientException = ModelError
@@ -424,3 +424,29 @@ ToolException = ToolFailed
 ToolExecutionException = ToolFailed
 UserInputRequiredException = UserInputRequired
 WorkflowException = WorkflowError
+IntegrationInitializationError = NotSent
+IntegrationInvalidAuthException = Unauthorized
+IntegrationInvalidRequestException = Rejected
+
+
+# Agent-framework's exceptions that Moongate never raises; programs raise and catch them.
+
+
+class AgentInvalidAuthException(AgentError):
+    """An agent rejected the credentials."""
+
+
+class AgentInvalidResponseException(AgentError):
+    """The response of an agent is invalid."""
+
+
+class AgentContentFilterException(AgentError):
+    """A content filter blocked an agent."""
+
+
+class IntegrationInvalidResponseException(UpstreamError):
+    """The response of a service is invalid."""
+
+
+class IntegrationContentFilterException(UpstreamError):
+    """A content filter blocked a service."""

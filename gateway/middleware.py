@@ -18,27 +18,10 @@ from enum import StrEnum
 from functools import partial
 from typing import Any, Protocol, TypeVar, cast
 
-from gateway.errors import MiddlewareException, MiddlewareFailure, MiddlewareTermination
+from gateway.errors import MiddlewareException, MiddlewareTermination
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.streams import ResponseStream
-
-__all__ = [
-    "CallNext",
-    "Middleware",
-    "MiddlewareException",
-    "MiddlewareFailure",
-    "MiddlewareTermination",
-    "MiddlewareType",
-    "SortedMiddleware",
-    "around_models",
-    "as_answer",
-    "check_layer",
-    "compose",
-    "listed",
-    "sort_middleware",
-    "through",
-]
 
 ContextT = TypeVar("ContextT")
 ContextT_contra = TypeVar("ContextT_contra", contravariant=True)

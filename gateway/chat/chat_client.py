@@ -24,8 +24,9 @@ from gateway.tools.given import validate_chat_options
 from gateway.tools.invocation import SessionData
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
-from gateway.types.responses import ChatResponse, ChatResponseUpdate, ResponseFormat
+from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
+from gateway.types.structured import ResponseFormat
 
 if TYPE_CHECKING:
     from gateway import Agent

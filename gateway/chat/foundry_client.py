@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 FoundryChatOptions = OpenAIChatOptions
 """Options of a model request; agent-framework's name for `OpenAIChatOptions`."""
 
-__all__ = ["FoundryChatClient", "FoundryChatOptions", "FoundryEmbeddingClient"]
-
 API_PATH = "/openai/v1"
 """Path of the OpenAI API below a project's endpoint."""
 

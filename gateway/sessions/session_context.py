@@ -12,8 +12,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, cast
 
+from gateway.errors import MiddlewareException
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.middleware import MiddlewareException, sort_middleware
+from gateway.middleware import sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.base import Tool
 from gateway.tools.given import normalize_tools

@@ -13,25 +13,12 @@ from types import GenericAlias
 from typing import Any, ClassVar, Literal, NewType, Self, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.types.annotations import UsageDetails, add_usage, add_usage_details
+from gateway.types.annotations import UsageDetails, add_usage
 from gateway.types.content import Content
 from gateway.types.copying import RAW, sharing_raw
 from gateway.types.joining import add_raw, append_content, stop_growing
 from gateway.types.messages import Message, Role, to_contents
-from gateway.types.streams import ResponseStream
 from gateway.types.structured import ResponseFormat, parse_answer
-
-__all__ = [
-    "AgentResponse",
-    "AgentResponseUpdate",
-    "ChatResponse",
-    "ChatResponseUpdate",
-    "ResponseFormat",
-    "ResponseStream",
-    "add_usage",
-    "add_usage_details",
-]
-
 
 FinishReasonLiteral = Literal["stop", "length", "tool_calls", "content_filter"]
 """Why a model stopped, as named by most providers."""

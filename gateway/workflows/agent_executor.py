@@ -17,7 +17,8 @@ from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, ResponseStream
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
+from gateway.types.streams import ResponseStream
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.run_state import RUN_KWARGS_KEY
 from gateway.workflows.workflow_context import WorkflowContext

@@ -14,7 +14,7 @@ import anyio
 from gateway.former import FormerMethods
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.types.responses import ResponseStream
+from gateway.types.streams import ResponseStream
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunResult, WorkflowRunState

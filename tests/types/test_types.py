@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from gateway import AgentResponse, AgentResponseUpdate, ChatResponse, ChatResponseUpdate, Content, Message, ResponseStream
+from gateway.types.annotations import add_usage
 from gateway.types.call_arguments import read_arguments
-from gateway.types.responses import add_usage, last_text
+from gateway.types.responses import last_text
 
 
 @pytest.mark.requirement("TY1")

@@ -35,8 +35,9 @@ from ag_ui.core import (
 )
 
 from gateway.json_types import JsonObject, as_text
+from gateway.types.annotations import add_usage
 from gateway.types.content import Content
-from gateway.types.responses import AgentResponseUpdate, UsageDetails, add_usage
+from gateway.types.responses import AgentResponseUpdate, UsageDetails
 
 PROTOCOL_VERSION = "1.0"
 

@@ -17,9 +17,10 @@ from gateway.agents.run_context import AgentContext, AgentMiddleware
 from gateway.errors import AgentError
 from gateway.middleware import CallNext, replay
 from gateway.sessions.session import AgentSession
+from gateway.types.annotations import add_usage
 from gateway.types.content import Content
 from gateway.types.messages import Message
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, add_usage
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
 DEFAULT_TOOL_APPROVAL_SOURCE_ID = "tool_approval"

@@ -25,8 +25,9 @@ from gateway.errors import AgentError, MiddlewareTermination
 from gateway.json_types import JsonObject
 from gateway.middleware import CallNext
 from gateway.sessions.session import AgentSession
+from gateway.types.annotations import add_usage
 from gateway.types.messages import Message, to_messages
-from gateway.types.responses import AgentResponse, AgentResponseUpdate, add_usage
+from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
 DEFAULT_MAX_ITERATIONS = 10

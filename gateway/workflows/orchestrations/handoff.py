@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Any, Self, cast
 
 from gateway.agents.agent import Agent
+from gateway.errors import MiddlewareTermination
 from gateway.json_types import JsonObject
-from gateway.middleware import MiddlewareTermination
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
