@@ -21,7 +21,7 @@ from gateway.agents.run_progress import RunProgress
 from gateway.agents.run_results import to_complete
 from gateway.errors import AgentError
 from gateway.json_types import JsonObject
-from gateway.policy.skill_tools import narrow_tools
+from gateway.policy.tool_narrowing import narrow_tools
 from gateway.sessions.session_context import ContextProvider
 from gateway.tools.base import Complete, Tool, ToolOutcome
 from gateway.tools.context import CallContext

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from gateway.errors import CODE_ERRORS, GatewayError, ToolFailed
 from gateway.json_types import JsonObject
-from gateway.policy.skill_tools import narrow_tools
+from gateway.policy.tool_narrowing import narrow_tools
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
 from gateway.skills.objects.file_source import SEARCH_DEPTH, FileFilter, FileSkillsSource

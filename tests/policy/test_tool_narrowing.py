@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gateway.json_types import JsonValue
-from gateway.policy.skill_tools import narrow_tools, wished_tools
+from gateway.policy.tool_narrowing import narrow_tools, wished_tools
 
 TOOLS = ["docs__search", "docs__read", "notes__add", "Bash"]
 
