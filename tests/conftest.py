@@ -1,4 +1,4 @@
-"""Every test runs in an environment of its own: no configuration, state, key or model of whoever starts the tests."""
+"""Every test runs in an environment of its own, without the configuration, state, keys or models of the developer."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_table_stays_when_a_load_was_omitted_from_some_runs() -> None:
 
 
 async def test_loads_before_servers_of_each_kind_match_their_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What starts fast stands in for the contenders: a server of both eras."""
+    """A server of both eras stands in for the contenders, because it starts fast."""
 
     def stand_in(name: str) -> Contender:
         return dataclasses.replace(UPSTREAM, name=name)

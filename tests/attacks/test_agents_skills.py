@@ -25,7 +25,7 @@ from tests.skills.on_disk import write_skill
 pytestmark = [pytest.mark.attack(19), pytest.mark.timeout(60)]
 ERAS: tuple[Era, ...] = ("legacy", "modern")
 FAR = {"SKILL.md": manifest("far"), "a.md": "inside far"}
-AGENT = "---\nname: {name}\ndescription: Does what it is told.\nmodel: openai-chat:{model}\n{more}---\nDo.\n"
+AGENT = "---\nname: {name}\ndescription: Follows instructions.\nmodel: openai-chat:{model}\n{more}---\nDo.\n"
 AGENTS = {
     "sk": ("scripted", "skills: [open]\n"),
     "free": ("scripted", "tools: [skill/*, gateway/list_tools]\n"),

@@ -1,7 +1,7 @@
 """Attack 20, rules for paths and URLs before a server that follows every spelling: the secret beside the folder is never read.
 
 The oracle is the server itself: it answers with the content of each file, and the name of each host, that some reading of an argument
-leads to. What the rules are for is reached on every way; what lies outside is reached without the rules and on no way with them.
+leads to. Allowed files and hosts are reached on every path; the others are reached without the rules and on no path with them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ RULES: dict[str, Any] = {
 READER = "---\nname: reader\ndescription: Reads.\nmodel: openai-chat:scripted\ntools: ['new/read_*']\n---\nRead.\n"
 FLOW = """\
 name: flow
-description: Reads what it is told to.
+description: Reads the named file.
 input: {path: {type: string}}
 executors:
   read: {tool: new/read_text_file, arguments: {path: "{{path}}"}}

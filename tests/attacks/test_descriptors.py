@@ -119,7 +119,7 @@ def serving(argv: list[str], log: Path, inherited: int) -> Generator[subprocess.
 
 @pytest.fixture
 def inherited(tmp_path: Path) -> Generator[int]:
-    """A descriptor of a file with a secret, left inheritable by whoever starts the gateway."""
+    """A descriptor of a file with a secret, left inheritable by the parent of the gateway."""
     (tmp_path / "secret.txt").write_text("the parent's secret")
     descriptor = os.open(tmp_path / "secret.txt", os.O_RDONLY)
     os.set_inheritable(descriptor, True)

@@ -399,7 +399,7 @@ async def test_added_entry_and_entries_with_a_url_start_at_once(tmp_path: Path) 
             added = await command("add", "far", url, cwd=tmp_path)
             assert added.code == 0
             await until(state_is(running, "far", "ready"))
-            # What somebody else writes beside them is held all the same.
+            # An entry that another program writes beside them is still held.
             document = json.loads(file.path.read_text())
             document["mcpServers"]["evil"] = server(tmp_path, "evil")
             file.put(json.dumps(document))

@@ -21,7 +21,7 @@ HOME = Path(os.environ.get("ATTACKS_HOME") or Path.home() / ".cache" / "moongate
 AUTHLAB = HOME / "authlab" / "bin" / "mcp-authlab"
 
 NO_INBOUND_OAUTH = {"CHAL-02", "PRM-01"}
-"""Checks of protected resource metadata (RFC 9728): callers are known by API keys, so there is none."""
+"""Checks of protected resource metadata (RFC 9728), which the gateway does not serve: callers authenticate with API keys."""
 
 
 @dataclass(frozen=True)

@@ -218,7 +218,7 @@ connection_broker.is_own = lambda packed: False
 from sandbox.launcher import main
 main()
 """
-"""A launcher to which 127.0.0.2 is far away: so that connections that are allowed can be made where there is no network."""
+"""A launcher that treats 127.0.0.2 as a remote address, so that allowed connections can be tested without a network."""
 
 
 @pytest.fixture

@@ -86,7 +86,7 @@ def numbers() -> str:
 
 
 def facts(path: Path) -> tuple[Any, ...]:
-    """Everything about a file that a call could change; the change time also tells of a change that was taken back."""
+    """Everything about a file that a call could change; the change time also reveals a change that was reverted."""
     found = path.stat()
     flags = bytearray(8)
     with path.open("rb") as file, suppress(OSError):

@@ -128,7 +128,7 @@ def config_of(folder: Path, url: str) -> dict[str, Any]:
 
 
 async def ask_everything(url: str, era: Era, token: str, seen: Seen) -> None:
-    """Calls, reads, tasks, an agent and pages; what clients are told is kept."""
+    """Send calls, reads, tasks, an agent run and page requests, and keep every response and notification."""
     async with over_http(url, era, token=token) as tasks, over_http(url, era, token=token, tasks=False) as wire:
         for server in ("env", "file"):
             for tool in ("failing", "refusing", "broken", "odd"):

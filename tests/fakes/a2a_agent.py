@@ -1,4 +1,4 @@
-"""A remote A2A agent for tests: a real process, on the protocol's own SDK, that does what the message's text says.
+"""A remote A2A agent for tests: a real process, on the protocol's own SDK, that follows the text of each message.
 
 Run it with `python -m tests.fakes.a2a_agent [--no-streaming] [--key KEY]`; its first line on stdout is its URL.
 What a message may say:
@@ -58,7 +58,7 @@ released = anyio.Event()
 
 
 class Obedient(AgentExecutor):
-    """Does what it is told."""
+    """Follows the text of each message."""
 
     async def execute(self, context: RequestContext, event_queue: EventQueue) -> None:
         """Answer one message."""
@@ -185,7 +185,7 @@ def main() -> None:
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     card = AgentCard(
         name="obedient",
-        description="Does what it is told.",
+        description="Follows instructions.",
         version="1.0",
         supported_interfaces=[
             AgentInterface(

@@ -1,4 +1,4 @@
-"""Accepts what a configuration is about to make a running gateway execute, as `moongate add` does for its own entry."""
+"""Accepts the commands that a changed configuration makes a running gateway execute, as `moongate add` does for its own entry."""
 
 from __future__ import annotations
 

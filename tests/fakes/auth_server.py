@@ -3,7 +3,7 @@
     python -m tests.fakes.auth_server [--legacy] [--sse]
 
 The first line on stdout is its origin; the MCP endpoint is `/mcp` (`/sse`). `POST /control` changes `Script`; `GET /log`
-tells what reached it. Everybody is signed in at once: `/authorize` redirects back without asking.
+lists the received requests. Every person is signed in at once: `/authorize` redirects back without a page.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     python -m tests.fakes.bad_upstream MODE
 
-`exit` leaves at once with a last word on stderr; `hang` never answers; `garbage` prints what is no JSON-RPC, then works;
+`exit` ends at once with a line on stderr; `hang` never answers; `garbage` prints lines that are not JSON-RPC, then works;
 `no-newline` floods stdout without ever ending a line; `deaf` ignores SIGTERM and a closed standard input; `parent` serves and has a
 deaf child; `stderr` serves and floods standard error.
 """
@@ -26,7 +26,7 @@ def _flood() -> None:
 
 
 def main(mode: str) -> None:
-    """Misbehave as asked."""
+    """Misbehave in this mode."""
     match mode:
         case "exit":
             sys.stderr.write("cannot find my database\n")

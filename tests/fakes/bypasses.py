@@ -1,5 +1,5 @@
-"""Known ways around rules for paths, URLs and mail addresses: what a rule for the folder `docs`, the host `api.example.com` or the
-domain `example.com` has to refuse. Used by the tests of the rule words, of the examples in the documentation, and by attacks.
+"""Known bypasses of rules for paths, URLs and mail addresses: values that a rule for the folder `docs`, the host `api.example.com` or
+the domain `example.com` must reject. Used by tests of rule keywords, of examples in the documentation, and by attack tests.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ _BEST_FIT = str.maketrans({
 
 
 def places_of(value: str) -> Iterator[str]:
-    """Where a path may lead on some server whose folder is `ROOT`, as an absolute path with '/'."""
+    """Absolute paths with '/' to which some server whose folder is `ROOT` may resolve the value."""
     for text in _decoded(value):
         if text.startswith("file://"):
             text = text[7:]

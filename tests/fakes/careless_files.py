@@ -1,4 +1,4 @@
-"""A remote server that opens whatever a path may mean: decoded, unfolded, expanded, climbed. For attacks on rules for paths and URLs.
+"""A remote server that opens every file that a path may name once decoded, normalized or expanded. For attacks on path and URL rules.
 
     python -m tests.fakes.careless_files --stdio | --http [--modern] FOLDER
 

@@ -1,4 +1,4 @@
-"""A 2025 server over stdio that writes down every request it gets, with tools for tests of change and scale.
+"""A 2025 server over stdio that records every request, with tools for tests of changing and long tool lists.
 
     python -m tests.fakes.counting_upstream FOLDER NAME TOOLS
 

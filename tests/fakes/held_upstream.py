@@ -1,4 +1,4 @@
-"""A 2025 server over stdio that holds its calls until a file exists, and records the order in which they came.
+"""A 2025 server over stdio that holds its calls until a file exists, and records their order.
 
     python -m tests.fakes.held_upstream --stdio FOLDER
 

@@ -1,4 +1,4 @@
-"""Gateways and raw servers inside the test process, each in a thread of its own: real sockets, without the time a process takes."""
+"""Gateways and raw servers inside the test process, each in a thread of its own: real sockets, without the start time of a process."""
 
 from __future__ import annotations
 

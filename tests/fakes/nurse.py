@@ -1,4 +1,4 @@
-"""The helper process of `tests.fakes.nursery`: one thread, nearly everything imported, a fork for each process that is asked for."""
+"""The helper process of `tests.fakes.nursery`: one thread with nearly everything imported, which forks each requested process."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Nurse:
                 return argv
 
     def _bear(self, asking: socket.socket, *, standing_in: bool) -> list[str] | None:
-        """In the new process what it is to run; in this one None, or nothing where there was no request."""
+        """Return the command in the forked process, and None in this process (an empty list if the socket had no request)."""
         message, fds, _, _ = socket.recv_fds(asking, MESSAGE_BYTES, 3)
         if not message:
             return [] if asking is self._asked else None

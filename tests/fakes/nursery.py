@@ -1,10 +1,10 @@
-"""Starts `python -m MODULE` as a real process without the second that its imports take: it is forked from one that has them.
+"""Starts `python -m MODULE` as a real process without the second that its imports take: a process with the imports forks it.
 
 `born` is used like `subprocess.Popen`. The process has a session, an environment, a working directory and standard streams of its
-own, takes signals and can be killed; only its parent is another, a helper process (`tests.fakes.nurse`) that is started at first
-use and dies with the test process. `sooner` is the same as a command, for what others start: the process they see is a small
-interpreter (`tests.fakes.stand_in`) that lends its streams, hands on signals and ends as the other ends, and with which it ends.
-What a start itself has to show (imports, arguments, a bare interpreter) is tested with real starts in tests/cli and tests/accept.
+own, receives signals and can be killed; only its parent differs: a helper process (`tests.fakes.nurse`) that starts at first
+use and ends with the test process. `sooner` returns a command for programs that start the process themselves: they start a small
+interpreter (`tests.fakes.stand_in`) that passes on its streams and signals and has the same exit code.
+Properties of the start itself (imports, arguments, a bare interpreter) are tested with real starts in tests/cli and tests/accept.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The part of the scripted OpenAI-compatible server that keeps background responses and lets them be picked up."""
+"""The part of the scripted OpenAI-compatible server that stores background responses and serves them again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A remote server that says and lists exactly what a test tells it to, however odd, and shows exactly what reached it.
+"""A remote server that sends and lists exactly what a test specifies, valid or not, and returns exactly what it received.
 
     python -m tests.fakes.raw_upstream --stdio | --http [--port PORT]  [--modern]  '<JSON>'
 
@@ -128,7 +128,7 @@ def over_stdio(raw: Raw) -> None:
                 continue
         answered = raw.answer(method, params, {})
         if method == "tools/call" and params["name"] == "change":
-            send({"method": "notifications/tools/list_changed"})  # first, so that whoever reads the answer has heard of it
+            send({"method": "notifications/tools/list_changed"})  # first, so that a client receives it before the response
         send({"id": message["id"], **answered})
 
 

@@ -1,6 +1,6 @@
 """`scripted_upstream` over HTTP: many servers in one process, each on a port of its own, with faults that only HTTP has.
 
-`die` takes the port away until the fault is over, and every session with it; `once` gives both back at once, as a restart does.
+`die` closes the port and forgets every session until the fault ends; `once` reopens the port at once, as a restart does.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class Site:
         await self.watched(message, session, reply)
 
     async def watched(self, message: Message, session: str, reply: Reply) -> None:
-        """A request, given up when it is cancelled or, where it is streamed, when nobody waits for it any more."""
+        """Answer a request; stop when it is cancelled or, if its response is streamed, when the client disconnects."""
         key = (session, message["id"])
         left = False
         streamed = reply.streamed = message["method"] == "subscriptions/listen" or (reply.streamed and message["method"] == "tools/call")

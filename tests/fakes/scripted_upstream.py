@@ -4,9 +4,10 @@
     python -m tests.fakes.scripted_upstream --rows '[[FOLDER, STEP, KIND, ERA], …]'      (all over HTTP; prints their ports)
 
 Bare JSON-RPC. While `FOLDER/fault` exists, KIND happens at STEP, which is one of `STEPS`. Kinds everywhere: `die`, `hang`, `garbage`
-(bytes that are not JSON), `binary` (NUL and 0xFF), `shape` (JSON that is no JSON-RPC), `stranger` (an answer to nobody), `half` (half
-an answer, then the end), `twice` (the answer two times), `refuse` (an error), `once` (as `die`, and `FOLDER/fault` is gone). Over HTTP
-also `type` (an HTML page), `lost` (404), `error` (500), `busy` (503), `drip` (one byte at a time) and `oversized`; see `scripted_http`.
+(bytes that are not JSON), `binary` (NUL and 0xFF), `shape` (JSON, but not JSON-RPC), `stranger` (a response with an unknown id), `half`
+(half a response, then the end), `twice` (the response two times), `refuse` (an error), `once` (as `die`, then removes `FOLDER/fault`).
+Over HTTP also `type` (an HTML page), `lost` (404), `error` (500), `busy` (503), `drip` (one byte at a time) and `oversized`; see
+`scripted_http`.
 
 The tools `do`, `ask`, `slow` (until cancelled) and `long` (a task) append their argument `id` to `FOLDER/journal` when they run. The
 annotations of `do` are what `FOLDER/annotations` holds as JSON. Once `FOLDER/changed` exists there is a tool `more`, which is announced.
@@ -36,7 +37,7 @@ STEPS = {
     "read": "resources/read",
     "prompt": "prompts/get",
     "complete": "completion/complete",
-    "ask": "where a call would ask back",
+    "ask": "a call that would elicit input",
     "answered": "the answer to what was asked came",
     "cancel": "a cancellation came",
     "listen": "subscriptions/listen, or GET over HTTP (2025)",

@@ -1,8 +1,8 @@
-"""A remote server with the transport of 2024-11-05, in a thread of the test, that fails one call in a way the test calls for.
+"""A remote server with the transport of 2024-11-05, in a thread of the test, that fails one call in the way that its argument names.
 
 Its tool `do` takes `how`:
 - `well`, `slow` (answers once `may_go_on` is set),
-- `large` (as many bytes as `bytes` says), `last-id` (the same, its id at the end), `lines` (in many lines), `garbage` (no JSON, but an id),
+- `large` (as many bytes as `bytes` says), `last-id` (the same, its id at the end), `lines` (in many lines), `garbage` (not JSON, but with an id),
 - `turned-away` (its POST is answered with `status`), `unheard` (its POST is cut off), `unended` (its POST's answer never ends),
 - `stream-ends`, `forgotten` (the server knows no session any more, once).
 """

@@ -1,4 +1,4 @@
-"""Stands in for a process of the nursery (see `tests.fakes.nursery`): `python -I -S stand_in.py DOOR MODULE ARGUMENT...`."""
+"""Proxies the streams, signals and exit code of a forked process (see `tests.fakes.nursery`): `python -I -S stand_in.py DOOR MODULE ARGUMENT...`."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""A server of raw bytes in the loop of the test."""
+"""A server of raw bytes in the event loop of the test."""
 
 from __future__ import annotations
 

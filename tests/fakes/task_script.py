@@ -1,4 +1,4 @@
-"""A server over stdio whose long-running tool goes exactly as a script says, answer by answer, over deaths of the process too.
+"""A server over stdio whose long-running tool follows a script, response by response, also across restarts of the process.
 
     python -m tests.fakes.task_script [--modern] --log FILE '<JSON>'
 

@@ -1,4 +1,4 @@
-"""Answers that tell what a request was: `Told` by the short cut, at once; `sdk_path` as an application."""
+"""Handlers whose response repeats the request: `Told` on the fast path, at once; `sdk_path` as an ASGI application."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gateway.server.head import Head
 
 
 class Told:
-    """The short cut's answer to a request, and the short cut itself (`ServerConnection.start_fast`)."""
+    """The fast path's response to a request, and the fast path itself (`ServerConnection.start_fast`)."""
 
     is_cancelled = False
 
@@ -21,7 +21,7 @@ class Told:
         self.text = json.dumps(facts).encode()
 
     def cancel(self, msg: object = None) -> None:
-        """Too late: it is over at once."""
+        """Do nothing: the request has already been answered."""
 
     def left(self) -> None:
         """Likewise."""

@@ -3,7 +3,7 @@
     python -m tests.fakes.upstream --stdio | --port 0  [--legacy] [--tools N]
 
 Over HTTP the first line on stdout is the endpoint's URL. Tools cover what a gateway has to carry: content kinds,
-progress, cancellation, logs, asks of every kind, changes of its own lists. `stats` tells what reached it.
+progress, cancellation, logs, requests for input of every kind, changed lists. `stats` counts the requests received.
 """
 
 from __future__ import annotations

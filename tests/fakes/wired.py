@@ -1,4 +1,4 @@
-"""An application behind a socket, as the gateway serves it: uvicorn with our protocol and its short cut."""
+"""An application behind a socket, as the gateway serves it: uvicorn with the gateway's HTTP protocol and fast path."""
 
 from __future__ import annotations
 

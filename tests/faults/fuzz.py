@@ -10,7 +10,7 @@ did it in the folder.
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251  # what a connection knows of its loop
+import asyncio  # noqa: TID251  # a connection has its asyncio loop
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import nullcontext, suppress
@@ -173,7 +173,7 @@ def lines(data: bytes) -> None:
 
 
 KNOWN = b"POST /mcp HTTP/1.1\r\nHost: x\r\nMCP-Name: a\r\nTraceparent: 00-1-2\r\nContent-Length: 4\r\nX-After: 17\r\n\r\n[17]"
-"""What a connection was asked before; it knows the head of that again."""
+"""An earlier request on a connection, whose head the connection has cached."""
 
 
 async def _said(before: bytes, data: bytes) -> bytes:

@@ -30,7 +30,7 @@ from tests.tasks.test_gateways import FLOW, FUNCTIONS, until
 
 FOLDER = Path(__file__).with_name("golden")
 TASKS = ("done", "asks", "again", "runs")
-"""What the tasks of a golden database are: finished; in doubt, its question not answered; begun again after an answer; begun."""
+"""The tasks of a golden database: finished; in doubt with an unanswered question; started again after an answer; started."""
 
 
 def lay_out(folder: Path) -> dict[str, Any]:

@@ -3,8 +3,8 @@
     make faults-report                                     every test of a row, then the page
     make faults-report ARGS="tests/faults/test_bounds.py"  some of them; what earlier runs found of the others stays
 
-What runs found is kept by test in pytest's cache, so the page may be made of several runs (`make faults` counts as one). A row
-none of whose tests was ever run here keeps what the page said of it.
+Outcomes are kept by test in pytest's cache, so the page may combine several runs (`make faults` counts as one). A row keeps its
+previous text if none of its tests ever ran here.
 """
 
 from __future__ import annotations

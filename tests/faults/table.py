@@ -34,7 +34,7 @@ FAULTS: dict[int, Row] = {
     7: Row("two gateways on one state, one killed", "the other takes its tasks over within seconds"),
     8: Row("a task started on one gateway, polled, answered and cancelled on another", "as on the first"),
     9: Row("the database server stops and comes back", "calls that need it fail fast and clearly; tasks go on after"),
-    10: Row("the database server is killed in the middle of commits", "no success is told that was not recorded"),
+    10: Row("the database server is killed in the middle of commits", "every reported success was recorded"),
     11: Row("the notification channel of the database is down", "nothing is missed", "the gateway uses no such channel: it polls"),
     12: Row(
         "the disk of the state is full, read-only, or fails",
@@ -71,9 +71,9 @@ FAULTS: dict[int, Row] = {
     29: Row(
         "the identity provider is down or rotates keys",
         "cached keys go on",
-        "callers are known by API keys kept here; there is no inbound OAuth",
+        "callers authenticate with API keys that the gateway stores; inbound OAuth does not exist",
     ),
-    30: Row("the configuration becomes unreadable or loses a server in use", "the old one stays; calls finish; the reason is told"),
+    30: Row("the configuration becomes unreadable or loses a server in use", "the old one stays; calls finish; the reason is logged"),
     31: Row("hours of load with faults in between", "memory, descriptors and children stay flat"),
     32: Row(
         "a server floods a call with progress or log messages",

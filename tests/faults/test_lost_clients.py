@@ -36,7 +36,7 @@ CASES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "resumed": ("elicit", "elicitation/create", {}),
     "busy": ("busy", "retry: ", {"callers": "serial", "serialAskSeconds": 0.3}),
 }
-"""By server: the tool that is called there, what its client hears when the call begins to wait, and the policy."""
+"""By server: the tool that is called, the notification or request that shows that the call waits, and the policy."""
 
 FLOW = """name: flow
 description: Asks, then works.

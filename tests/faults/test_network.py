@@ -37,7 +37,7 @@ def config_for(proxy: FaultProxy, **policy: Any) -> dict[str, Any]:
 
 @asynccontextmanager
 async def gateway_beside(folder: Path, config: dict[str, Any]) -> AsyncGenerator[str]:
-    """A gateway whose start does not stop this process: the proxy runs in it."""
+    """A gateway that starts in a thread, because the proxy runs in this process's event loop."""
     running = gateway_http(folder, config)
     url = await anyio.to_thread.run_sync(running.__enter__)
     try:

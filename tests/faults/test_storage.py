@@ -94,7 +94,7 @@ async def test_full_disk_stops_no_call_and_is_over_when_there_is_room(tmp_path: 
                     assert await echo(client, str(number)) == str(number)
                 big: Any = await client.call_tool("up__big", {"bytes": 100_000})
                 assert big.is_error
-                assert str(disk) not in big.content[0].text  # where the state lies is not the caller's business
+                assert str(disk) not in big.content[0].text  # the place of the state folder is not shown to callers
                 await tried(tmp_path / "gateway.log")
                 filler.unlink()
                 await refused(client, 7)

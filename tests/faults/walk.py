@@ -1,7 +1,7 @@
 """The walk through the faults: each row is a server with one fault at one step of the protocol, all behind one gateway at once.
 
 The oracle is the same for every row: the request that meets the fault ends in time, with the right answer or an error; what ran, ran
-once, and what was answered well did run; when the fault is over the server serves again; and meanwhile every other server and every
+once, and every call with a result did run; after the fault the server serves again; and meanwhile every other server and every
 other client were served as if nothing had happened.
 """
 
@@ -67,7 +67,7 @@ class Row:
     def exists(self) -> bool:
         """Whether the era and the transport have that step."""
         if (self.step, self.kind, self.era) == ("after", "lost", "legacy"):
-            return False  # who says that it does not know the session, says that it took nothing: after a run, that is a lie
+            return False  # a 404 for the session means that nothing ran, and here the call did run
         if self.step in (MODERN_ONLY if self.era == "legacy" else LEGACY_ONLY):
             return False
         return self.transport == "http" or not (self.step in NOT_OVER_STDIO or (self.step == "listen" and self.era == "legacy"))

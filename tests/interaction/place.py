@@ -1,4 +1,4 @@
-"""A gateway over HTTP whose agents' model is scripted, and what starts one like it over stdio."""
+"""A gateway over HTTP whose agents use a scripted model, and the command of the same gateway over stdio."""
 
 from __future__ import annotations
 

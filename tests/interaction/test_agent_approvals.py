@@ -29,7 +29,7 @@ WORK_SECONDS = 2.0
 
 
 def calling(*texts: str) -> dict[str, Any]:
-    """A model that calls the guarded tool with these, all at once, whatever it is told."""
+    """A model that calls the guarded tool with these texts, all at once, after every user message."""
     calls = [{"name": "guarded__echo", "arguments": {"text": text}, "id": f"c-{text}"} for text in texts]
     return {"when": {"last_role": "user"}, "tool_calls": calls, "repeat": True}
 

@@ -41,7 +41,7 @@ async def test_stdio_gateway_serves_as_server_of_another_gateway(tmp_path: Path,
 
     with gateway_http(tmp_path, outer, "outer") as url:
         async with connected(way, url) as (client, _):
-            with anyio.fail_after(60):  # of what comes up later than that the outer one is told, as any client
+            with anyio.fail_after(60):  # servers that start later are announced to the outer gateway as to any client
                 while "hub__up__ask_name" not in {tool.name for tool in (await client.list_tools()).tools}:
                     await anyio.sleep(0.1)
             assert text_of(await client.call_tool("hub__up__ask_name", {})) == "accept: Ada"

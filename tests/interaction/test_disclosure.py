@@ -51,7 +51,7 @@ async def test_legacy_session_loads_tools_for_itself_and_is_notified(tmp_path: P
         way = Way("http", "legacy", "up")
         async with connected(way, front) as (ada, heard), connected(way, front) as (bob, other):
             await bob.list_tools()
-            await anyio.sleep(0.5)  # both may still be told that the server is up
+            await anyio.sleep(0.5)  # both may still be notified that the server is up
             other.messages.clear()
             await ada.call_tool("load_tools", {"names": ["up__echo"]})
             with anyio.fail_after(20):

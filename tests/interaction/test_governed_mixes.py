@@ -30,7 +30,7 @@ BOTH: dict[str, Any] = {
     "tools": [{"name": "job", "inputSchema": PLAIN}],
     "results": {"job": [{"resultType": "input_required", "inputRequests": {"word": SAMPLING, "name": NAME}, "requestState": "s1"}]},
 }
-AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai:scripted\ntools: [guarded/echo]\n---\nEcho what you are told.\n"
+AGENT = "---\nname: clerk\ndescription: Echoes.\nmodel: openai:scripted\ntools: [guarded/echo]\n---\nEcho the text.\n"
 WORKFLOW = """\
 name: routine
 description: Echoes.

@@ -351,7 +351,7 @@ async def test_cancellation_without_tasks_within_wait_ends_upstream_call(tmp_pat
 
 @pytest.mark.requirement(96)
 async def test_http_client_2026_cancels_by_closing_and_2025_by_notification(tmp_path: Path) -> None:
-    """All within the time that their calls may take before they become tasks (protocol.md 1.2, 1.6)."""
+    """All cancellations arrive before the calls would become tasks."""
     with upstream_http() as url:
         config: dict[str, Any] = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED, "tasks": {"inlineSeconds": 3}}
         with gateway_http(tmp_path, config) as front:

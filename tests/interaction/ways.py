@@ -1,7 +1,7 @@
-"""The ways a client can reach an upstream through the gateway, and the client that goes them.
+"""The paths from a client through the gateway to an upstream server, and a client that connects over one of them.
 
-A way is the front (HTTP, stdio, or HTTP through a second gateway), the client's era, and the kind of upstream. Every
-behaviour of the interaction suite is checked on every way it applies to.
+A `Way` is one path: the front (HTTP, stdio, or HTTP through a second gateway), the client's protocol era, and the server's era and
+transport. Tests of the interaction suite run on every path that their behaviour applies to.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MODERN = "2026-07-28"
 
 @dataclass(frozen=True)
 class Way:
-    """One path from client to upstream."""
+    """One path from a client to an upstream server."""
 
     front: Front
     era: Era
@@ -35,11 +35,11 @@ class Way:
 
     @property
     def hops(self) -> int:
-        """Gateways on the way."""
+        """Number of gateways on the path."""
         return 2 if self.front == "two-hop" else 1
 
     def asking(self, question: str) -> str:
-        """The question as the person reads it: each gateway on the way names its server and marks the lines that are not its own."""
+        """The question as the person reads it: each gateway on the path names its server and marks the lines it did not write."""
         asked = f"Server '{self.upstream}' asks:\n│ {question}"
         return "\n│ ".join(["Server 'hub' asks:", *asked.split("\n")]) if self.hops == 2 else asked
 
@@ -56,7 +56,7 @@ class Way:
 
 
 def ways() -> list[Way]:
-    """All of them. A stdio front is started for each test, so its clients face only the HTTP upstream of the other era."""
+    """All paths. A stdio front is started for each test, so its clients only face the HTTP server of the other era."""
     kinds = ("new-http", "old-http", "new-stdio", "old-stdio")
     fronts: tuple[Front, ...] = ("http", "two-hop")
     eras: tuple[Era, ...] = ("legacy", "modern")
@@ -65,7 +65,7 @@ def ways() -> list[Way]:
 
 
 def cells() -> list[Way]:
-    """The four era cells, with an upstream over HTTP and over pipes: what crosses one gateway."""
+    """Paths over one gateway with an HTTP front: both client eras, with servers of both eras over HTTP and stdio."""
     return [way for way in ways() if way.front == "http"]
 
 

@@ -1,4 +1,4 @@
-"""A client without an SDK: requests written by hand over HTTP or stdio, for what the SDK of today has no words for."""
+"""A client without an SDK: hand-written requests over HTTP or stdio, for messages that the current SDK cannot send."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ ELICITS: dict[str, Any] = {"elicitation": {"form": {}}}
 
 
 class Wire(Protocol):
-    """One client."""
+    """A connected client that sends requests and returns their responses."""
 
     async def send(self, method: str, **params: Any) -> dict[str, Any]:
         """The whole answer: `result` or `error`."""

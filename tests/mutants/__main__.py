@@ -105,7 +105,7 @@ def main() -> int:
 
 
 def say(text: str) -> None:
-    """Write to whoever started the program."""
+    """Write a line to standard output."""
     sys.stdout.write(f"{text}\n")
     sys.stdout.flush()
 

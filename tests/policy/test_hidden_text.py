@@ -88,7 +88,7 @@ def test_json_with_possible_hidden_text_is_detected_in_its_bytes(length: int) ->
     assert not may_hide(json.dumps(plain).encode())
     for hidden in (*STRIPPED.values(), ("\x08", "")):
         assert may_hide(json.dumps(plain + hidden[0]).encode()) and may_hide(json.dumps(plain + hidden[0], ensure_ascii=False).encode())
-    assert may_hide(json.dumps(plain + "\n").encode()) is (length >= 16_384)  # then it is looked at as a text
+    assert may_hide(json.dumps(plain + "\n").encode()) is (length >= 16_384)  # a longer message is searched as text
 
 
 def test_clean_value_is_not_copied() -> None:

@@ -1,4 +1,4 @@
-"""Who is told of changes, and when: what one client does is no other one's affair."""
+"""Which clients are notified of changes, and when: one client's behaviour never affects another's notifications."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def lines_of(messages: Sequence[Any]) -> list[bytes]:
 
 
 class Paper:
-    """Where a server writes; the lines of a script come one by one, each after the answer to the one before."""
+    """The output of a server, and its input: each line of a script is sent after the response to the one before."""
 
     def __init__(self) -> None:
         self.said: list[Any] = []
@@ -56,7 +56,7 @@ class Paper:
 
 
 async def without(setup: Setup, lines: Sequence[bytes], answers: int) -> list[Any]:
-    """What a client is told by the conversation."""
+    """Return the messages that the SDK path sends to the client."""
     paper = Paper()
     async with setup.server, anyio.create_task_group() as tasks:
         talk = LineDispatch(setup.server, paper.write, tasks)

@@ -43,7 +43,7 @@ async def test_api_key_is_checked_for_every_request_of_a_connection(tmp_path: Pa
         body = json.dumps(request()).encode()
 
         async def asks(key: NewKey | None) -> Any:
-            """What a request with this key is answered with, for whom, and whether by the short cut."""
+            """Send a request with this key; return the status, the principal, and whether the fast path took it."""
             taken = setup.taken
             lines = [*heads().items(), *([] if key is None else [("authorization", f"Bearer {key.token}")])]
             status, *_ = await same(setup, lines, body, door=setup.kept)
@@ -69,4 +69,4 @@ async def test_api_key_is_checked_for_every_request_of_a_connection(tmp_path: Pa
         setup.keys.revoke(revoked.id)
         assert await asks(revoked) == (401, None, 0)
         setup.keys.revoke(expired.id)
-        assert await asks(revoked) == (200, "local", 1), "there are no keys"
+        assert await asks(revoked) == (200, "local", 1), "without keys every request is local"

@@ -1,4 +1,4 @@
-"""The HTTP endpoint's own rules: Host, Origin, keys, sizes, and the versions it speaks (security.md C1, C2)."""
+"""The HTTP endpoint's own rules: Host, Origin, keys, sizes, and the versions it speaks."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What is over is forgotten at once, without a garbage collector: a call and its result, a connection and its requests."""
+"""A finished call with its result and a closed connection with its requests are freed without the garbage collector."""
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251  # what its loop is told
+import asyncio  # noqa: TID251  # the exception handler of its loop
 import gc
 import json
 import weakref

@@ -1,4 +1,4 @@
-"""Connections of 2025 sessions that are lost in the middle of a call: that is no cancellation (2025-11-25, Transports)."""
+"""Connections of 2025 sessions lost during a call, which is not a cancellation (specification 2025-11-25, Transports)."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ FORM: JsonObject = {"method": "elicitation/create", "params": {"message": "Your 
 
 
 class SilentCaller:
-    """Stands in for a request's way back; hears progress."""
+    """Stands in for the connection of a request's client; records progress."""
 
     def __init__(self) -> None:
         self.heard: list[float] = []

@@ -83,7 +83,7 @@ OUTCOMES: list[Any] = [
 
 
 class Echo:
-    """A tool of a remote server that does what it is told with the next call."""
+    """A tool of a remote server whose next call behaves as the test sets it."""
 
     def __init__(self, name: str, schema: dict[str, Any], *, may_ask: bool = False) -> None:
         self.definition = ToolDefinition(name=name, input_schema=schema, may_ask=may_ask)
@@ -100,7 +100,7 @@ class Echo:
         try:
             await anyio.sleep(self.seconds)
         except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):  # as a server is told
+            with anyio.CancelScope(shield=True):  # the time in which a server would receive the cancellation
                 await anyio.sleep(0.02)
             self.cancelled.set()
             raise

@@ -84,7 +84,7 @@ def events_of(url: str, headers: dict[str, str], text: str) -> list[str]:
 
 
 def heard_after(url: str, headers: dict[str, str], event_id: str, *, until: str = "", seconds: float = 20) -> str:
-    """What a session is sent that asks to go on after an event: up to some text, or for a time."""
+    """Return what the server sends after an event id on a resumed stream: up to some text, or for a time."""
     heard, asked = "", {**headers, "accept": "text/event-stream", "last-event-id": event_id}
     try:
         with httpx2.stream("GET", url, headers=asked, timeout=seconds) as answer:

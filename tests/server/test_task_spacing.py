@@ -1,4 +1,4 @@
-"""How often a client is told of one task: a burst of changes is told in steps, and its end in any case."""
+"""How often a client is notified of one task: a burst of changes is sent at intervals, and the end always."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ async def test_damaged_row_is_a_named_error_and_nothing_is_lost(tmp_path: Path) 
 
 
 async def test_file_that_is_not_a_database_or_missing_place_is_named(tmp_path: Path) -> None:
-    (tmp_path / "text.db").write_text("this is no database, and longer than its header would be " * 20)
+    (tmp_path / "text.db").write_text("this is plain text, longer than the header of a database " * 20)
     for place in (tmp_path / "text.db", tmp_path / "nowhere" / "h.db"):
         with pytest.raises(StorageError, match=place.name):
             await SqlHistoryProvider(place).get_messages("s")

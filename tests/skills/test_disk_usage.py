@@ -84,7 +84,7 @@ def test_deleted_file_of_separate_thread_counts(tmp_path: Path) -> None:
         used = usage_of(tmp_path, 500_000)
         assert used.is_exceeded()
         assert not usage_of(tmp_path, 2_000_000).is_exceeded()
-    assert used.is_exceeded(), "it may have been handed on between two looks"
+    assert used.is_exceeded(), "a file may have been passed to another process between two checks"
 
 
 def test_deleted_program_counts_with_its_size(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Server processes: how many, when they rest, and that none outlives a killed gateway."""
+"""Server processes: their limit, their idle stop, and their end with a killed gateway."""
 
 from __future__ import annotations
 

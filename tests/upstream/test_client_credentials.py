@@ -1,4 +1,4 @@
-"""The gateway authenticates as itself: tokens fetched once, renewed in time, sent nowhere else (protocol.md §4, security.md C1)."""
+"""The gateway authenticates as itself: tokens fetched once, renewed in time, sent nowhere else."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ async def test_token_is_fetched_for_the_resource_and_every_request_carries_it(tm
 
 
 async def test_secret_goes_to_the_pinned_issuer_only(tmp_path: Path) -> None:
-    """The measured trap of security.md C1: an upstream that says it is its own authorization server."""
+    """A client that trusts discovery would send its secret to an upstream that names itself as its authorization server."""
     with auth_server() as lying, auth_server() as issuer:
         control(lying, accept_any=True)
         with gateway_http(tmp_path, config(lying, credentials(issuer)), env=ENV) as url:
@@ -209,7 +209,7 @@ async def test_configured_scopes_limit_requests_and_error_names_the_missing_one(
 
 @pytest.mark.attack(2)
 async def test_clients_own_authorization_never_leaves_the_gateway(tmp_path: Path) -> None:
-    """Both eras in front and behind, with OAuth and without (security.md C2 row 2)."""
+    """Both eras in front and behind, with OAuth and without."""
     with auth_server() as new, auth_server("--legacy") as old, auth_server() as plain:
         for origin in (new, old, plain):
             control(origin, accept_any=True)
@@ -261,7 +261,7 @@ async def raw_calls(url: str, key: str, version: str) -> None:
 
 @pytest.mark.attack(28)
 async def test_no_secret_shows_in_any_output_log_state_or_page(tmp_path: Path) -> None:
-    """Canaries: the client secret, the access token, a header by reference and the output of a program (security.md C2 row 28)."""
+    """Canaries: the client secret, the access token, a header by reference and the output of a program."""
     with auth_server() as origin:
         document = config(origin, credentials(origin))
         document["mcpServers"]["more"] = {"type": "http", "url": f"http://127.0.0.1:{free_port()}/mcp", "headers": {"X-Key": "${cmd:key}"}}

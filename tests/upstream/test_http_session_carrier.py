@@ -153,7 +153,7 @@ class Server:
 
 
 class Owner:
-    """Answers what the server asks, and writes down what it hears and for whom."""
+    """Answers requests of the server, and records each request and notification with its call."""
 
     def __init__(self) -> None:
         self.heard: list[tuple[Any, CallContext | None]] = []

@@ -38,7 +38,7 @@ SECONDS = 20
 
 
 class Heard:
-    """The owner of a session, which writes down what it hears and when."""
+    """The owner of a session, which records its requests and notifications in order."""
 
     def __init__(self, log: list[str]) -> None:
         self.log = log
@@ -236,7 +236,7 @@ hear()
 
 
 class Stuck(Heard):
-    """Nothing that it is asked or told is over before the end."""
+    """Handles no request or notification to its end before the test ends."""
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
         self.log.append("asked")

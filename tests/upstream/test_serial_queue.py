@@ -1,4 +1,4 @@
-"""A serial server's turns: who is next, and how long a question may keep others waiting."""
+"""The queue of a serial server: the order of callers, and how long an open question may delay the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A person signs in once: the sign-in itself, what is kept, how it is renewed, and how it ends (protocol.md §4)."""
+"""A person signs in once: the sign-in itself, what is kept, how it is renewed, and how it ends."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_metadata_that_is_unsafe_stops_the_sign_in(tmp_path: Path, script: dict[
 
 @pytest.mark.attack(3)
 def test_challenge_metadata_is_fetched_from_the_servers_origin_only(tmp_path: Path) -> None:
-    """security.md C1: the SDK fetched whatever a 401 named."""
+    """The MCP SDK fetches whatever address a 401 response names."""
     with auth_server() as inside, auth_server() as origin:
         control(origin, challenge=f'Bearer resource_metadata="{inside}/latest/meta-data"')
         sign_in(write_config(tmp_path, config(origin, SIGNED_IN)))

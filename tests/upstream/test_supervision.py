@@ -181,7 +181,7 @@ async def test_server_serves_again_after_its_retry_after_time(tmp_path: Path, er
             with anyio.fail_after(20):
                 while (await do(client, "after")).is_error:
                     await anyio.sleep(0.05)
-            assert far.seen[quiet][1] - far.seen[refused][1] > 0.9, "came back before it was told to"
+            assert far.seen[quiet][1] - far.seen[refused][1] > 0.9, "retried before its Retry-After time"
             assert sources(url)["far"]["state"] == "ready"
     assert far.runs == ["before", "after"]
 

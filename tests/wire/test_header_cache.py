@@ -169,7 +169,7 @@ class Peer:
         return None
 
     def pause_reading(self) -> None:
-        """What comes is given to it all the same."""
+        """Do nothing: the protocol under test receives data in any case."""
 
     resume_reading = pause_reading
 

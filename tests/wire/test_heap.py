@@ -1,4 +1,4 @@
-"""What large messages free is kept for the next one, and given back when none comes."""
+"""Memory freed by large messages is reused for the next, and returned to the system if no further one comes."""
 
 from __future__ import annotations
 

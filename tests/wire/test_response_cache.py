@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251  # what a connection knows of its loop
+import asyncio  # noqa: TID251  # a connection has its asyncio loop
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -124,7 +124,7 @@ BODIES = [b"{}", b"[17]", b"x" * 300, b"data: {}\n\n"]
 
 @dataclass
 class Shape:
-    """What answers have in common: the first line, fields with their usual values, and the place of the length among them."""
+    """The common form of responses: the first line, fields with their usual values, and the place of the length among them."""
 
     first: bytes
     lines: list[bytes]

@@ -1,8 +1,8 @@
-"""What connections write in one turn of the loop goes out together, in order, and before what ends them."""
+"""Writes of connections in one turn of the event loop are sent together, in order, and before a close."""
 
 from __future__ import annotations
 
-import asyncio  # noqa: TID251  # what a connection knows of its loop
+import asyncio  # noqa: TID251  # a connection has its asyncio loop
 from collections.abc import Sequence
 
 import anyio
