@@ -1,4 +1,4 @@
-"""A gateway under attack: keys of several callers, many raw connections, and an honest client that records calls that were not served in time."""
+"""A gateway under attack: keys of several callers, many raw connections, and an honest client that records unserved calls."""
 
 from __future__ import annotations
 

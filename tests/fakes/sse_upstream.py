@@ -2,7 +2,7 @@
 
 Its tool `do` takes `how`:
 - `well`, `slow` (answers once `may_go_on` is set),
-- `large` (as many bytes as `bytes` says), `last-id` (the same, its id at the end), `lines` (in many lines), `garbage` (not JSON, but with an id),
+- `large` (as many bytes as `bytes` says), `last-id` (the same, its id at the end), `lines` (many lines), `garbage` (not JSON, with an id),
 - `turned-away` (its POST is answered with `status`), `unheard` (its POST is cut off), `unended` (its POST's answer never ends),
 - `stream-ends`, `forgotten` (the server knows no session any more, once).
 """
