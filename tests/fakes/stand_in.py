@@ -1,4 +1,4 @@
-"""Proxies streams, signals and exit code of a forked process (`tests.fakes.nursery`): `python -I -S stand_in.py DOOR MODULE ARGUMENT...`."""
+"""Proxies the streams and exit code of a forked process (`tests.fakes.nursery`): `python -I -S stand_in.py DOOR MODULE ARGUMENT...`."""
 
 import json
 import os
