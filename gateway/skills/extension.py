@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.skills.index import file_uri
+from gateway.skills.index import children, file_uri
 from gateway.skills.library import SkillLibrary
 from gateway.skills.mime import MARKDOWN
 from gateway.skills.model import MANIFEST, Skill, SkillFile
@@ -94,17 +94,13 @@ def resource_wire(skill: Skill, file: SkillFile) -> JsonObject:
 
 
 def _children(skill: Skill, folder: str) -> list[JsonObject]:
-    prefix = f"{folder}/" if folder else ""
-    children: dict[str, JsonObject] = {}
-    for path, file in skill.files.items():
-        if not path.startswith(prefix):
-            continue
-        name, slash, _ = path[len(prefix) :].partition("/")
-        if slash:
-            children.setdefault(name, {"uri": file_uri(skill.root_uri, prefix + name), "name": name, "mimeType": FOLDER})
-        else:
-            children[name] = resource_wire(skill, file)
-    return list(children.values())
+    root = skill.root_uri
+    return [
+        resource_wire(skill, file)
+        if file is not None
+        else {"uri": file_uri(root, path.rstrip("/")), "name": path.rstrip("/").rpartition("/")[2], "mimeType": FOLDER}
+        for path, file in children(skill, folder).items()
+    ]
 
 
 def _decode(cursor: str) -> str:

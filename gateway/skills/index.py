@@ -104,6 +104,17 @@ def file_uri(root_uri: str, path: str) -> str:
     return "/".join((root_uri, *(quote(segment, safe=_SAFE) for segment in path.split("/"))))
 
 
+def children(skill: Skill, folder: str) -> dict[str, SkillFile | None]:
+    """Return the direct children of a folder of a skill (`""` is the skill itself) by path; the paths of folders end in `/`."""
+    prefix = f"{folder}/" if folder else ""
+    found: dict[str, SkillFile | None] = {}
+    for path, file in skill.files.items():
+        if path.startswith(prefix):
+            name, slash, _ = path[len(prefix) :].partition("/")
+            found[prefix + name + slash] = None if slash else file
+    return found
+
+
 def own_uri(skill: Skill, path: str) -> str:
     """Return the URI of a file of one of the gateway's own skills; a skill that only the tools serve gets one from its id."""
     return file_uri(skill.root_uri or f"{SCHEME}{skill.id}", path)

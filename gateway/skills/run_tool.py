@@ -13,6 +13,7 @@ from gateway.skills.lookup import check_file, named_skill, similar
 from gateway.skills.model import MANIFEST, Skill
 from gateway.skills.sandbox.sandbox import FinishedJob
 from gateway.skills.scripts import ScriptRunner, set_digest
+from gateway.skills.skill_tools import SKILL_NAME, closed_schema, object_schema
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
@@ -38,10 +39,9 @@ class RunSkillScript:
                 "Run a script that a loaded skill tells you to run. A script file works on a copy of the skill's folder, which is "
                 "deleted afterwards, so results must be in its output."
             ),
-            input_schema={
-                "type": "object",
-                "properties": {
-                    "skill_name": {**_STRING, "minLength": 1, "description": "Name of the skill; its skill:// URI where names are shared."},
+            input_schema=closed_schema(
+                {
+                    "skill_name": SKILL_NAME,
                     "script_name": {**_STRING, "minLength": 1, "description": "Path of the script in the skill, as load_skill lists it."},
                     "args": {
                         "anyOf": [
@@ -52,12 +52,11 @@ class RunSkillScript:
                         "default": None,
                     },
                 },
-                "required": ["skill_name", "script_name"],
-                "additionalProperties": False,
-            },
-            output_schema={
-                "type": "object",
-                "properties": {
+                "skill_name",
+                "script_name",
+            ),
+            output_schema=object_schema(
+                {
                     "skill": _STRING,
                     "script": _STRING,
                     "digest": {**_STRING, "description": "sha256 of the script that ran."},
@@ -70,8 +69,9 @@ class RunSkillScript:
                     "milliseconds": {"type": "integer"},
                     "result": {**_STRING, "description": "Return value of a function. All other fields belong to script files."},
                 },
-                "required": ["skill", "script"],
-            },
+                "skill",
+                "script",
+            ),
             annotations={"readOnlyHint": False, "destructiveHint": False, "idempotentHint": False, "openWorldHint": False},
         )
 

@@ -20,7 +20,7 @@ import anyio.to_thread
 from gateway.errors import NotFound, SkillError, ToolFailed
 from gateway.json_types import JsonObject
 from gateway.policy.decision import PASS
-from gateway.skills.index import SkillIndex, file_uri
+from gateway.skills.index import SkillIndex, children, file_uri
 from gateway.skills.library import SkillLibrary
 from gateway.skills.lookup import SkillRights, check_file, named_skill, similar, skills_named
 from gateway.skills.model import MANIFEST, Skill, SkillFile
@@ -45,17 +45,32 @@ MAX_LISTED = 1_000
 _ANNOTATIONS: JsonObject = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _STRING: JsonObject = {"type": "string"}
 _COUNT: JsonObject = {"type": "integer", "minimum": 0}
-_FILE: JsonObject = {
-    "type": "object",
-    "properties": {"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}},
-    "required": ["path"],
+
+
+def object_schema(properties: JsonObject, *required: str) -> JsonObject:
+    """Return the JSON Schema of an object."""
+    schema: JsonObject = {"type": "object", "properties": properties}
+    return {**schema, "required": [*required]} if required else schema
+
+
+def closed_schema(properties: JsonObject, *required: str) -> JsonObject:
+    """Return the JSON Schema of an object without other properties, for arguments."""
+    return {**object_schema(properties, *required), "additionalProperties": False}
+
+
+_NAMED: JsonObject = {
+    "name": _STRING,
+    "skill": {**_STRING, "description": "What to pass as skill_name."},
+    "description": _STRING,
+    "origin": _STRING,
+    "uri": _STRING,
 }
-_FUNCTION: JsonObject = {
-    "type": "object",
-    "properties": {"name": _STRING, "description": _STRING, "parameters": {"type": "object"}},
-    "required": ["name"],
-}
-_SKILL_NAME: JsonObject = {**_STRING, "minLength": 1, "description": "Name of the skill; its skill:// URI where names are shared."}
+_ALWAYS = ("name", "skill", "description", "origin")
+"""How results name a skill, and the fields that are never missing."""
+
+_FILE = object_schema({"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}}, "path")
+_FUNCTION = object_schema({"name": _STRING, "description": _STRING, "parameters": {"type": "object"}}, "name")
+SKILL_NAME: JsonObject = {**_STRING, "minLength": 1, "description": "Name of the skill; its skill:// URI where names are shared."}
 
 
 class SearchSkills:
@@ -70,37 +85,18 @@ class SearchSkills:
                 "Find skills: tested instructions for particular kinds of work. Search before you start a task that a "
                 "skill may cover, then load the best match with load_skill. Without a query, lists all skills."
             ),
-            input_schema={
-                "type": "object",
-                "properties": {
+            input_schema=closed_schema(
+                {
                     "query": {**_STRING, "description": "The subject of the task, in a few words."},
                     "limit": {"type": "integer", "minimum": 1, "maximum": MAX_RESULTS, "default": DEFAULT_RESULTS},
                     "cursor": {**_STRING, "description": "`nextCursor` of the previous page of the same query."},
-                },
-                "additionalProperties": False,
-            },
-            output_schema={
-                "type": "object",
-                "properties": {
-                    "skills": {
-                        "type": "array",
-                        "items": {
-                            "type": "object",
-                            "properties": {
-                                "name": _STRING,
-                                "skill": {**_STRING, "description": "What to pass as skill_name."},
-                                "description": _STRING,
-                                "origin": _STRING,
-                                "uri": _STRING,
-                            },
-                            "required": ["name", "skill", "description", "origin"],
-                        },
-                    },
-                    "total": _COUNT,
-                    "nextCursor": _STRING,
-                },
-                "required": ["skills", "total"],
-            },
+                }
+            ),
+            output_schema=object_schema(
+                {"skills": {"type": "array", "items": object_schema(_NAMED, *_ALWAYS)}, "total": _COUNT, "nextCursor": _STRING},
+                "skills",
+                "total",
+            ),
             annotations=_ANNOTATIONS,
         )
 
@@ -141,20 +137,10 @@ class LoadSkill:
             name="load_skill",
             title="Load a skill",
             description=f"{_LOAD}\n{catalogue(index, index.for_models)}",
-            input_schema={
-                "type": "object",
-                "properties": {"skill_name": _SKILL_NAME},
-                "required": ["skill_name"],
-                "additionalProperties": False,
-            },
-            output_schema={
-                "type": "object",
-                "properties": {
-                    "name": _STRING,
-                    "skill": {**_STRING, "description": "What to pass as skill_name."},
-                    "description": _STRING,
-                    "origin": _STRING,
-                    "uri": _STRING,
+            input_schema=closed_schema({"skill_name": SKILL_NAME}, "skill_name"),
+            output_schema=object_schema(
+                {
+                    **_NAMED,
                     "digest": {**_STRING, "description": "sha256 of SKILL.md."},
                     "body": {**_STRING, "description": "The instructions, Markdown."},
                     "files": {"type": "array", "items": _FILE},
@@ -162,8 +148,11 @@ class LoadSkill:
                     "scripts": {"type": "array", "items": _FUNCTION, "description": "Functions that run_skill_script runs, besides files."},
                     "nextOffset": {**_COUNT, "description": "Offset for the next read_skill_resource of SKILL.md; absent at the end."},
                 },
-                "required": ["name", "skill", "description", "origin", "body", "files", "filesOmitted"],
-            },
+                *_ALWAYS,
+                "body",
+                "files",
+                "filesOmitted",
+            ),
             annotations=_ANNOTATIONS,
         )
 
@@ -197,20 +186,18 @@ class ReadSkillResource:
                 "Read a file that a loaded skill refers to, or list one of its folders. Text is returned as it is, any other file as "
                 "base64. A script is returned as text; this tool does not run it."
             ),
-            input_schema={
-                "type": "object",
-                "properties": {
-                    "skill_name": _SKILL_NAME,
+            input_schema=closed_schema(
+                {
+                    "skill_name": SKILL_NAME,
                     "resource_name": {**_STRING, "description": 'Path of the file or folder in the skill; "." is the skill itself.'},
                     "offset": {**_COUNT, "default": 0, "description": "Start of the read: in characters of text, in bytes of other files."},
                     "length": {"type": "integer", "minimum": 1, "maximum": MAX_READ, "default": DEFAULT_READ},
                 },
-                "required": ["skill_name", "resource_name"],
-                "additionalProperties": False,
-            },
-            output_schema={
-                "type": "object",
-                "properties": {
+                "skill_name",
+                "resource_name",
+            ),
+            output_schema=object_schema(
+                {
                     "skill": _STRING,
                     "path": _STRING,
                     "kind": {"enum": ["text", "blob", "folder"]},
@@ -225,8 +212,10 @@ class ReadSkillResource:
                     "entries": {"type": "array", "items": _FILE, "description": "The entries of a folder; names of folders end in `/`."},
                     "entriesOmitted": _COUNT,
                 },
-                "required": ["skill", "path", "kind"],
-            },
+                "skill",
+                "path",
+                "kind",
+            ),
             annotations=_ANNOTATIONS,
         )
 
@@ -327,19 +316,16 @@ def _piece(skill: Skill, handle: str, file: SkillFile, data: bytes, offset: int,
 
 
 def _list_folder(skill: Skill, handle: str, path: str) -> Complete:
-    prefix = f"{path}/" if path else ""
-    below = [p for p in skill.files if p.startswith(prefix)]
-    names = sorted({p[len(prefix) :].partition("/")[0] + ("/" if "/" in p[len(prefix) :] else "") for p in below})
+    found = sorted(children(skill, path).items())
     entries: list[JsonObject] = []
-    lines = [f"{escape(path) or 'The skill'} has {len(names)} entries:"]
-    for name in names[:MAX_LISTED]:
-        file = skill.files.get(prefix + name)
-        entries.append({"path": prefix + name} if file is None else file_wire(file))
-        lines.append(f"- {escape(prefix + name)}" + ("" if file is None else f" ({describe_file(file)})"))
+    lines = [f"{escape(path) or 'The skill'} has {len(found)} entries:"]
+    for name, file in found[:MAX_LISTED]:
+        entries.append({"path": name} if file is None else file_wire(file))
+        lines.append(f"- {escape(name)}" + ("" if file is None else f" ({describe_file(file)})"))
     structured: JsonObject = {"skill": handle, "path": path or ".", "kind": "folder", "entries": entries}
-    if len(names) > MAX_LISTED:
-        structured["entriesOmitted"] = len(names) - MAX_LISTED
-        lines.append(f"- and {len(names) - MAX_LISTED} more")
+    if len(found) > MAX_LISTED:
+        structured["entriesOmitted"] = len(found) - MAX_LISTED
+        lines.append(f"- and {len(found) - MAX_LISTED} more")
     return Complete.text("\n".join(lines), structured=structured)
 
 

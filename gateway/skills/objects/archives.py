@@ -8,20 +8,18 @@ from __future__ import annotations
 
 import io
 import logging
-import re
 import zipfile
 import zlib
 from dataclasses import dataclass
 from typing import IO
 
-from gateway.skills.model import MANIFEST, digest_of, is_manifest
+from gateway.skills.model import MANIFEST, digest_of, is_manifest, is_utf8
 from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, read_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
 
 logger = logging.getLogger(__name__)
 
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 _CHUNK = 65_536
 
 
@@ -51,11 +49,7 @@ def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: Ar
 
 
 def _check_digest(data: bytes, digest: object) -> None:
-    if digest is None:
-        return
-    if not isinstance(digest, str) or not _DIGEST.fullmatch(digest):
-        raise ValueError("the digest is not `sha256:` and 64 hexadecimal digits")
-    if digest_of(data) != digest:
+    if digest is not None and digest_of(data) != digest:
         raise ValueError("the archive has another digest than the index lists")
 
 
@@ -103,9 +97,8 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
     if not manifests:
         raise ValueError(f"the archive has no {MANIFEST}")
     manifest = min(manifests, key=lambda path: (path.count("/"), path))
-    content = files[manifest].decode("utf-8")
-    frontmatter = read_frontmatter(content, f"{url}:{manifest}")
-    if frontmatter is None or frontmatter.name != name:
+    frontmatter = read_frontmatter(files[manifest], f"{url}:{manifest}", name)
+    if frontmatter is None:
         raise ValueError(f"the {MANIFEST} in the archive does not describe a skill called {name!r}")
     top = manifest.rpartition("/")[0]
     prefix = f"{top}/" if top else ""
@@ -115,13 +108,7 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
         extension = "." + below.rpartition(".")[2].lower() if "." in below.rpartition("/")[2].lstrip(".") else ""
         near = path.startswith(prefix) and below.count("/") < limits.search_depth
         offered = near and not is_manifest(path) and extension in limits.extensions
-        if offered and (text := _text(files[path])) is not None:
-            resources.append(InlineSkillResource(name=below, content=text))
-    return FileSkill(frontmatter=frontmatter, content=content, path=url, resources=resources)
+        if offered and is_utf8(files[path]):
+            resources.append(InlineSkillResource(name=below, content=files[path].decode()))
+    return FileSkill(frontmatter=frontmatter, content=files[manifest].decode(), path=url, resources=resources)
 
-
-def _text(data: bytes) -> str | None:
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError:
-        return None

@@ -7,13 +7,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, TypeVar, overload
+from typing import Any, ClassVar, Literal
 
 from gateway.policy.skill_policy import is_skill_name
-from gateway.skills.objects.members import InlineSkillResource, InlineSkillScript, ScriptArgumentParser
+from gateway.skills.objects.members import InlineSkillResource, InlineSkillScript, MemberDecorator, ScriptArgumentParser
 from gateway.skills.objects.skill import DefinedSkill, SkillFrontmatter, SkillResource, SkillScript, code_content
 
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 Kind = Literal["resource", "script"]
 
 _MARK = "_gateway_skill_member"
@@ -27,6 +26,18 @@ class _Mark:
     description: str | None
 
 
+def _check_name(name: str | None) -> None:
+    if name is not None and not is_skill_name(name):
+        raise ValueError(f"{name!r} is not a name for a member: use 1 to 64 lower-case letters, digits and single hyphens.")
+
+
+def _mark(kind: Kind, function: Any, name: str | None, description: str | None) -> None:
+    wrapper = type(function).__name__
+    if wrapper in ("property", "classmethod", "staticmethod"):
+        raise TypeError(f"@ClassSkill.{kind} must stand below @{wrapper}: write @{wrapper} first.")
+    setattr(function, _MARK, _Mark(kind, name, description))
+
+
 class ClassSkill(DefinedSkill, ABC):
     """Base class of a skill: define `instructions`, and mark methods with `@ClassSkill.resource` and `@ClassSkill.script`.
 
@@ -35,41 +46,21 @@ class ClassSkill(DefinedSkill, ABC):
 
     def __init__(self, *, frontmatter: SkillFrontmatter, argument_parser: ScriptArgumentParser | None = None) -> None:
         """`argument_parser` converts the arguments of the marked scripts."""
-        self._frontmatter = frontmatter
+        super().__init__(frontmatter)
         self._argument_parser = argument_parser
         self._found_resources: list[SkillResource] | None = None
         self._found_scripts: list[SkillScript] | None = None
 
-    @overload
-    @staticmethod
-    def resource(func: FunctionT, /) -> FunctionT: ...
+    resource: ClassVar[MemberDecorator] = MemberDecorator(partial(_mark, "resource"), _check_name)
+    """Mark a method as a resource. `name` defaults to the name of the method with hyphens.
 
-    @overload
-    @staticmethod
-    def resource(func: None = None, *, name: str | None = None, description: str | None = None) -> Callable[[FunctionT], FunctionT]: ...
+    Raises:
+        ValueError: `name` is not legal.
+        TypeError: The mark stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
+    """
 
-    @staticmethod
-    def resource(func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Mark a method as a resource. `name` defaults to the name of the method with hyphens.
-
-        Raises:
-            ValueError: `name` is not legal.
-            TypeError: The mark stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
-        """
-        return _marker(_Mark("resource", name, description), func)
-
-    @overload
-    @staticmethod
-    def script(func: FunctionT, /) -> FunctionT: ...
-
-    @overload
-    @staticmethod
-    def script(func: None = None, *, name: str | None = None, description: str | None = None) -> Callable[[FunctionT], FunctionT]: ...
-
-    @staticmethod
-    def script(func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Mark a method as a script. `name` defaults to the name of the method with hyphens. Raises as `resource` does."""
-        return _marker(_Mark("script", name, description), func)
+    script: ClassVar[MemberDecorator] = MemberDecorator(partial(_mark, "script"), _check_name)
+    """Mark a method as a script. `name` defaults to the name of the method with hyphens. Raises as `resource` does."""
 
     @property
     @abstractmethod
@@ -125,17 +116,3 @@ def _value_of(skill: ClassSkill, attribute: str) -> object:
 def _plain(member: object) -> object:
     """Return the function inside `@staticmethod` or `@classmethod`."""
     return getattr(member, "__func__", member)
-
-
-def _marker(mark: _Mark, func: Any) -> Any:
-    if mark.name is not None and not is_skill_name(mark.name):
-        raise ValueError(f"{mark.name!r} is not a name for a {mark.kind}: use 1 to 64 lower-case letters, digits and single hyphens.")
-
-    def decorate(function: Any) -> Any:
-        kind = type(function).__name__
-        if kind in ("property", "classmethod", "staticmethod"):
-            raise TypeError(f"@ClassSkill.{mark.kind} must stand below @{kind}: write @{kind} first.")
-        setattr(function, _MARK, mark)
-        return function
-
-    return decorate if func is None else decorate(func)

@@ -15,14 +15,13 @@ from typing import cast
 
 import anyio.to_thread
 
-from gateway.config.documents import DocumentError, load_yaml, split_frontmatter
 from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.folders import Changed, Problems, find_skills, list_files, read_file
 from gateway.skills.model import MANIFEST, is_manifest
 from gateway.skills.objects.members import FileSkillResource, FileSkillScript, SkillScriptRunner
 from gateway.skills.objects.skill import FileSkill, Skill, SkillFrontmatter
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
-from gateway.skills.parser import KNOWN_KEYS
+from gateway.skills.parser import KNOWN_KEYS, parse_skill
 
 logger = logging.getLogger(__name__)
 
@@ -38,6 +37,9 @@ SKILL_DEPTH = 2
 
 MAX_FILES = 2_000
 """Files of one skill that are offered; the rest is left out."""
+
+_REFUSED = frozenset({"name-missing", "name-illegal", "name-not-directory", "yaml-repaired", "not-json"})
+"""Codes of warnings of the parser that agent-framework's rules treat as errors."""
 
 FileFilter = Callable[[str, str], bool]
 """Decides by the name of the skill and the path in the skill whether a file is offered."""
@@ -93,18 +95,14 @@ class FileSkillsSource(SkillsSource):
     def _read_skill(self, folder: str) -> FileSkill | None:
         place = os.path.join(folder, MANIFEST)
         try:
-            content = read_file(folder, (MANIFEST,))[0].decode("utf-8")
-        except (Changed, ValueError) as error:
-            reason = error if isinstance(error, ValueError) else "it is not a regular file, or cannot be read"
-            logger.error("skill left out file=%s reason=%r", place, str(reason))
+            data = read_file(folder, (MANIFEST,))[0]
+        except Changed:
+            logger.error("skill left out file=%s reason='it is not a regular file, or cannot be read'", place)
             return None
-        frontmatter = read_frontmatter(content, place)
+        frontmatter = read_frontmatter(data, place, os.path.basename(folder))
         if frontmatter is None:
             return None
         name = frontmatter.name
-        if name != os.path.basename(folder):
-            logger.error("skill left out file=%s reason='the folder has another name' name=%s", place, name)
-            return None
         resources: list[FileSkillResource] = []
         scripts: list[FileSkillScript] = []
         for path in self._offered_paths(folder):
@@ -113,7 +111,7 @@ class FileSkillsSource(SkillsSource):
                 resources.append(FileSkillResource(name=path, full_path=full, root=folder))
             if self._scripts.has(name, path):
                 scripts.append(FileSkillScript(name=path, full_path=full, runner=self._runner, root=folder))
-        return FileSkill(frontmatter=frontmatter, content=content, path=folder, resources=resources, scripts=scripts)
+        return FileSkill(frontmatter=frontmatter, content=data.decode(), path=folder, resources=resources, scripts=scripts)
 
 
     def _offered_paths(self, folder: str) -> Iterable[str]:
@@ -153,58 +151,47 @@ def _folders(names: Sequence[str] | None) -> frozenset[str] | None:
     return frozenset(found)
 
 
-def read_frontmatter(content: str, place: str) -> SkillFrontmatter | None:
-    """Parse the frontmatter of a `SKILL.md`. If it breaks a rule, log an error that names `place` and return `None`."""
+def read_frontmatter(data: bytes, place: str, directory: str) -> SkillFrontmatter | None:
+    """Parse the frontmatter of a `SKILL.md`. If it breaks a rule, log an error that names `place` and return `None`.
+
+    `directory` is the name that the skill must have.
+    """
+    document = parse_skill(data, directory=directory)
+    fields = document.frontmatter
+    problems = [finding.message for finding in document.diagnostics if finding.level == "error" or finding.code in _REFUSED]
+    problems += [f"write {key.lower()!r} instead of {key!r}" for key in fields if key not in KNOWN_KEYS and key.lower() in KNOWN_KEYS]
+    texts = {key: _scalar(fields.get(key)) for key in ("license", "compatibility", "allowed-tools")}
+    problems += [f"{key!r} must be a string" for key, text in texts.items() if text is None and fields.get(key) is not None]
     try:
-        value = load_yaml(split_frontmatter(content).header, path=place)
-        if not isinstance(value, dict):
-            raise ValueError("the frontmatter is not a mapping")
-        fields = cast("JsonObject", value)
-        wrong = [key for key in fields if key not in KNOWN_KEYS and key.lower() in KNOWN_KEYS]
-        if wrong:
-            raise ValueError(f"write {wrong[0].lower()!r} instead of {wrong[0]!r}")
-        texts = {key: _text(fields.get(key), key) for key in KNOWN_KEYS if key != "metadata"}
+        if problems:
+            raise ValueError(problems[0])
         return SkillFrontmatter(
-            name=texts["name"] or "",
-            description=texts["description"] or "",
+            name=document.name,
+            description=document.description,
             license=texts["license"],
             compatibility=texts["compatibility"],
             allowed_tools=texts["allowed-tools"],
             metadata=_metadata(fields.get("metadata"), place),
         )
-    except (DocumentError, ValueError) as error:
+    except ValueError as error:
         logger.error("skill left out file=%s reason=%r", place, str(error))
         return None
 
 
-def _text(value: JsonValue, key: str) -> str | None:
-    text = _scalar(value)
-    if value is not None and text is None:
-        raise ValueError(f"{key!r} must be a string")
-    return text
-
-
 def _metadata(value: JsonValue, place: str) -> dict[str, str] | None:
-    if value is None:
-        return None
     if not isinstance(value, dict):
-        logger.warning("metadata ignored file=%s reason='not a mapping'", place)
+        if value is not None:
+            logger.warning("metadata ignored file=%s reason='not a mapping'", place)
         return None
-    found: dict[str, str] = {}
-    for key, item in cast("JsonObject", value).items():
-        text = _scalar(item)
-        if text is None:
-            logger.warning("metadata entry ignored file=%s key=%r reason='not a string'", place, key)
-        else:
-            found[key] = text
-    return found
+    entries = {key: _scalar(item) for key, item in cast("JsonObject", value).items()}
+    for key in (key for key, text in entries.items() if text is None):
+        logger.warning("metadata entry ignored file=%s key=%r reason='not a string'", place, key)
+    return {key: text for key, text in entries.items() if text is not None}
 
 
 def _scalar(value: JsonValue) -> str | None:
-    """Return a YAML scalar as text; `None` for any other value and for text with lone surrogates."""
-    if isinstance(value, str):
-        return value if not any("\ud800" <= character <= "\udfff" for character in value) else None
-    return json.dumps(value) if isinstance(value, bool | int | float) else None
+    """Return a YAML scalar as text, any other value as `None`."""
+    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None
 
 
 def _skill_folders(root: str) -> list[str]:

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeVar, overload
+from typing import Any
 
-from gateway.skills.objects.members import InlineSkillResource, InlineSkillScript, ScriptArgumentParser
+from gateway.skills.objects.members import InlineSkillResource, InlineSkillScript, MemberDecorator, ScriptArgumentParser
 from gateway.skills.objects.skill import DefinedSkill, SkillFrontmatter, SkillResource, SkillScript, code_content
-
-FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 
 class InlineSkill(DefinedSkill):
@@ -24,58 +22,28 @@ class InlineSkill(DefinedSkill):
         argument_parser: ScriptArgumentParser | None = None,
     ) -> None:
         """`argument_parser` converts the arguments of the scripts that the decorator adds."""
-        self._frontmatter = frontmatter
+        super().__init__(frontmatter, resources, scripts)
         self.instructions = instructions
-        self._resources = list(resources or ())
-        self._scripts = list(scripts or ())
         self._argument_parser = argument_parser
-
-    @property
-    def resources(self) -> list[SkillResource]:
-        """The resources added so far, in order."""
-        return list(self._resources)
-
-    @property
-    def scripts(self) -> list[SkillScript]:
-        """The scripts added so far, in order."""
-        return list(self._scripts)
 
     async def get_content(self) -> str:
         """Return name, description and instructions as XML, then the lists of resources and scripts."""
         return code_content(self, self.instructions)
 
-    @overload
-    def resource(self, func: FunctionT, /) -> FunctionT: ...
-
-    @overload
-    def resource(
-        self, func: None = None, *, name: str | None = None, description: str | None = None
-    ) -> Callable[[FunctionT], FunctionT]: ...
-
-    def resource(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
+    @property
+    def resource(self) -> MemberDecorator:
         """Add a function as a resource. Use with or without parentheses; `name` defaults to the name of the function."""
+        return MemberDecorator(self._add_resource)
 
-        def add(function: FunctionT) -> FunctionT:
-            self._resources.append(InlineSkillResource(name=name or function.__name__, description=description, function=function))
-            return function
+    def _add_resource(self, function: Callable[..., Any], name: str | None, description: str | None) -> None:
+        self._resources.append(InlineSkillResource(name=name or function.__name__, description=description, function=function))
 
-        return add if func is None else add(func)
-
-    @overload
-    def script(self, func: FunctionT, /) -> FunctionT: ...
-
-    @overload
-    def script(
-        self, func: None = None, *, name: str | None = None, description: str | None = None
-    ) -> Callable[[FunctionT], FunctionT]: ...
-
-    def script(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
+    @property
+    def script(self) -> MemberDecorator:
         """Add a function as a script. Use with or without parentheses; `name` defaults to the name of the function."""
+        return MemberDecorator(self._add_script)
 
-        def add(function: FunctionT) -> FunctionT:
-            parser = self._argument_parser
-            made = InlineSkillScript(name=name or function.__name__, description=description, function=function, argument_parser=parser)
-            self._scripts.append(made)
-            return function
-
-        return add if func is None else add(func)
+    def _add_script(self, function: Callable[..., Any], name: str | None, description: str | None) -> None:
+        parser = self._argument_parser
+        made = InlineSkillScript(name=name or function.__name__, description=description, function=function, argument_parser=parser)
+        self._scripts.append(made)

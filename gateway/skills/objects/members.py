@@ -10,7 +10,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, overload, runtime_checkable
 
 import anyio.to_thread
 
@@ -19,8 +19,43 @@ from gateway.skills.folders import Changed, read_file
 from gateway.skills.objects.skill import FileSkill, ScriptArguments, Skill, SkillResource, SkillScript
 from gateway.tools.function import FunctionTool, run_function
 
+FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
+
 ScriptArgumentParser = Callable[[ScriptArguments], "Mapping[str, Any] | None"]
 """Converts the arguments that a model gives to named arguments, for scripts in code."""
+
+
+class MemberDecorator:
+    """Makes functions members of a skill; for use with or without parentheses."""
+
+    def __init__(
+        self, use: Callable[[Callable[..., Any], str | None, str | None], None], check_name: Callable[[str | None], None] | None = None
+    ) -> None:
+        """`use` receives each decorated function, with the name and the description given in parentheses.
+
+        `check_name` receives the name before, and raises `ValueError` for an illegal one.
+        """
+        self._use = use
+        self._check_name = check_name
+
+    @overload
+    def __call__(self, func: FunctionT, /) -> FunctionT: ...
+
+    @overload
+    def __call__(
+        self, func: None = None, *, name: str | None = None, description: str | None = None
+    ) -> Callable[[FunctionT], FunctionT]: ...
+
+    def __call__(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
+        """Use `func`, or return a decorator that uses its function."""
+        if self._check_name is not None:
+            self._check_name(name)
+
+        def decorate(function: FunctionT) -> FunctionT:
+            self._use(function, name, description)
+            return function
+
+        return decorate if func is None else decorate(func)
 
 
 class InlineSkillResource(SkillResource):

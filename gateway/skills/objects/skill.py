@@ -122,7 +122,15 @@ class Skill(ABC):
 class DefinedSkill(Skill):
     """A skill that knows its frontmatter, resources and scripts without running any of its code."""
 
-    _frontmatter: SkillFrontmatter
+    def __init__(
+        self,
+        frontmatter: SkillFrontmatter,
+        resources: Sequence[SkillResource] | None = None,
+        scripts: Sequence[SkillScript] | None = None,
+    ) -> None:
+        self._frontmatter = frontmatter
+        self._resources = list(resources or ())
+        self._scripts = list(scripts or ())
 
     @property
     def frontmatter(self) -> SkillFrontmatter:
@@ -130,14 +138,14 @@ class DefinedSkill(Skill):
         return self._frontmatter
 
     @property
-    @abstractmethod
     def resources(self) -> list[SkillResource]:
         """The resources, in order."""
+        return list(self._resources)
 
     @property
-    @abstractmethod
     def scripts(self) -> list[SkillScript]:
         """The scripts, in order."""
+        return list(self._scripts)
 
     async def get_resource(self, name: str) -> SkillResource | None:
         """Return the resource of that name, whatever its case, or `None`."""
@@ -167,26 +175,14 @@ class FileSkill(DefinedSkill):
         scripts: Sequence[SkillScript] | None = None,
     ) -> None:
         """`path` is the skill's folder."""
-        self._frontmatter = frontmatter
+        super().__init__(frontmatter, resources, scripts)
         self._content = content
         self.path = path
-        self._resources = tuple(resources or ())
-        self._scripts = tuple(scripts or ())
 
     @property
     def content(self) -> str:
         """The file as it was read, without the lists of resources and scripts."""
         return self._content
-
-    @property
-    def resources(self) -> list[SkillResource]:
-        """The resources, in order."""
-        return list(self._resources)
-
-    @property
-    def scripts(self) -> list[SkillScript]:
-        """The scripts, in order."""
-        return list(self._scripts)
 
     async def get_content(self) -> str:
         """Return the file, then the lists of resources and scripts."""
