@@ -156,7 +156,7 @@ async def test_unstructured_verdict_is_read_from_last_line_and_else_no() -> None
 
 
 @pytest.mark.requirement("LP5")
-async def test_progress_log_is_whole_without_session_and_last_entry_with_one() -> None:
+async def test_progress_log_is_whole_without_session_and_else_last_entry() -> None:
     def made() -> tuple[ScriptedChatClient, Agent]:
         client = ScriptedChatClient(["one", "two", "three"])
         return client, Agent(client, middleware=[AgentLoopMiddleware(until(3), next_message=lambda: "next")])

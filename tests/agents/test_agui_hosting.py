@@ -106,7 +106,7 @@ async def test_own_agent_streams_start_text_and_end(host: Hosted) -> None:
     assert {event["threadId"] for event in events if "threadId" in event} == {"thread-7"}
 
 
-async def test_application_sends_whole_conversation_and_gateway_keeps_nothing(host: Hosted) -> None:
+async def test_application_sends_the_conversation_and_gateway_keeps_nothing(host: Hosted) -> None:
     client = ScriptedChatClient(["One.", "Two."])
     url = host(Agent(client))
     await run(url, request(user("First.")))
@@ -160,7 +160,7 @@ async def test_approval_is_an_interrupt_and_only_clear_yes_runs_call(
     assert (kinds(again)[-1], done) == ("RUN_ERROR", expected)
 
 
-async def test_answer_to_unknown_request_runs_nothing_and_keeps_open_request(host: Hosted) -> None:
+async def test_answer_to_unknown_request_runs_nothing(host: Hosted) -> None:
     agent, done = asking([[Content.from_function_call("c1", "remove", "{}")], "Gone."])
     url = host(agent)
     resume = [{"interruptId": "c1", "status": "resolved", "payload": {"approved": True}}]

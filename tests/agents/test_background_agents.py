@@ -52,7 +52,7 @@ def results(client: ScriptedChatClient) -> list[str]:
 
 
 @pytest.mark.requirement("NM1")
-async def test_background_tasks_run_concurrently_and_can_be_awaited_and_cleared() -> None:
+async def test_background_tasks_run_concurrently_and_can_be_awaited() -> None:
     helper = HeldClient()
     helper.go.set()
     replies = [

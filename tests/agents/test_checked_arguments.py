@@ -115,7 +115,7 @@ async def test_middleware_edits_converted_arguments_and_call_rechecks_them() -> 
 
 
 @pytest.mark.requirement("MW4")
-async def test_explicit_null_stays_and_hand_written_schema_keeps_wire_names() -> None:
+async def test_explicit_null_stays_and_hand_written_schema_keeps_names() -> None:
     def take(name: str, size: int) -> str:
         return f"{name} {size}"
 

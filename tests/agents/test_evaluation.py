@@ -125,7 +125,7 @@ async def test_failing_check_ends_the_evaluation_with_its_error() -> None:
             await LocalEvaluator(evaluator(says)).evaluate([item])
 
 
-def test_conversation_is_split_at_last_or_first_question_or_by_function() -> None:
+def test_conversation_is_split_at_a_question_or_by_a_function() -> None:
     talk = [Message(role, [text]) for role, text in (("user", "q1"), ("assistant", "a1"), ("user", "q2"), ("assistant", "a2"))]
     assert (EvalItem(talk).query, EvalItem(talk).response) == ("q1 q2", "a2")
     full = EvalItem(talk, split_strategy=ConversationSplit.FULL)

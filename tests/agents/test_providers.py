@@ -83,7 +83,7 @@ async def test_list_is_kept_by_either_store_and_a_damaged_one_is_named(kind: str
 
 
 @pytest.mark.requirement("NM1")
-async def test_agent_switches_its_mode_and_is_notified_of_external_switches() -> None:
+async def test_agent_switches_its_mode_and_sees_external_switches() -> None:
     client = ScriptedChatClient([[call("mode_set", {"mode": "EXECUTE"})], [call("mode_get", {})], "ok", "again", "third"])
     agent = Agent(client, context_providers=[AgentModeProvider()])
     session = agent.create_session()

@@ -134,7 +134,7 @@ async def test_model_reads_files_and_runs_scripts_with_callers_scopes(deployment
 
 
 @pytest.mark.parametrize("key", ["agents", "shut", "all"])
-async def test_catalog_and_search_of_a_model_show_skills_of_file_and_caller(deployment: Deployment, key: str) -> None:
+async def test_catalog_and_search_show_skills_of_file_and_caller(deployment: Deployment, key: str) -> None:
     """An agent whose file names skills has only these in its catalogue."""
     for agent, named in (("sk", {"open"}), ("free", set[str]())):
         await deployment.plays("search_skills", {})

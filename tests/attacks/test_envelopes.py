@@ -202,7 +202,7 @@ def test_header_that_contradicts_the_body_is_rejected(served: tuple[str, Path], 
         b"X A: b\r\n",
     ],
 )
-def test_envelope_that_two_readers_could_split_differently_is_rejected(served: tuple[str, Path], head: bytes) -> None:
+def test_ambiguously_framed_envelope_is_rejected(served: tuple[str, Path], head: bytes) -> None:
     from tests.attacks.test_connections import connected, rest
 
     smuggled = b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"

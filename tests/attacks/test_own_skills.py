@@ -104,14 +104,14 @@ async def test_policy_of_the_agent_judges_arguments_of_skill_tools(tmp_path: Pat
 
 
 @pytest.mark.parametrize("decision", ["approve", "approve_always", "decline"])
-async def test_script_waits_for_the_approval_that_the_agents_policy_demands(tmp_path: Path, decision: str) -> None:
+async def test_script_waits_for_the_approval_its_agent_policy_requires(tmp_path: Path, decision: str) -> None:
     with place(tmp_path, {"agent/clerk": {"approval": {"always": ["run_skill_script"]}}}) as made:
         said = await ask_clerk(made, RUN, decision=decision)
         assert (ran(made), "1 km" in said[0]) == (int(decision == "approve"), decision == "approve")
 
 
 @pytest.mark.parametrize("decision", ["approve", "decline"])
-async def test_script_is_asked_once_by_default(tmp_path: Path, decision: str) -> None:
+async def test_script_needs_one_approval_by_default(tmp_path: Path, decision: str) -> None:
     with place(tmp_path, {}, scripts="always") as made:
         [said] = await ask_clerk(made, RUN, decision=decision)
         assert (ran(made), "1 km" in said) == (int(decision == "approve"), decision == "approve")
@@ -124,7 +124,7 @@ async def test_policy_of_the_skills_still_holds_inside_an_agent(tmp_path: Path) 
         assert refused.startswith("Error: Requested function") and ran(made) == 0
 
 
-async def test_another_agents_list_of_tools_does_not_reach_the_tools_of_the_clerk(tmp_path: Path) -> None:
+async def test_tool_list_of_another_agent_does_not_extend_the_clerk(tmp_path: Path) -> None:
     with place(tmp_path, {"agent/clerk": {"tools": {"deny": ["*_skill*"]}}}) as made:
         await made.model.play(
             {"when": {"model": "scripted", "last_role": "user"}, "tool_calls": [{"name": "agent__inner", "arguments": {"task": "Go."}}]},

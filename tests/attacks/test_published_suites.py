@@ -47,7 +47,7 @@ def scan(url: str, *options: str) -> Scan:
     return Scan(by_status["pass"], by_status["fail"], by_status["warn"])
 
 
-def test_authlab_fails_only_what_needs_inbound_oauth_and_docs_list_it(tmp_path: Path) -> None:
+def test_authlab_fails_only_the_documented_inbound_oauth_checks(tmp_path: Path) -> None:
     if not AUTHLAB.exists():
         pytest.skip(f"mcp-authlab is not installed in {HOME}; run `make attacks`")
     config = {"mcpServers": {"up": upstream_stdio()}}

@@ -193,7 +193,7 @@ WITHOUT_LIST: dict[str, tuple[dict[str, tuple[int, str, str]], str]] = {
 }
 
 
-async def test_endpoint_without_model_list_is_probed_without_running_a_model() -> None:
+async def test_endpoint_without_model_list_is_probed_without_a_model_run() -> None:
     with pages({f"/{name}{path}": answer for name, (answers, _) in WITHOUT_LIST.items() for path, answer in answers.items()}) as base:
         for name, (_, problem) in WITHOUT_LIST.items():
             resolver = ModelResolver({"OPENAI_BASE_URL": f"{base}/{name}", "OPENAI_MODEL": "small"}, None)

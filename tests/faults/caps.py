@@ -85,7 +85,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.server.parked:MAX_PARKED_PER_PRINCIPAL",
         "calls of one caller that wait for answers",
         "tests/server/test_parked.py",
-        "test_longest_parked_call_is_evicted_when_one_principal_parks_too_many",
+        "test_longest_parked_call_is_evicted_at_the_principals_limit",
     ),
     Cap(
         "gateway.server.sdk_path.read_methods:MAX_WATCHED",
@@ -97,7 +97,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.server.changes:SEND_SECONDS",
         "a notification to a client that reads nothing",
         "tests/server/test_changes.py",
-        "test_client_that_reads_nothing_does_not_delay_other_notifications",
+        "test_client_that_reads_nothing_delays_no_other_notification",
     ),
     Cap(
         "server.limits.connectionsPerAddress",
@@ -145,7 +145,7 @@ CAPS: tuple[Cap, ...] = (
         "server.limits.sessions",
         "2025 sessions open at once",
         "tests/server/test_fast_sessions.py",
-        "test_session_idle_longest_is_evicted_for_a_new_one_of_either_kind",
+        "test_session_idle_longest_is_evicted_for_a_new_one",
     ),
     Cap(
         "gateway.server.sdk_path.session_manager:MAX_EVENTS_PER_STREAM",
@@ -241,7 +241,7 @@ CAPS: tuple[Cap, ...] = (
         "gateway.upstream.connection:RETRY_SPACING_SECONDS",
         "tries of a server that fails: one at a time",
         "tests/upstream/test_supervision.py",
-        "test_one_call_tries_a_failing_server_and_others_fail_at_once_meanwhile",
+        "test_one_call_tries_a_failing_server_and_others_fail_at_once",
     ),
     Cap(
         "gateway.upstream.carriers.http_failures:MAX_RETRY_SECONDS",
@@ -265,13 +265,13 @@ CAPS: tuple[Cap, ...] = (
         "gateway.upstream.server_messages:MAX_PENDING_NOTIFICATIONS",
         "its log messages that wait for slow callers",
         "tests/upstream/test_pipe_carrier.py",
-        "test_unread_log_messages_are_dropped_and_change_notifications_are_not",
+        "test_unread_logs_are_dropped_and_change_notifications_kept",
     ),
     Cap(
         "gateway.upstream.pipe:MAX_UNREAD",
         "answers to a child process that does not read",
         "tests/upstream/test_pipe_carrier.py",
-        "test_child_that_sends_requests_without_reading_buffers_no_responses",
+        "test_child_that_does_not_read_gets_no_buffered_responses",
     ),
     Cap(
         "gateway.wire.http1_client:MAX_HEAD_BYTES",
@@ -307,7 +307,7 @@ CAPS: tuple[Cap, ...] = (
         "server.maxChildProcesses",
         "server processes at once",
         "tests/upstream/test_child_processes.py",
-        "test_server_idle_longest_is_stopped_for_a_new_one_and_busy_ones_never",
+        "test_server_idle_longest_is_stopped_for_a_new_one",
     ),
     Cap(
         "gateway.egress.guarded_fetch:MAX_BODY_BYTES",

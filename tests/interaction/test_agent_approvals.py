@@ -142,7 +142,7 @@ async def test_calls_without_approval_run_once_and_the_others_request_it(place: 
 
 
 @pytest.mark.requirement("AP9", "AP10")
-async def test_permanent_approval_matches_arguments_is_listed_and_revocable(place: Place) -> None:
+async def test_permanent_approval_matches_arguments_and_is_revocable(place: Place) -> None:
     person = Person(["approve_always_with_arguments"])
     async with client_of(place.url, "legacy", person) as client:
         await place.model.play(calling("same"), ECHO)

@@ -103,7 +103,7 @@ async def test_application_keeps_conversation_and_model_reads_all_of_it(running:
     assert sent.index("I am Ada.") < sent.index("Hello Ada.") < sent.index("Who am I?")
 
 
-async def test_application_tool_call_ends_run_and_next_run_brings_its_result(
+async def test_application_tool_call_ends_run_and_next_run_has_its_result(
     running: tuple[str, ScriptedServer],
 ) -> None:
     url, model = running

@@ -171,7 +171,7 @@ async def test_metadata_under_malformed_key_is_an_error_and_not_sent(front: str,
 
 
 @pytest.mark.requirement(15, "MC11")
-async def test_listing_metadata_wins_over_host_metadata_and_cannot_forge_ours(front: str) -> None:
+async def test_listing_metadata_wins_over_host_and_cannot_forge_ours(front: str) -> None:
     got = await sent(front, "many__tagged", {"a": 1}, meta={"com.example/tenant": "host", "com.example/other": "host"})
     assert got["_meta"]["com.example/tenant"] == "listing"
     assert got["_meta"]["com.example/other"] == "host"
@@ -276,7 +276,7 @@ async def test_call_that_becomes_a_task_passes_the_same_filter(tmp_path: Path, m
 
 
 @pytest.mark.requirement(15, "MC11")
-async def test_trace_context_wins_over_host_value_and_else_host_value_is_sent(front: str) -> None:
+async def test_trace_context_wins_over_the_hosts_value(front: str) -> None:
     mine = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     got = await sent(front, "many__two", {"a": 1}, meta={"traceparent": mine})
     assert got["_meta"]["traceparent"].split("-")[1] == mine.split("-")[1]

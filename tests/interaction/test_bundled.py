@@ -163,7 +163,7 @@ async def test_units_say_why_they_cannot_convert(tmp_path: Path, arguments: dict
     assert told in refused.content[0].text
 
 
-async def test_units_convert_both_ways_and_ctrl_c_ends_server_without_output(tmp_path: Path) -> None:
+async def test_units_convert_both_ways_and_server_ends_without_output(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with child(str(ROOT / "config/servers/units.py"), "--port", "0", stdout=subprocess.PIPE, log=log) as process:
         assert process.stdout is not None

@@ -14,7 +14,7 @@ from tests.interaction.ways import Way, cells, connected
 pytestmark = [pytest.mark.timeout(60), pytest.mark.parametrize("way", cells(), ids=str)]
 
 
-async def test_titles_icons_annotations_and_schemas_are_published_unchanged(gateways: Gateways, way: Way) -> None:
+async def test_titles_icons_annotations_and_schemas_pass_unchanged(gateways: Gateways, way: Way) -> None:
     async with connected(way, gateways.target(way)) as (client, _):
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         resources = {resource.uri: resource for resource in (await client.list_resources()).resources}

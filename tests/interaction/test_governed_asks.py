@@ -66,7 +66,7 @@ def audit(folder: Path) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("era", ERAS)
 @pytest.mark.requirement("MC7", 28, 36, 39, 40, 41, 46, 48, 49, 51)
 @pytest.mark.attack(16)
-async def test_configured_model_samples_within_cap_and_budget_without_logging_text(
+async def test_configured_model_samples_within_cap_without_logging_text(
     tmp_path: Path, model: ScriptedServer, era: Era, upstream: tuple[str, ...]
 ) -> None:
     with upstream_http(*upstream) as url:

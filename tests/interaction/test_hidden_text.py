@@ -56,7 +56,7 @@ def assert_clean(value: Any) -> None:
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.parametrize("upstream", ["http", "stdio"])
-async def test_definitions_results_and_all_other_text_arrive_clean_by_default(tmp_path: Path, upstream: str, era: Era) -> None:
+async def test_hidden_text_is_removed_from_everything_by_default(tmp_path: Path, upstream: str, era: Era) -> None:
     with raw_http(told(), "--modern") as url:
         server: Any = {"type": "http", "url": url} if upstream == "http" else raw_stdio(told())
         with gateway_http(tmp_path, {"mcpServers": {"up": server}}) as front:
@@ -85,7 +85,7 @@ async def test_definitions_results_and_all_other_text_arrive_clean_by_default(tm
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @pytest.mark.attack(11)
-async def test_rejected_definitions_vanish_and_rejected_results_name_the_rule(tmp_path: Path, era: Era) -> None:
+async def test_rejected_definitions_vanish_and_results_name_the_rule(tmp_path: Path, era: Era) -> None:
     config = {"mcpServers": {"up": raw_stdio(told())}, "policies": {"up": {"hiddenText": "refuse"}}}
     with gateway_http(tmp_path, config) as front:
         async with connected(Way("http", era, "up"), front) as (client, _):

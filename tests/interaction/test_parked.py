@@ -58,7 +58,7 @@ async def test_unanswered_elicitation_ends_upstream_call_at_its_deadline(tmp_pat
 
 
 @pytest.mark.faults
-async def test_answer_survives_gateway_restart_and_held_call_is_not_replayed(
+async def test_answer_survives_gateway_restart_without_replaying_held_call(
     tmp_path: Path,
 ) -> None:
     port = free_port()

@@ -350,7 +350,7 @@ async def test_cancellation_without_tasks_within_wait_ends_upstream_call(tmp_pat
 
 
 @pytest.mark.requirement(96)
-async def test_http_client_2026_cancels_by_closing_and_2025_by_notification(tmp_path: Path) -> None:
+async def test_http_2026_cancels_by_closing_and_2025_by_notification(tmp_path: Path) -> None:
     """All cancellations arrive before the calls would become tasks."""
     with upstream_http() as url:
         config: dict[str, Any] = {"mcpServers": {"up": {"type": "http", "url": url}}, "policies": PROMOTED, "tasks": {"inlineSeconds": 3}}
@@ -433,7 +433,7 @@ async def test_cancelling_our_task_cancels_the_server_task_it_follows(tmp_path: 
 
 @pytest.mark.requirement(89)
 @pytest.mark.parametrize("era", ERAS)
-async def test_client_without_tasks_is_elicited_and_gets_result_and_progress(tmp_path: Path, era: Era) -> None:
+async def test_client_without_tasks_is_elicited_and_gets_result(tmp_path: Path, era: Era) -> None:
     log = tmp_path / "requests.jsonl"
     form = {"message": "Sure?", "requestedSchema": {"type": "object", "properties": {"name": {"type": "string"}}}}
     ask = {"confirm": {"method": "elicitation/create", "params": {"mode": "form", **form}}}
@@ -502,7 +502,7 @@ async def test_elicitation_during_2025_result_fetch_waits_with_modern_task(tmp_p
 
 
 @pytest.mark.requirement(79, 89)
-async def test_task_that_elicits_without_capability_fails_and_names_request(tmp_path: Path) -> None:
+async def test_task_that_elicits_without_capability_names_the_request(tmp_path: Path) -> None:
     log = tmp_path / "requests.jsonl"
     form: dict[str, Any] = {"mode": "form", "message": "Sure?", "requestedSchema": {"type": "object", "properties": {}}}
     asks: dict[str, Any] = {"confirm": {"method": "elicitation/create", "params": form}}

@@ -82,7 +82,7 @@ async def client_of(served: Served, era: Era, front: str, person: Person | None)
 @pytest.mark.requirement("WF9")
 @pytest.mark.parametrize("front", ["http", "stdio"])
 @pytest.mark.parametrize("era", ERAS)
-async def test_concurrent_typed_questions_reach_person_and_their_answers_workflow(served: Served, era: Era, front: str) -> None:
+async def test_concurrent_questions_reach_person_and_answers_the_workflow(served: Served, era: Era, front: str) -> None:
     person = Person(together=2)
     async with client_of(served, era, front, person) as client:
         result = await client.call_tool("workflow__order", {"item": "tea", "count": 2})

@@ -97,7 +97,7 @@ async def command(served: Served, *words: str, code: int = 0) -> Any:
     return json.loads((done.stdout or done.stderr.splitlines()[-1]).decode())
 
 
-async def test_wrong_answer_to_a_task_is_an_error_and_the_question_stays_open(served: Served) -> None:
+async def test_wrong_task_answer_is_an_error_and_question_stays_open(served: Served) -> None:
     async with over_http(served.url, "modern") as wire:
         task = await begin(wire, "modern", "number")
         [key] = task["inputRequests"]
@@ -117,7 +117,7 @@ async def test_wrong_answer_to_a_task_is_an_error_and_the_question_stays_open(se
     assert done["result"]["content"][0]["text"] == "44"
 
 
-async def test_answer_the_workflow_rejects_is_an_error_and_question_stays_open(served: Served) -> None:
+async def test_answer_rejected_by_workflow_leaves_the_question_open(served: Served) -> None:
     async with over_http(served.url, "modern") as wire:
         task = await begin(wire, "modern", "amount")
         [(key, shown)] = task["inputRequests"].items()

@@ -39,7 +39,7 @@ def test_calls_ask_by_the_servers_own_tool_names_and_never_wins(approval: Any, n
     assert TypeAdapter(SourcePolicy).validate_python({"approval": approval}).approval == approval
 
 
-def test_approval_shows_tool_source_and_arguments_without_hidden_text() -> None:
+def test_approval_shows_tool_source_and_clean_arguments() -> None:
     arguments = {"path": "/etc/\x1b[31mpass\u202ewd\nsecond line", "n": 3, "list": ["a", {"b": None}]}
     text = describe_call("docs", "delete", arguments)
     assert text.split("\n") == [

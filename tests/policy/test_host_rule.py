@@ -179,7 +179,7 @@ def read_as_one_address(value: str) -> None:
 @pytest.mark.attack(20)
 @settings(max_examples=200)
 @given(MAIL_TEXTS)
-def test_standard_library_reads_an_admitted_recipient_as_that_address(value: str) -> None:
+def test_standard_library_reads_an_admitted_recipient_alike(value: str) -> None:
     read_as_one_address(value)
 
 
@@ -187,5 +187,5 @@ def test_standard_library_reads_an_admitted_recipient_as_that_address(value: str
 @pytest.mark.attack(20)
 @settings(max_examples=10_000, derandomize=False)
 @given(MAIL_TEXTS)
-def test_standard_library_reads_many_admitted_recipients_as_one_address(value: str) -> None:
+def test_standard_library_reads_many_admitted_recipients_alike(value: str) -> None:
     read_as_one_address(value)

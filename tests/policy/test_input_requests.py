@@ -36,7 +36,7 @@ def rule(verdict: Pass | Rewrite | Reject) -> str:
 RELAY = policy(sampling={"mode": "relay"})
 
 
-def test_sampling_and_roots_are_rejected_and_forms_relayed_by_default() -> None:
+def test_sampling_and_roots_are_rejected_by_default() -> None:
     assert rule(judge_input(sampling(maxTokens=1), policy(), 0)) == "sampling.mode"
     assert rule(judge_input({"method": "roots/list"}, policy(), 0)) == "roots.mode"
     assert isinstance(judge_input(form({"city": {"type": "string"}}), policy(), 0), Pass)

@@ -122,6 +122,6 @@ def test_server_metadata_without_gateway_keys_is_the_same_object() -> None:
     assert peer_meta({"a": 1, "progressToken": 5, "dev.moon\u200bgate/rule": "r", "b": 2}) == {"a": 1, "b": 2}
 
 
-def test_metadata_of_a_listed_tool_is_sent_without_own_or_malformed_keys() -> None:
+def test_listed_tool_metadata_is_sent_without_malformed_keys() -> None:
     assert listed_meta({"a": 1, f"{OWN}rule": 2, "-odd": 3}) == {"a": 1}
     assert listed_meta(None) == listed_meta(["a"]) == {}

@@ -39,7 +39,7 @@ def test_text_is_shown_on_one_line_cut_with_its_length(text: str, line: str) -> 
     assert shown(text, 10) == line
 
 
-def test_approval_of_a_call_shows_every_argument_or_names_the_omitted() -> None:
+def test_approval_of_a_call_shows_or_names_every_argument() -> None:
     assert describe_call("docs", "wipe", {"path": "a\nb", "deep": {"é": [1]}}).splitlines() == [
         "Approve this call of 'wipe' of 'docs'?", "│ path: a b", '│ deep: {"é": [1]}',
     ]  # fmt: skip
@@ -88,7 +88,7 @@ def test_only_an_offered_choice_in_an_accepted_form_approves(answer: dict[str, A
     assert is_approved(answer) is (decision == "approve")
 
 
-def test_equal_arguments_have_equal_digests_and_scripts_none_standing() -> None:
+def test_equal_arguments_have_equal_digests_except_scripts() -> None:
     assert canonical_arguments({"a": 1, "b": "é"}) == canonical_arguments({"b": "é", "a": 1}) != canonical_arguments({"a": 1})
     assert len(canonical_arguments({})) == 64
     assert all(may_stand(*tool) for tool in (("docs", "read"), ("docs", "run_skill_script"), ("agent/clerk", "load_skill")))

@@ -71,7 +71,7 @@ async def client_that_reads_nothing_more(server: GatewayServer) -> AsyncGenerato
         tasks.cancel_scope.cancel()
 
 
-async def test_connected_client_without_subscription_is_notified_of_changes() -> None:
+async def test_client_without_subscription_is_notified_of_changes() -> None:
     catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     heard: list[Any] = []
 
@@ -86,7 +86,7 @@ async def test_connected_client_without_subscription_is_notified_of_changes() ->
     assert [type(what) for what in heard] == [t.ToolListChangedNotification]
 
 
-async def test_client_that_reads_nothing_does_not_delay_other_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_reads_nothing_delays_no_other_notification(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "SEND_SECONDS", 100)  # nobody is given up in this test
     catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     heard: list[Any] = []
@@ -103,7 +103,7 @@ async def test_client_that_reads_nothing_does_not_delay_other_notifications(monk
     assert {type(what) for what in heard} == {t.ToolListChangedNotification}
 
 
-async def test_new_listener_gets_later_changes_on_each_stream_and_no_old_one(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_new_listener_gets_only_later_changes_on_each_stream(monkeypatch: pytest.MonkeyPatch) -> None:
     catalog = ToldCatalog([], GateServices(EventStream()), name_budget=64, settled=settled)
     async with serving(catalog) as server, Client(server.mcp, mode="2026-07-28") as client:
         catalog.change("tools")  # it listed before, and listens after

@@ -240,7 +240,7 @@ async def test_half_a_character_does_not_end_the_conversation(tmp_path: Path, ou
     assert {message["id"] for message in said if "result" in message} >= {2, 3}
 
 
-async def test_plain_stdio_call_skips_the_sdk_and_slow_call_runs_once_on_it(tmp_path: Path) -> None:
+async def test_plain_stdio_call_skips_the_sdk_and_slow_call_runs_once(tmp_path: Path) -> None:
     setup = Setup(tmp_path)
     await setup.catalog.refresh()
     [said] = await without(setup, lines_of([call("x")]), 1)
@@ -313,7 +313,7 @@ async def test_plain_2025_session_needs_no_sdk(tmp_path: Path) -> None:
     assert not setup.server.has_sdk
 
 
-async def test_session_keeps_log_level_and_list_changes_when_sdk_path_joins(tmp_path: Path) -> None:
+async def test_session_keeps_its_state_when_the_sdk_path_joins(tmp_path: Path) -> None:
     setup, paper = Setup(tmp_path), Paper()
     changed = partial(ToldCatalog.change, cast("ToldCatalog", setup.catalog))
     await setup.catalog.refresh()

@@ -416,7 +416,7 @@ async def test_idle_session_expires_and_listening_session_does_not(tmp_path: Pat
             assert await other.is_lean()
 
 
-async def test_session_idle_longest_is_evicted_for_a_new_one_of_either_kind(tmp_path: Path) -> None:
+async def test_session_idle_longest_is_evicted_for_a_new_one(tmp_path: Path) -> None:
     async with standing(tmp_path, "auto") as door, AsyncExitStack() as stack:
         door.server.usages.bound_by(caller_quotas(LimitSettings(sessions=4), 100, 50_000))
         sdks, lean, used, kept = [await opened(door) for _ in range(4)]

@@ -14,7 +14,7 @@ from gateway.auth.api_keys import NewKey
 from tests.server.test_plain_calls import META, TEXT, VERSION, heads, request, same, standing
 
 
-async def test_each_request_of_a_connection_is_judged_by_its_own_head_and_body(tmp_path: Path) -> None:
+async def test_each_request_of_a_connection_is_judged_by_its_own_head(tmp_path: Path) -> None:
     """Heads and bodies that are nearly those of the last requests, whose every part was in order in one of them."""
     chance = random.Random(11)
     pick = chance.choice

@@ -34,7 +34,7 @@ async def test_disconnected_session_client_ends_neither_call_nor_session(tmp_pat
         assert told(await post(setup.longer, lines, json.dumps(old_request(number=3)).encode()))[0] == 200
 
 
-async def test_repeated_id_of_a_running_call_does_not_hide_it_from_cancellation(tmp_path: Path) -> None:
+async def test_repeated_id_does_not_hide_a_call_from_cancellation(tmp_path: Path) -> None:
     async with standing(tmp_path) as setup:
         lines = list(old_heads(await open_session(setup)).items())
         taken_back = {"jsonrpc": "2.0", "method": "notifications/cancelled", "params": {"requestId": 7}}

@@ -79,7 +79,7 @@ async def test_reports_do_not_wait_for_a_client_that_does_not_read() -> None:
     assert len(client.heard) <= PROGRESS_BURST + 1
 
 
-async def test_last_report_is_sent_when_the_reporter_is_cancelled_while_sending() -> None:
+async def test_last_report_is_sent_when_its_sender_is_cancelled() -> None:
     client = Client()
     client.reads = anyio.Event()
     async with anyio.create_task_group() as tasks:

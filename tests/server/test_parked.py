@@ -47,7 +47,7 @@ def wire() -> WireCaller:
     return cast("WireCaller", SilentCaller())
 
 
-async def test_elicitation_becomes_input_request_and_retry_continues_the_call() -> None:
+async def test_elicitation_becomes_input_request_and_retry_resumes_call() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         answer = await ctx.ask(FORM)
         return Complete.text(f"hello {answer['content']['name']}")
@@ -66,7 +66,7 @@ async def test_elicitation_becomes_input_request_and_retry_continues_the_call() 
     assert second.as_text() == "hello Ada"
 
 
-async def test_retry_without_the_answer_is_elicited_again_ignoring_unknown_keys() -> None:
+async def test_retry_without_the_answer_is_elicited_again() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str((await ctx.ask(FORM))["action"]))
 
@@ -152,7 +152,7 @@ async def test_parked_call_without_retry_is_freed_after_the_ttl() -> None:
             assert len(parked) == 0
 
 
-async def test_parked_work_that_ends_unattended_keeps_its_result_for_the_retry() -> None:
+async def test_parked_work_that_ends_keeps_its_result_for_the_retry() -> None:
     ended = anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:
@@ -220,7 +220,7 @@ async def test_client_disconnect_during_a_leg_cancels_the_work() -> None:
             await cancelled.wait()
 
 
-async def test_longest_parked_call_is_evicted_when_one_principal_parks_too_many() -> None:
+async def test_longest_parked_call_is_evicted_at_the_principals_limit() -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         return Complete.text(str((await ctx.ask(FORM))["action"]))
 

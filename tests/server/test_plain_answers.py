@@ -106,7 +106,7 @@ async def test_pages_follow_each_other_and_a_change_is_seen_at_once(tmp_path: Pa
 
 @pytest.mark.parametrize("scopes", [None, (), ("tools:up/*",), ("tools:up/echo",), ("resources:*",)])
 @pytest.mark.parametrize("method", METHODS)
-async def test_caller_sees_only_what_its_key_scopes_allow_on_both_paths(
+async def test_caller_sees_only_its_key_scopes_on_both_paths(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, scopes: tuple[str, ...] | None
 ) -> None:
     def caller(*_: object) -> Principal:

@@ -354,7 +354,7 @@ def fields(chance: random.Random) -> list[list[tuple[str, str]]]:
     return made
 
 
-async def test_every_call_has_the_same_response_effect_and_record_on_both_paths(tmp_path: Path) -> None:
+async def test_calls_have_equal_response_effect_and_record_on_both_paths(tmp_path: Path) -> None:
     chance = random.Random(7)
     async with standing(tmp_path) as setup:
         for body in bodies(chance):
@@ -478,7 +478,7 @@ async def test_each_outcome_of_a_session_call_reads_the_same_on_both_paths(tmp_p
         assert 8 < setup.behind.count - before < len(OUTCOMES) - 6
 
 
-async def test_session_calls_have_equal_response_effect_and_record_on_both_paths(tmp_path: Path) -> None:
+async def test_session_calls_have_equal_response_and_record_on_both_paths(tmp_path: Path) -> None:
     chance = random.Random(8)
     async with standing(tmp_path) as setup:
         session = await open_session(setup)

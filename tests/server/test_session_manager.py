@@ -27,7 +27,7 @@ async def replayed(store: ReplayStore, after: str) -> tuple[str | None, list[str
     return await store.replay_events_after(after, take), seen
 
 
-async def test_events_after_an_event_id_are_resent_on_their_own_stream_only() -> None:
+async def test_events_after_an_event_id_are_resent_on_their_stream_only() -> None:
     store = ReplayStore()
     first = await store.store_event("s1", None)
     await store.store_event("s2", note("other"))

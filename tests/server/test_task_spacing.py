@@ -19,7 +19,7 @@ QUESTIONS = 8
 
 
 @pytest.mark.requirement(95)
-async def test_burst_of_task_changes_is_sent_twice_a_second_and_its_end_always(tmp_path: Path) -> None:
+async def test_burst_of_task_changes_is_limited_and_its_end_always_sent(tmp_path: Path) -> None:
     ctx = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:

@@ -193,7 +193,7 @@ async def test_histories_only_store_if_the_service_keeps_the_conversation(stream
     assert "history=kept" in caplog.text and "load_messages=False" in caplog.text
 
 
-async def test_provider_that_stores_without_naming_a_conversation_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_storing_provider_without_conversation_name_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     agent, _, session = agent_with(Keeping(), default_options={"store": True})
     with caplog.at_level(logging.WARNING, "gateway"):
         await run(agent, False, "first", session=session)

@@ -46,7 +46,7 @@ def start_writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
 
 
 @pytest.mark.requirement("SE17")
-async def test_session_continues_in_another_process_with_a_line_per_message(tmp_path: Path) -> None:
+async def test_session_file_has_a_line_per_message_and_outlives_a_process(tmp_path: Path) -> None:
     client = ScriptedChatClient(["one", [Content.from_text("two\nlines")]])
     for task in ("first", "second"):
         agent = Agent(client, context_providers=[FileHistoryProvider(tmp_path / "history")])

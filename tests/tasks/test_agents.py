@@ -119,7 +119,7 @@ TURNS: list[JsonObject] = [
 
 
 @pytest.mark.requirement("SE2", 97)
-async def test_session_turn_inside_task_continues_after_kill_and_is_stored_once(tmp_path: Path, model: ScriptedServer) -> None:
+async def test_session_turn_in_a_killed_task_is_stored_once(tmp_path: Path, model: ScriptedServer) -> None:
     (tmp_path / "helper.agent.md").write_text(HELPER)
     await model.play(*TURNS)
     ids = tmp_path / "session"
@@ -186,7 +186,7 @@ async def die_once(is_time: Callable[[], Awaitable[bool]]) -> None:
 
 
 @pytest.mark.requirement(94, 97)
-async def test_remote_agent_work_is_followed_after_kill_and_cancelled_with_task(tmp_path: Path) -> None:
+async def test_remote_agent_work_is_followed_after_a_kill(tmp_path: Path) -> None:
     with upstream_http(module="tests.fakes.a2a_agent") as url:
         remote(tmp_path, f"a2a: '{url}'")
 
@@ -218,7 +218,7 @@ async def test_remote_agent_work_is_followed_after_kill_and_cancelled_with_task(
 
 
 @pytest.mark.requirement(96, 97)
-async def test_remote_agent_work_survives_a_gateway_stop_and_is_followed_again(tmp_path: Path) -> None:
+async def test_remote_agent_work_survives_a_gateway_stop(tmp_path: Path) -> None:
     with upstream_http(module="tests.fakes.a2a_agent") as url:
         remote(tmp_path, f"a2a: '{url}'")
         async with agents(tmp_path, url, look=seen) as runner:
@@ -306,7 +306,7 @@ async def test_in_flight_ag_ui_run_is_not_repeated_without_a_decision(tmp_path: 
 
 @pytest.mark.requirement(94, "AG3")
 @pytest.mark.parametrize("turn", ["first", "after a tool"])
-async def test_failing_model_inside_a_task_is_one_error_result_in_2025_and_2026(
+async def test_failing_model_in_a_task_is_one_error_in_2025_and_2026(
     turn: str, tmp_path: Path, model: ScriptedServer
 ) -> None:
     (tmp_path / "helper.agent.md").write_text(HELPER)

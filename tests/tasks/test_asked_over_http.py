@@ -224,7 +224,7 @@ start: count
 """
 
 
-async def test_wrong_answer_before_a_kill_leaves_the_question_for_the_next_gateway(tmp_path: Path) -> None:
+async def test_wrong_answer_before_a_kill_leaves_the_question_open(tmp_path: Path) -> None:
     (tmp_path / "asks.workflow.yaml").write_text(ASKS)
     config = {"expose": {"agents": ["."]}}
 

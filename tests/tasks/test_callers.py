@@ -100,7 +100,7 @@ async def test_questions_without_a_key_stay_apart() -> None:
 
 
 @pytest.mark.parametrize("is_answered", [False, True])
-async def test_other_question_of_a_step_gets_another_name_and_no_old_answer(is_answered: bool) -> None:
+async def test_other_question_of_a_step_gets_no_old_answer(is_answered: bool) -> None:
     before = Work()
     async with anyio.create_task_group() as group:
         group.start_soon(before.ask, question("Buy at 10?"), "/buy")
@@ -256,7 +256,7 @@ async def test_question_of_version_1_counts_only_if_certainly_the_same(
 # -- a client that waits -----------------------------------------------------------------------------------------------
 
 
-async def test_waiting_client_is_elicited_and_the_task_has_no_open_question() -> None:
+async def test_waiting_client_is_elicited_instead_of_an_open_question() -> None:
     person = Person()
     work = Work(client=ClientProfile(), live=person)
     assert await work.caller.ask(question()) == YES

@@ -222,7 +222,7 @@ def waiting(done: list[str]) -> CallTool:
 @pytest.mark.requirement(94)
 @pytest.mark.requirement(95)
 @pytest.mark.fault(8)
-async def test_task_is_polled_answered_and_cancelled_through_another_process(url: str | None, tmp_path: Path) -> None:
+async def test_task_is_controllable_through_another_process(url: str | None, tmp_path: Path) -> None:
     done: list[str] = []
     async with steady(tmp_path, waiting(done), url=url) as one, steady(tmp_path, waiting([]), url=url) as two:
         first, second = await one.start("first", {}, CTX), await one.start("second", {}, CTX)
@@ -240,7 +240,7 @@ async def test_task_is_polled_answered_and_cancelled_through_another_process(url
     assert sorted(done) == ["first", "second"]
 
 
-async def test_cancellation_through_another_process_reaches_a_writing_owner(url: str | None, tmp_path: Path) -> None:
+async def test_cancellation_by_another_process_reaches_a_writing_owner(url: str | None, tmp_path: Path) -> None:
     begun, cancelled = anyio.Event(), anyio.Event()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
@@ -274,7 +274,7 @@ async def test_one_of_two_peers_takes_over_the_tasks_of_a_killed_process(url: st
     assert journal.lines() == UNDISTURBED
 
 
-async def test_process_that_lost_a_task_stops_working_on_it_and_does_not_hang(tmp_path: Path) -> None:
+async def test_process_that_lost_a_task_stops_working_on_it(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     stolen = anyio.Event()
 
@@ -351,7 +351,7 @@ async def test_tool_limit_holds_across_processes_and_callers_take_turns(url: str
     assert over[6].row.admitted_at <= over[3].row.admitted_at  # not behind the whole queue of the other
 
 
-async def test_start_rate_and_caller_limits_hold_and_queued_task_can_be_cancelled(tmp_path: Path) -> None:
+async def test_start_rate_and_caller_limits_hold(tmp_path: Path) -> None:
     gate = Gate()
     gate.open()
     kind = TaskKind([{"scope": "source:up", "perMinute": 2}])
@@ -419,7 +419,7 @@ def test_non_resumable_work_fails_after_a_kill_with_the_reason(tmp_path: Path) -
 
 @pytest.mark.parametrize(("days", "expected"), [(6, "completed"), (8, "failed")])
 @pytest.mark.fault(14)
-def test_question_stays_open_for_days_without_a_process_and_then_expires(days: int, expected: str, tmp_path: Path) -> None:
+def test_question_stays_open_for_days_and_then_expires(days: int, expected: str, tmp_path: Path) -> None:
     async def ask_and_die() -> None:
         async with running(tmp_path, asking(Journal(tmp_path / "journal"), None)) as runner:
             task = await runner.start("tool", {}, CTX)
@@ -583,7 +583,7 @@ def flow(journal: Journal, death: str | None) -> CallTool:
 
 
 @pytest.mark.requirement(97)
-def test_workflow_resumes_at_its_last_round_and_asks_about_call_in_doubt(tmp_path: Path) -> None:
+def test_workflow_resumes_at_its_last_round_and_asks_about_the_call(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
     start_and_die(tmp_path, flow(journal, "three"))
     assert sorted(journal.lines()) == ["one", "side", "three", "two"]

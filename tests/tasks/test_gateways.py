@@ -182,7 +182,7 @@ REMOTE: dict[str, tuple[list[str], dict[str, Any]]] = {
 @pytest.mark.requirement(65, 97)
 @pytest.mark.parametrize("server", ["legacy", "modern"])
 @pytest.mark.faults
-async def test_remote_servers_task_is_followed_after_a_kill_and_not_called_again(
+async def test_remote_task_is_followed_after_a_kill_without_a_second_call(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:
     await hand_over(server, tmp_path, signal.SIGKILL)
@@ -190,7 +190,7 @@ async def test_remote_servers_task_is_followed_after_a_kill_and_not_called_again
 
 @pytest.mark.requirement(65, 96, 97)
 @pytest.mark.parametrize("server", ["legacy", pytest.param("modern", marks=pytest.mark.faults)])
-async def test_remote_servers_task_is_followed_by_another_gateway_after_a_stop(
+async def test_remote_task_is_followed_by_another_gateway_after_a_stop(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:
     await hand_over(server, tmp_path, signal.SIGTERM)
@@ -246,7 +246,7 @@ async def hand_over(server: Literal["legacy", "modern"], tmp_path: Path, how: si
 @pytest.mark.requirement(97)
 @pytest.mark.fault(1)
 @pytest.mark.parametrize("server", ["legacy", pytest.param("modern", marks=pytest.mark.faults)])
-async def test_in_flight_call_at_a_kill_is_sent_twice_with_one_idempotency_key(
+async def test_call_resent_after_a_kill_has_the_same_idempotency_key(
     server: Literal["legacy", "modern"], tmp_path: Path
 ) -> None:
     log = tmp_path / "requests.jsonl"

@@ -76,7 +76,7 @@ async def test_question_asked_while_the_call_becomes_a_task_is_not_lost(
             assert status == "input_required"
 
 
-async def test_call_with_a_step_that_cannot_be_stored_continues_for_its_client(tmp_path: Path) -> None:
+async def test_call_with_an_unstorable_step_continues_for_its_client(tmp_path: Path) -> None:
     waited = anyio.Event()
 
     async def work(ctx: CallContext) -> ToolOutcome:

@@ -104,7 +104,7 @@ def server() -> Generator[Postgres]:
 @pytest.mark.faults
 @pytest.mark.fault(3)
 @pytest.mark.timeout(900)
-def test_killed_workflow_on_a_database_server_ends_as_undisturbed_one(server: Postgres) -> None:
+def test_workflow_killed_on_a_database_server_ends_like_others(server: Postgres) -> None:
     @settings(max_examples=60)
     @given(form=forms(), kills=KILLS, answer_down=st.booleans())
     def run(form: Form, kills: list[int], answer_down: bool) -> None:

@@ -172,7 +172,7 @@ async def test_step_on_record_is_what_the_run_got(kind: str, is_held: bool, keep
 
 
 @pytest.mark.parametrize(("kind", "recorded"), [("picture", 1), ("text", 0)])
-async def test_size_claim_of_a_whole_result_is_released_once_it_is_recorded(kind: str, recorded: int, tmp_path: Path) -> None:
+async def test_size_claim_of_a_result_is_released_once_recorded(kind: str, recorded: int, tmp_path: Path) -> None:
     """A shortened result is small, so its claim is given back at once."""
     async with helper_processes() as helpers:
         claim = Claimed(tmp_path)

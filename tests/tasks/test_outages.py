@@ -106,7 +106,7 @@ def fill(url: str, crowd: list[psycopg.Connection]) -> None:
 
 
 @pytest.mark.fault(9)
-async def test_database_without_free_connections_is_an_error_and_loses_nothing(
+async def test_database_without_free_connections_is_an_error(
     url: str, server: Postgres, tmp_path: Path
 ) -> None:
     journal = Journal(tmp_path / "journal")

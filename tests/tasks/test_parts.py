@@ -95,7 +95,7 @@ async def test_question_is_open_under_its_server_key_until_answered(key: str) ->
     assert desk.got == [YES]
 
 
-async def test_duplicate_invalid_or_missing_keys_are_replaced_by_unique_ones() -> None:
+async def test_duplicate_invalid_or_missing_keys_become_unique() -> None:
     desk = Desk()
     with anyio.fail_after(20):
         async with anyio.create_task_group() as tasks:
@@ -244,7 +244,7 @@ async def test_end_of_a_task_hides_internal_details(
 
 
 @pytest.mark.parametrize(("asked", "own", "kept"), [(None, 60.0, 60.0), (5.0, 60.0, 5.0), (1e9, 60.0, 86_400.0), (1e9, 1e6, 1e6)])
-async def test_finished_task_is_kept_for_the_requested_ttl_within_the_limit(
+async def test_finished_task_is_kept_for_the_requested_ttl(
     tmp_path: Path, asked: Any, own: float, kept: float
 ) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -255,7 +255,7 @@ async def test_finished_task_is_kept_for_the_requested_ttl_within_the_limit(
     assert task.ttl_seconds == kept
 
 
-async def test_tasks_of_a_caller_are_listed_found_and_ended_for_that_caller_alone(tmp_path: Path) -> None:
+async def test_tasks_are_listed_found_and_ended_for_their_caller_alone(tmp_path: Path) -> None:
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         await anyio.sleep(math.inf if tool == "slow" else 0)
         return Complete.text("")
@@ -509,7 +509,7 @@ async def test_wait_for_a_person_is_reported_at_once() -> None:
     assert told == ["one started", "one started", "input_required: approve?", "one has its answer", "one has its answer"]
 
 
-async def test_progress_of_other_parts_keeps_the_wait_for_a_person_in_the_message() -> None:
+async def test_progress_of_other_parts_keeps_the_wait_message() -> None:
     task = Task(TaskRow("t", "local", "tool", {}, 60))
     caller = TaskCaller(task, ASKABLE, nothing, ask_timeout_seconds=60)
     with caller.shows("input_required: one?"):

@@ -93,7 +93,7 @@ def test_loop_asks_again_in_each_turn(kills: list[int], tmp_path: Path) -> None:
     assert ended.texts == sorted([f"A {key}" for key in asked] + [f"did(A {key})" for key in asked])
 
 
-def test_start_executor_that_loops_to_itself_asks_in_the_first_round_too(tmp_path: Path) -> None:
+def test_start_executor_that_loops_asks_in_the_first_round_too(tmp_path: Path) -> None:
     form = {"executors": {"ask": {"tool": "t/pay", "arguments": {"x": "same"}}}, "start": "ask"}
     ledger = Ledger(tmp_path / "ledger")
     loop = {**form, "edges": [{"from": "ask", "to": "ask", "max": 2}], "output-from": "all"}

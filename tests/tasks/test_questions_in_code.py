@@ -70,7 +70,7 @@ MANY = [pytest.param(number, marks=pytest.mark.faults) for number in (10, 14)]
 
 
 @pytest.mark.parametrize("kill_at", [2, 3, 6, 8, 12, *MANY])
-def test_concurrent_branches_with_equal_questions_get_their_own_answers(kill_at: int, tmp_path: Path) -> None:
+def test_concurrent_equal_questions_get_their_own_answers(kill_at: int, tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger")
     ended = run_killed(tmp_path / "state", in_code(payers), ledger, [kill_at])
     own_answers(ended, ledger, {"one", "two"})
@@ -211,7 +211,7 @@ def test_function_code_outside_its_steps_has_its_effects_once(tmp_path: Path) ->
     assert len({key for key, _ in ledger.answered()}) == 2
 
 
-def test_calls_of_a_finished_step_are_not_taken_for_those_of_the_next(tmp_path: Path) -> None:
+def test_calls_of_a_finished_step_are_not_those_of_the_next(tmp_path: Path) -> None:
     def in_a_row(box: ScriptedToolBox, fuse: Fuse) -> Any:
         @step
         async def one(ctx: RunContext) -> str:

@@ -68,7 +68,7 @@ def calls(journal: Journal, began: anyio.Semaphore | None) -> CallTool:
 
 
 @pytest.mark.requirement(97)
-def test_tool_reruns_after_a_kill_by_its_hint_only_if_its_source_is_trusted(tmp_path: Path) -> None:
+def test_tool_reruns_after_a_kill_only_if_its_source_is_trusted(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def start() -> None:
@@ -101,7 +101,7 @@ def known_by(key: object, principal: str = "local") -> CallContext:
 
 @pytest.mark.requirement(97)
 @pytest.mark.fault(1)
-def test_request_resent_after_a_kill_under_its_key_is_the_stored_task(tmp_path: Path) -> None:
+def test_request_resent_after_a_kill_is_the_stored_task(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal")
 
     async def note(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:

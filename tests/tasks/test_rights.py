@@ -241,7 +241,7 @@ async def error_of(folder: Path, task_id: str) -> dict[str, Any]:
         pytest.param("asks", revoke, marks=pytest.mark.faults),
     ],
 )
-async def test_key_changed_while_the_gateway_is_down_ends_its_tasks_at_the_start(
+async def test_key_changed_while_down_ends_its_tasks_at_the_start(
     flow: str, change: Callable[[Path, str], None], tmp_path: Path
 ) -> None:
     written(tmp_path)
@@ -310,7 +310,7 @@ async def test_key_changed_while_its_task_waits_for_a_person_ends_the_task(chang
     assert not journal.exists()
 
 
-async def test_only_a_step_that_must_end_keeps_a_task_without_rights_running(tmp_path: Path) -> None:
+async def test_only_an_unstoppable_step_keeps_a_task_without_rights(tmp_path: Path) -> None:
     """While the right cannot be judged (the tool is away, the keys cannot be read) every task goes on."""
     keys, began, may_end = Keys(), list[str](), anyio.Event()
 

@@ -178,7 +178,7 @@ async def test_failed_step_is_not_in_doubt_and_keeps_its_retry_count(tmp_path: P
         assert text.startswith("The gateway stopped again (after 1 retry)")
 
 
-async def test_failed_step_is_retried_in_the_same_process_without_a_question(tmp_path: Path) -> None:
+async def test_failed_step_is_retried_in_the_process_without_a_question(tmp_path: Path) -> None:
     runs = list[str]()
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
@@ -226,7 +226,7 @@ async def test_stop_waits_for_pending_writes_and_then_releases_the_lease(tmp_pat
         assert (await ended(runner, await taken_up(runner))).result == Complete.text("7").result
 
 
-async def test_call_that_became_a_task_is_left_to_the_next_process_at_a_stop(tmp_path: Path) -> None:
+async def test_call_turned_task_is_left_to_the_next_process_at_a_stop(tmp_path: Path) -> None:
     async def work(ctx: CallContext) -> ToolOutcome:
         await anyio.sleep_forever()
         raise AssertionError
@@ -428,7 +428,7 @@ async def test_first_answer_counts_where_two_processes_take_one(tmp_path: Path) 
     assert task.result == Complete.text("decline").result
 
 
-async def test_task_taken_by_another_process_is_found_there_and_not_counted_here(tmp_path: Path) -> None:
+async def test_task_taken_by_another_process_is_found_but_not_counted(tmp_path: Path) -> None:
     async with running(tmp_path, forever) as runner:
         task = await runner.start("tool", {}, CTX)
         await anyio.sleep(0.02)
@@ -531,7 +531,7 @@ async def test_result_tool_gives_the_error_of_a_task_that_failed(tmp_path: Path)
     assert (outcome.is_error, outcome.as_text()) == (True, "the printer is on fire")
 
 
-async def test_answer_by_copy_of_a_task_reaches_its_running_process_at_once(tmp_path: Path) -> None:
+async def test_answer_by_task_copy_reaches_its_running_process_at_once(tmp_path: Path) -> None:
     async def asks(tool: str, arguments: JsonObject, ctx: CallContext) -> Any:
         await ctx.ask(GO)
         await ctx.ask(GO)

@@ -90,7 +90,7 @@ DOUBTS: list[tuple[JsonValue, str]] = [(None, ""), (1, " again (after 1 retry)")
 
 
 @pytest.mark.parametrize(("recorded", "again"), DOUBTS)
-async def test_question_about_a_step_in_doubt_names_the_step_and_its_retries(recorded: JsonValue, again: str, steady: Steady) -> None:
+async def test_question_about_a_step_in_doubt_names_step_and_retries(recorded: JsonValue, again: str, steady: Steady) -> None:
     person = Decides()
     port = steady.log({"/a/call:files#1": (False, recorded)}, person=person).port().scoped("a")
     assert await port.step("call:files", steady.work, repeatable=False) == 1
@@ -156,7 +156,7 @@ async def test_finished_steps_return_what_they_returned(steady: Steady) -> None:
     assert (again.scoped("part").kept("place"), again.kept("place")) == ([1], None)
 
 
-async def test_steps_of_a_part_are_counted_from_one_each_time_the_part_begins(steady: Steady) -> None:
+async def test_steps_of_a_part_are_counted_from_one_at_each_start(steady: Steady) -> None:
     port = steady.log().port()
     for label in ("a", "b", "a"):
         part = port.scoped(label)
@@ -197,7 +197,7 @@ async def test_work_on_a_task_of_another_process_stops_at_its_next_step(at: str,
     assert (stopped.cancelled_caught, steady.lost, steady.ran) == (True, 1, [])
 
 
-async def test_stopping_process_starts_no_step_and_waits_for_unrepeatable_ones(steady: Steady) -> None:
+async def test_stopping_process_starts_no_step_and_awaits_unrepeatable(steady: Steady) -> None:
     log, go = steady.log(), anyio.Event()
     port = log.port()
 

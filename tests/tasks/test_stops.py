@@ -50,7 +50,7 @@ class Two:
         return Complete.text("done")
 
 
-async def test_stopping_process_finishes_an_unrepeatable_step_and_starts_no_other(tmp_path: Path) -> None:
+async def test_stopping_process_finishes_an_unrepeatable_step_only(tmp_path: Path) -> None:
     work = Two(tmp_path)
     drained = anyio.Event()
     async with running(tmp_path, work) as runner:
@@ -106,7 +106,7 @@ async def test_stopping_process_does_not_wait_for_a_person(tmp_path: Path) -> No
             await runner.drain(1000)
 
 
-async def test_stopping_gateway_finishes_a_task_call_without_a_later_question(tmp_path: Path) -> None:
+async def test_stopping_gateway_finishes_a_task_call_without_a_question(tmp_path: Path) -> None:
     (tmp_path / "durable_functions.py").write_text(FUNCTIONS)
     (tmp_path / "flow.workflow.yaml").write_text(FLOW)
     first, url = start_gateway(tmp_path, "gateway")

@@ -93,7 +93,7 @@ async def asked_or_over(runner: Any, task: Task) -> Task:
         pytest.param(HANDOFF, ["triage", "refunds"], ["Which order?", "Refunded 42."], id="handoff"),
     ],
 )
-def test_workflow_killed_around_its_question_asks_once_and_repeats_one_step(
+def test_workflow_killed_at_its_question_asks_once(
     text: str, before: list[str], last: list[str], tmp_path: Path
 ) -> None:
     journal = Journal(tmp_path / "journal")

@@ -54,7 +54,7 @@ async def test_killed_gateway_leaves_no_server_process_or_descendant(tmp_path: P
 
 
 @pytest.mark.faults
-async def test_idle_server_stops_stays_listed_and_restarts_with_the_next_call(tmp_path: Path) -> None:
+async def test_idle_server_stops_and_restarts_with_the_next_call(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     config = {"mcpServers": {"good": tagged(marker)}, "policies": {"good": {"idleSeconds": 1}}}
     with gateway_http(tmp_path, config) as url:
@@ -84,7 +84,7 @@ async def test_lazy_server_from_an_earlier_run_starts_with_the_first_call(tmp_pa
 
 
 @pytest.mark.faults
-async def test_server_idle_longest_is_stopped_for_a_new_one_and_busy_ones_never(tmp_path: Path) -> None:
+async def test_server_idle_longest_is_stopped_for_a_new_one(tmp_path: Path) -> None:
     marker = f"{tmp_path}-child"
     names = ("a", "b", "c", "d")
     config = {"mcpServers": {name: tagged(marker) for name in names}, "server": {"maxChildProcesses": 2}}
@@ -123,7 +123,7 @@ async def test_processes_per_caller_are_separate_and_count_for_the_limit(tmp_pat
 
 
 @pytest.mark.parametrize("callers", ["serial", "auto"])
-async def test_server_with_requests_on_a_shared_pipe_serves_one_caller_at_a_time(tmp_path: Path, callers: str) -> None:
+async def test_requests_on_a_shared_pipe_serve_one_caller_at_a_time(tmp_path: Path, callers: str) -> None:
     config = {"mcpServers": {"good": upstream_stdio("--legacy")}, "policies": {"good": {"callers": callers}}}
     legacy = Way("http", "legacy", "good")
     with gateway_http(tmp_path, config) as url:

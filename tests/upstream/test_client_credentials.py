@@ -38,7 +38,7 @@ def state_of(url: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("options", [(), ("--legacy",), ("--sse",)], ids=["modern", "legacy", "sse"])
-async def test_token_is_fetched_for_the_resource_and_every_request_carries_it(tmp_path: Path, options: tuple[str, ...]) -> None:
+async def test_token_is_fetched_for_the_resource_and_sent_each_time(tmp_path: Path, options: tuple[str, ...]) -> None:
     with auth_server(*options) as origin:
         document = config(origin, credentials(origin, scopes=["read", "write"]))
         if "--sse" in options:
@@ -82,7 +82,7 @@ async def test_issuer_with_another_name_or_internal_address_gets_nothing(tmp_pat
         assert token_requests(origin) == []
 
 
-async def test_wrong_secret_is_reported_without_its_value_and_the_rest_serves(tmp_path: Path) -> None:
+async def test_wrong_secret_is_reported_without_its_value(tmp_path: Path) -> None:
     with auth_server() as origin:
         document = config(origin, credentials(origin))
         document["mcpServers"]["good"] = upstream_stdio()
@@ -122,7 +122,7 @@ async def test_hundred_calls_with_a_dead_token_fetch_one_new_token(tmp_path: Pat
 
 
 @pytest.mark.faults
-async def test_two_gateways_on_one_state_folder_fetch_one_token_between_them(tmp_path: Path) -> None:
+async def test_gateways_on_one_state_folder_fetch_one_token(tmp_path: Path) -> None:
     with auth_server() as origin, ExitStack() as stack:
         document = {**config(origin, credentials(origin)), "storage": {"dir": str(tmp_path / "shared")}}
         urls = [stack.enter_context(gateway_http(tmp_path, document, name, env=ENV)) for name in ("one", "two")]
@@ -197,7 +197,7 @@ async def test_missing_scope_is_added_to_the_old_ones_if_scopes_are_unset(tmp_pa
         assert [entry.get("scope") for entry in token_requests(origin)] == [None, "read write"]
 
 
-async def test_configured_scopes_limit_requests_and_error_names_the_missing_one(tmp_path: Path) -> None:
+async def test_configured_scopes_limit_requests_and_name_the_missing(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin, scopes=["read"])), env=ENV) as url:
         control(origin, scope_for_calls="write")
         result = await say(url)
@@ -286,7 +286,7 @@ async def test_no_secret_shows_in_any_output_log_state_or_page(tmp_path: Path) -
 
 
 @pytest.mark.attack(29)
-async def test_stored_tokens_are_encrypted_private_and_bound_to_their_place(tmp_path: Path) -> None:
+async def test_stored_tokens_are_encrypted_and_bound_to_their_place(tmp_path: Path) -> None:
     with auth_server() as origin, gateway_http(tmp_path, config(origin, credentials(origin)), env=ENV) as url:
         await say(url)
         (file,) = (tmp_path / "gateway-state" / "tokens").glob("*.bin")

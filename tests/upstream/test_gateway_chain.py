@@ -41,11 +41,11 @@ def test_malformed_via_list_reads_as_empty(value: object) -> None:
     assert hops_of({VIA_KEY: value}, VIA_KEY) == []
 
 
-def test_tools_that_already_came_through_this_gateway_are_not_relisted() -> None:
+def test_tools_that_came_through_this_gateway_are_not_relisted() -> None:
     tools = [{"name": "own", "_meta": {HOPS_KEY: ["b", "me"]}}, {"name": "theirs", "_meta": {HOPS_KEY: ["b"]}}, {"name": "plain"}]
     assert [t["name"] for t in without_loops(tools, "me")] == ["theirs", "plain"]
 
 
-def test_listing_for_another_gateway_names_the_gateways_it_came_through() -> None:
+def test_listing_for_another_gateway_names_the_gateways_passed() -> None:
     listed = with_hops([{"name": "a"}, {"name": "b", "_meta": {HOPS_KEY: ["far"], "x": 1}}], "me")
     assert [entry["_meta"] for entry in listed] == [{HOPS_KEY: ["me"]}, {HOPS_KEY: ["me", "far"], "x": 1}]

@@ -185,7 +185,7 @@ async def test_cancelled_call_gives_the_bytes_of_its_answer_back(kind: str) -> N
         carrier.close()
 
 
-async def test_response_that_waits_too_long_fails_its_call_and_names_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_response_that_waits_too_long_fails_naming_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http1_client, "CLAIM_WAIT_SECONDS", 0.2)
     site = Site("sized")
     async with streams(site.serve) as url:

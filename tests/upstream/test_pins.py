@@ -77,7 +77,7 @@ def refusal(result: Any) -> str:
 
 
 @pytest.mark.attack(12)
-async def test_retried_call_does_not_reach_a_process_with_another_definition(setup: Setup) -> None:
+async def test_retried_call_reaches_no_process_with_another_definition(setup: Setup) -> None:
     async with connected(MODERN, setup.url) as (client, _):
         assert not (await search(client, "repeated")).is_error
         setup.touch("repeated", "leave")
@@ -102,7 +102,7 @@ async def test_callers_own_session_is_checked_before_its_first_call_only(setup: 
     assert setup.requests(server, "tools/call") == calls
 
 
-async def test_change_announced_by_a_callers_process_applies_to_that_caller(setup: Setup) -> None:
+async def test_change_announced_by_a_callers_process_is_that_callers(setup: Setup) -> None:
     async with connected(LEGACY, setup.url) as (one, heard), connected(LEGACY, setup.url) as (other, _):
         assert not (await search(one, "announcing")).is_error
         await one.call_tool("announcing__change", {})

@@ -73,7 +73,7 @@ async def ask(carrier: PipeCarrier, text: str, found: dict[str, Any] | None = No
     return said
 
 
-async def test_responses_match_their_requests_in_any_order_and_with_ids_as_text() -> None:
+async def test_responses_match_requests_in_any_order_and_id_type() -> None:
     script = """
 heard = [hear() for _ in range(3)]
 say(id=999, result={})
@@ -160,7 +160,7 @@ done(hear(), "short")
         assert [await ask(carrier, text) for text in "abc"] == [TooLarge, TooLarge, "short"]
 
 
-async def test_cancelled_call_is_cancelled_at_the_server_and_late_response_dropped() -> None:
+async def test_cancelled_call_ends_at_the_server_and_late_response_drops() -> None:
     script = """
 first = hear()
 say(method="notifications/message", params={"level": "info", "data": "began"})
@@ -178,7 +178,7 @@ done(hear(), [cancelled["method"], cancelled["params"]["requestId"] == first["id
         assert await ask(carrier, "b") == ["notifications/cancelled", True]
 
 
-async def test_child_that_does_not_read_blocks_its_callers_without_buffering(tmp_path: Path) -> None:
+async def test_child_that_does_not_read_blocks_only_its_callers(tmp_path: Path) -> None:
     script = f"""
 import time
 while not os.path.exists({str(tmp_path / "go")!r}):
@@ -265,7 +265,7 @@ done(message, [message["error"]["code"] for message in heard if "error" in messa
         assert owner.log == ["asked"] * MAX_OPEN_REQUESTS
 
 
-async def test_child_that_sends_requests_without_reading_buffers_no_responses() -> None:
+async def test_child_that_does_not_read_gets_no_buffered_responses() -> None:
     script = """
 message = hear()
 for n in range(2_000):
@@ -284,7 +284,7 @@ done(message, answers)
         assert MAX_UNREAD < await ask(carrier, "b") < 2_000
 
 
-async def test_unread_log_messages_are_dropped_and_change_notifications_are_not() -> None:
+async def test_unread_logs_are_dropped_and_change_notifications_kept() -> None:
     script = f"""
 message = hear()
 for n in range({MAX_PENDING_NOTIFICATIONS} + 100):

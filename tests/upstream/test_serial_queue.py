@@ -55,7 +55,7 @@ async def test_unanswered_question_ends_only_when_others_wait() -> None:
     assert ended == ["weak"]
 
 
-async def test_unanswered_approval_of_sampling_is_withdrawn_when_others_wait() -> None:
+async def test_unanswered_sampling_approval_is_withdrawn_for_waiters() -> None:
     """It must end the call like any unanswered question: the server's next one would have its full time again."""
     turns, question = SerialQueue(question_seconds=0.2), Question("sampling", "weather", "sampling/createMessage", "Server asks")
     client = ClientProfile(session_id="weak", capabilities={"elicitation": {"form": {}}})

@@ -70,7 +70,7 @@ async def test_sign_in_registers_uses_pkce_and_serves_a_running_gateway(tmp_path
 
 
 @pytest.mark.faults
-async def test_rotated_refresh_token_survives_restarts_and_one_process_uses_it(tmp_path: Path) -> None:
+async def test_rotated_refresh_token_survives_restarts(tmp_path: Path) -> None:
     with auth_server() as origin, ExitStack() as stack:
         document = {**config(origin, SIGNED_IN), "storage": {"dir": str(tmp_path / "shared")}}
         sign_in(write_config(tmp_path, document))
@@ -231,7 +231,7 @@ def test_configured_client_is_used_with_its_port_and_its_secret(tmp_path: Path) 
         assert [entry for entry in told(origin)["log"] if entry["path"] == "/register"] == []
 
 
-def test_client_id_metadata_document_requires_a_server_that_supports_it(tmp_path: Path) -> None:
+def test_client_id_metadata_document_requires_server_support(tmp_path: Path) -> None:
     with auth_server() as origin:
         file = write_config(tmp_path, config(origin, {**SIGNED_IN, "clientId": "https://client.example.com/moongate.json"}))
         refused = moongate("auth", "login", "docs", "--no-browser", "--config", str(file), cwd=tmp_path)

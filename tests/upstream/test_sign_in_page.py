@@ -82,7 +82,7 @@ async def test_client_2025_gets_the_page_in_the_url_error_and_calls_again(tmp_pa
     assert result.content[0].text == "hi"
 
 
-async def test_declining_person_and_client_without_pages_read_what_to_do(tmp_path: Path) -> None:
+async def test_declined_sign_in_and_client_without_pages_get_a_remedy(tmp_path: Path) -> None:
     async def decline(context: Any, params: Any) -> t.ElicitResult:
         return t.ElicitResult(action="decline")
 
@@ -99,7 +99,7 @@ async def test_declining_person_and_client_without_pages_read_what_to_do(tmp_pat
 
 @pytest.mark.parametrize("rotated", [False, True], ids=["before the issuer took it", "after the issuer replaced the token"])
 @pytest.mark.faults
-async def test_gateway_killed_during_refresh_leaves_a_token_or_a_clean_sign_in(tmp_path: Path, rotated: bool) -> None:
+async def test_gateway_killed_during_refresh_leaves_a_clean_state(tmp_path: Path, rotated: bool) -> None:
     with auth_server() as origin:
         document = {**config(origin, SIGNED_IN), "storage": {"dir": str(tmp_path / "shared")}}
         file = write_config(tmp_path, document, "one")

@@ -104,7 +104,7 @@ async def test_call_running_at_server_death_is_retried_only_if_allowed(tmp_path:
 @pytest.mark.requirement("MC9")
 @pytest.mark.parametrize("status", [404, 400])
 @pytest.mark.parametrize("own", [False, True])
-async def test_call_of_a_session_the_server_forgot_is_resent_once_and_runs_once(tmp_path: Path, status: int, own: bool) -> None:
+async def test_call_of_a_forgotten_session_is_resent_and_runs_once(tmp_path: Path, status: int, own: bool) -> None:
     # A caller that can be asked has a session of its own at a legacy server.
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         far.forgets_with = status
@@ -120,7 +120,7 @@ async def test_call_of_a_session_the_server_forgot_is_resent_once_and_runs_once(
     assert len(far.runs) == len(set(far.runs)) == 7
 
 
-async def test_server_that_forgets_every_session_ends_the_call_with_an_error(tmp_path: Path) -> None:
+async def test_server_that_forgets_every_session_fails_the_call(tmp_path: Path) -> None:
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url, capable=False) as (client, _):
             assert not (await do(client, "before")).is_error
@@ -186,7 +186,7 @@ async def test_server_serves_again_after_its_retry_after_time(tmp_path: Path, er
     assert far.runs == ["before", "after"]
 
 
-async def test_server_that_rejects_credentials_is_reported_until_it_accepts_them(tmp_path: Path) -> None:
+async def test_server_that_rejects_credentials_is_reported(tmp_path: Path) -> None:
     with far_server(modern=True) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url) as (client, _):
             assert not (await do(client, "before")).is_error
@@ -206,7 +206,7 @@ async def test_server_that_rejects_credentials_is_reported_until_it_accepts_them
 
 
 @pytest.mark.fault(16)
-async def test_one_call_tries_a_failing_server_and_others_fail_at_once_meanwhile(tmp_path: Path) -> None:
+async def test_one_call_tries_a_failing_server_and_others_fail_at_once(tmp_path: Path) -> None:
     with far_server(modern=True) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url) as (client, _):
             far.refuse = (503, {"Retry-After": "1"})
@@ -251,7 +251,7 @@ async def test_subscriptions_of_a_leaving_client_end_even_at_a_slow_server(tmp_p
     assert sorted(far.said) == sorted((f"resources/{verb}", uri) for verb in ("subscribe", "unsubscribe") for uri in uris)
 
 
-async def test_cancellation_the_server_does_not_accept_delays_no_other_call(tmp_path: Path) -> None:
+async def test_unaccepted_cancellation_delays_no_other_call(tmp_path: Path) -> None:
     with far_server(modern=False) as far, gateway_http(tmp_path, config_of(far.url)) as url:
         async with connected(MODERN, url) as (client, _):
             assert not (await do(client, "before")).is_error

@@ -90,7 +90,7 @@ async def test_task_options_are_immutable_and_none_restores_the_defaults() -> No
 
 
 @pytest.mark.requirement(53)
-async def test_task_defaults_are_no_ttl_cancellation_forwarded_and_no_longest_wait() -> None:
+async def test_task_defaults_have_no_ttl_and_no_longest_wait() -> None:
     defaults = MCPTaskOptions()
     assert (defaults.default_ttl, defaults.cancel_remote_task_on_local_cancellation, defaults.max_task_wait) == (None, True, None)
 
@@ -244,7 +244,7 @@ async def test_unusable_poll_response_abandons_and_cancels_the_task(answer: Any,
 
 @pytest.mark.requirement(65)
 @pytest.mark.requirement(72)
-async def test_server_that_dies_once_while_polled_is_restarted_for_the_same_task(tmp_path: Path) -> None:
+async def test_server_that_dies_once_while_polled_is_restarted(tmp_path: Path) -> None:
     server = Server(tmp_path, tools_call=[CREATED], tasks_get=["die", state("working"), state("completed")], tasks_result=[DONE])
     assert await server.call() == "the result"
     assert server.methods() == ["tools/call", "tasks/get", "tasks/get", "tasks/get", "tasks/result"]
@@ -428,7 +428,7 @@ async def test_modern_task_is_followed_and_its_result_is_in_the_last_poll(tmp_pa
 
 
 @pytest.mark.requirement(88)
-async def test_modern_task_survives_one_server_death_and_is_cancelled_after_two(tmp_path: Path) -> None:
+async def test_modern_task_survives_one_server_death_but_not_two(tmp_path: Path) -> None:
     server = Server(tmp_path, modern=True, tools_call=[MODERN], tasks_get=["die", "die"], tasks_cancel=[{"result": {}}])
     with pytest.raises(ToolFailed, match="lost"):
         await server.call()

@@ -104,7 +104,7 @@ async def test_facts_of_a_head_are_computed_once_for_equal_requests() -> None:
     assert seen[0] is seen[1] is seen[2]
 
 
-async def test_scope_changed_by_an_application_is_not_seen_by_the_next_request() -> None:
+async def test_scope_changed_by_an_application_stays_in_its_request() -> None:
     seen: list[Any] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -242,7 +242,7 @@ def packets_of(chance: random.Random) -> list[bytes]:
 
 @settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
-def test_request_reads_as_the_parser_says_whatever_came_before(chance: random.Random) -> None:
+def test_request_reads_as_the_parser_says_after_any_other(chance: random.Random) -> None:
     packets = packets_of(chance)
 
     async def told(*, forgets: bool) -> tuple[list[str], bytes, bool]:
@@ -292,7 +292,7 @@ async def parsed(*sent: bytes) -> list[bool]:
     return went
 
 
-async def test_request_that_differs_in_irrelevant_values_is_not_parsed_again() -> None:
+async def test_request_with_other_irrelevant_values_is_not_reparsed() -> None:
     assert await parsed(*(plain(b"tool_%d" % n, body=b"x" * n) for n in range(1, 50))) == [True] + 48 * [False]
     traces = [[b"traceparent: 00-%032x-%016x-01" % (n, n), b"tracestate: a=%d" % n, b"baggage: user=%d,b=2;c" % n] for n in range(9)]
     assert await parsed(*(plain(b"t", trace) for trace in traces)) == [True] + 8 * [False]

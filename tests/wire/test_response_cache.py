@@ -174,7 +174,7 @@ def answers_of(chance: random.Random) -> list[list[bytes]]:
 
 @settings(max_examples=150)
 @given(st.randoms(use_true_random=True))
-def test_response_reads_as_the_parser_says_whatever_came_before(chance: random.Random) -> None:
+def test_response_reads_as_the_parser_says_after_any_other(chance: random.Random) -> None:
     answers = answers_of(chance)
 
     async def told(*, forgets: bool) -> list[object]:
@@ -187,7 +187,7 @@ def test_response_reads_as_the_parser_says_whatever_came_before(chance: random.R
     anyio.run(both)
 
 
-async def test_response_that_differs_in_irrelevant_values_is_not_parsed_again() -> None:
+async def test_response_with_other_irrelevant_values_is_not_reparsed() -> None:
     server = Server()
     answers = [plain([b"date: " + DATES[n % 2], b"x-id: %032x" % n], b"x" * n) for n in range(1, 50)]
     assert [await server.is_parsed(answer) for answer in answers] == [True] + 48 * [False]
@@ -231,7 +231,7 @@ async def test_body_may_look_like_a_response() -> None:
     )
 
 
-async def test_unrequested_response_ends_the_connection_though_its_head_is_cached() -> None:
+async def test_unrequested_response_with_cached_head_ends_the_connection() -> None:
     server = Server()
     assert await server.is_parsed(plain())
     server.line.data_received(plain())

@@ -25,7 +25,7 @@ class Recorder:
         self._told.append(self._name)
 
 
-async def test_held_writes_of_a_loop_turn_are_sent_after_it_in_order_and_once() -> None:
+async def test_held_writes_of_a_loop_turn_are_sent_in_order_and_once() -> None:
     together, told = WriteBatch(), list[str]()
     for name in "abc":
         together.add(Recorder(told, name))

@@ -111,7 +111,7 @@ STORES = pytest.mark.parametrize("make", [in_memory, FileCheckpointStorage, in_a
 @STORES
 @pytest.mark.requirement("WF12")
 @pytest.mark.requirement("WF2")
-async def test_checkpoint_is_taken_at_every_boundary_and_a_fresh_build_resumes(make: Make, tmp_path: Path) -> None:
+async def test_checkpoint_at_every_boundary_can_be_resumed(make: Make, tmp_path: Path) -> None:
     storage = make(tmp_path)
     await build(storage).run(parcel())
     checkpoints = await storage.list_checkpoints(workflow_name="counting")

@@ -259,7 +259,7 @@ async def test_branches_that_change_their_order_keep_their_answers() -> None:
     assert (await flow.run(responses={production: "no"})).get_outputs() == ["test yes, production no"]
 
 
-async def test_equal_questions_and_questions_of_another_type_get_own_answers() -> None:
+async def test_equal_questions_get_their_own_answers() -> None:
     async def ask(value: str, ctx: RunContext) -> list[Any]:
         return [await ctx.request_info("More?", kind) for kind in (str, str, bool)]
 
@@ -376,7 +376,7 @@ async def test_published_message_is_the_arguments_and_its_question_a_form(
     assert [text for _, text in person.heard][:2] == ["price started", "price finished"]
 
 
-async def test_published_calls_run_concurrently_and_a_failing_step_is_named(code: Callable[[str], Awaitable[GuardedTool]]) -> None:
+async def test_concurrent_calls_are_published_and_a_failing_step_named(code: Callable[[str], Awaitable[GuardedTool]]) -> None:
     tool, waiting = await code("offer"), anyio.Event()
 
     class Slow(Listener):

@@ -170,7 +170,7 @@ def asking(script: list[Any]) -> tuple[Agent, ScriptedChatClient, list[str]]:
 @pytest.mark.requirement("WF14", "AP3", "AP4")
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("approved", [False, True])
-async def test_answered_approval_leaves_results_beside_calls_in_workflow_agent(stream: bool, approved: bool) -> None:
+async def test_answered_approval_leaves_results_beside_calls(stream: bool, approved: bool) -> None:
     agent, client, done = asking([[call("remove", "c1"), call("look", "c2")], "Done.", "More."])
     runner = WorkflowBuilder(start_executor=agent).build().as_agent()
     session = runner.create_session()

@@ -75,7 +75,7 @@ async def survive(url: str, folder: Path) -> None:
 
 
 @pytest.mark.requirement("WF12")
-async def test_killed_run_is_resumed_by_another_process_from_its_last_round(tmp_path: Path) -> None:
+async def test_killed_run_is_resumed_from_its_last_round(tmp_path: Path) -> None:
     await survive(f"sqlite:///{tmp_path / 'checkpoints.db'}", tmp_path)
 
 

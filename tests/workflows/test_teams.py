@@ -49,7 +49,7 @@ def accepted(**content: Any) -> JsonObject:
 
 
 @pytest.mark.requirement("WF13")
-async def test_sequence_passes_the_conversation_on_and_gives_the_last_answer() -> None:
+async def test_sequence_passes_the_conversation_and_gives_the_last_answer() -> None:
     cast = Cast(writer=["DRAFT"], editor=["FINAL"])
     text = HEAD + "sequential: {participants: [writer, s/upper, editor]}\nintermediate-output-from: all_other\n"
     listener = Listener()
@@ -63,7 +63,7 @@ async def test_sequence_passes_the_conversation_on_and_gives_the_last_answer() -
     assert "writer: DRAFT" in [message for _, message in listener.heard]
 
 
-async def test_all_participants_answer_at_once_and_a_function_joins_answers(tmp_path: Path) -> None:
+async def test_all_participants_answer_at_once_and_a_function_joins_them(tmp_path: Path) -> None:
     (tmp_path / "wf_join.py").write_text("def join(answers):\n    return ' | '.join(a.agent_response.text for a in answers)\n")
     text = HEAD + 'input: {topic: {type: string}}\nprompt: "About {{topic}}."\nconcurrent: {participants: [a, b]MORE}\n'
     cast = Cast(a=["A1", "A2"], b=["B1", "B2"])
@@ -91,7 +91,7 @@ async def test_group_chat_is_led_by_turns_or_by_an_agent() -> None:
 
 
 @pytest.mark.requirement("WF9")
-async def test_handoff_passes_the_conversation_and_asks_until_an_empty_answer() -> None:
+async def test_handoff_passes_the_conversation_until_an_empty_answer() -> None:
     cast = Cast(triage=['{"call": "handoff_to_refunds"}'], refunds=["Which order?", "Refunded 42."])
     text = HEAD + "handoff: {participants: [triage, refunds], handoffs: {triage: [refunds]}}\n"
     listener = Listener(accepted(answer="42"), accepted())
@@ -243,7 +243,7 @@ async def test_answer_that_does_not_fit_is_requested_again() -> None:
     assert (first, again.startswith("Publish it?\nYour last answer cannot be used: field 'ok'")) == ("Publish it?", True)
 
 
-async def test_workflow_is_a_step_of_another_and_its_questions_reach_the_caller() -> None:
+async def test_workflow_is_a_step_of_another_with_its_questions() -> None:
     cast = Cast(printer=["printed"])
     inner = WorkflowTool(await WorkflowPlan.prepare(parse_workflow(PUBLISH), base_dir=Path()), toolbox=cast.box())
     box = ScriptedToolBox()

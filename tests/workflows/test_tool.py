@@ -132,7 +132,7 @@ async def test_output_with_fields_has_output_schema_and_structured_content() -> 
 
 
 @pytest.mark.requirement("WF1")
-async def test_agents_pass_on_their_answers_and_review_loops_until_approved() -> None:
+async def test_agents_pass_on_answers_and_review_loops_until_approved() -> None:
     crew = Crew(verdict(False, "shorter"), verdict(True, ""))
     result = await run(await publish(BRIEF, box=crew.box()), topic="tea")
     assert result.as_text() == "draft 2"
@@ -161,7 +161,7 @@ async def test_fields_are_found_however_a_model_wraps_them(answer: str) -> None:
     assert (await run(tool, topic="tea")).structured == {"approved": True, "notes": "ok"}
 
 
-async def test_answer_without_the_fields_is_requested_once_more_with_reason() -> None:
+async def test_answer_without_the_fields_is_requested_once_more() -> None:
     crew = Crew("Looks good to me!", verdict(True, "ok"))
     await run(await publish(BRIEF, box=crew.box()), topic="tea")
     assert "Your last answer was:\nLooks good to me!\n\nIt cannot be used: there is no JSON object in it." in crew.said_to("reviewer")[1]

@@ -66,7 +66,7 @@ def code(name: str) -> str:
 
 
 @pytest.mark.requirement("WF7")
-async def test_start_with_fields_has_those_arguments_and_shows_every_output(typed: Path) -> None:
+async def test_start_with_fields_has_those_arguments(typed: Path) -> None:
     tool = await publish(code("trips"), base_dir=typed)
     assert {name: item["type"] for name, item in tool.definition.input_schema["properties"].items()} == {"to": "string", "days": "integer"}
     assert tool.definition.output_schema is not None

@@ -144,7 +144,7 @@ async def test_multi_selection_sends_to_chosen_targets_and_rejects_others() -> N
 
 
 @pytest.mark.requirement("WF1")
-async def test_fan_in_waits_for_all_sources_and_sends_a_list_in_their_order() -> None:
+async def test_fan_in_waits_for_all_sources_and_keeps_their_order() -> None:
     class Join(Executor):
         @handler
         async def all_of(self, message: list[str], ctx: WorkflowContext[Any, Any]) -> None:
@@ -411,7 +411,7 @@ async def test_events_keep_what_a_message_was_when_it_came() -> None:
 
 
 @pytest.mark.requirement("WF8")
-async def test_result_is_the_list_of_events_with_outputs_state_and_timeline() -> None:
+async def test_result_lists_events_outputs_state_and_timeline() -> None:
     result = await WorkflowBuilder(start_executor=Relay("s")).build().run("x")
     assert isinstance(result, list)
     assert {event.type for event in result} & {"started", "status"} == set()
@@ -467,7 +467,7 @@ async def test_stream_closed_early_runs_no_further_round() -> None:
 
 
 @pytest.mark.requirement("WF10")
-async def test_run_starts_with_a_message_or_resumes_and_never_twice_at_once() -> None:
+async def test_run_starts_or_resumes_and_never_twice_at_once() -> None:
     release = anyio.Event()
     started = anyio.Event()
 

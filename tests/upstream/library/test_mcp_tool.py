@@ -124,7 +124,7 @@ async def test_only_declared_arguments_are_sent(make: Make) -> None:
 
 
 @pytest.mark.requirement(5, 6, 7, 8, 12, 17)
-async def test_configured_extras_are_sent_and_metadata_is_no_argument(make: Make) -> None:
+async def test_configured_extras_are_sent_and_metadata_is_not(make: Make) -> None:
     async with make({"additional_tool_argument_names": {"echo": "foo", "*": ["bar"], "up_echo": ["no"]}, "tool_name_prefix": "up"}) as tool:
         sent = texts(await tool.call_tool("echo", text="a", foo=1, bar=2, no=3, additional_tool_argument_names=["x"], x=4))
         who = texts(await tool.call_tool("who", _meta={"com.example/trace": 1}))
@@ -475,7 +475,7 @@ def _yes(field: dict[str, Any]) -> Any:
 
 @pytest.mark.requirement("MC5")
 @pytest.mark.parametrize(("action", "expected"), [("accept", "5"), ("decline", "Refused by approval")])
-async def test_function_approval_is_required_for_agents_and_not_for_programs(
+async def test_function_approval_is_required_for_agents_only(
     urls: dict[str, str], action: str, expected: str
 ) -> None:
     person = Person(action)
