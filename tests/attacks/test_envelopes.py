@@ -1,4 +1,4 @@
-"""Messages that are not what they should be: none crashes the gateway, none is answered with a server's failure, none passes as another."""
+"""Malformed messages: each is rejected without a crash or a server error, and is never taken for another message."""
 
 from __future__ import annotations
 

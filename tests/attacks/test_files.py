@@ -1,4 +1,4 @@
-"""Files that are not what they should be, generated: each is read, or refused with an error that names the file or the place in it."""
+"""Generated malformed files: each is read, or rejected with an error that names the file or the place in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attacks 21 and 42, large bodies of one key: each is refused after its first part, or read when the key's earlier ones had their time."""
+"""Attacks 21 and 42, large bodies of one key: each is rejected after its first part, or read after the earlier bodies of the key."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""No request starts a program: what runs is what the configuration names."""
+"""No request starts a program: only programs that the configuration names run."""
 
 from __future__ import annotations
 

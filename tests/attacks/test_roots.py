@@ -1,4 +1,4 @@
-"""Folders that models get: none through which a model changes what the gateway runs or reads what the gateway keeps secret."""
+"""Folders for models: no folder lets a model change the programs of the gateway or read its secrets."""
 
 from __future__ import annotations
 

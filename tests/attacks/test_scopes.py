@@ -1,4 +1,4 @@
-"""Attack 19, scopes that grow: a key that is not for everything is shown what it is for, and refused the rest on every way in."""
+"""Attack 19, scopes that grow: a scoped key lists only what its scopes cover, and all else is rejected on every path."""
 
 from __future__ import annotations
 

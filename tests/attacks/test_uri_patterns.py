@@ -1,4 +1,4 @@
-"""Attack 30, URIs that lead past a pattern: what a server would resolve to another place is refused where a pattern judges the text."""
+"""Attack 30, URIs that lead past a pattern: a URI that a server may resolve to another place is rejected if a pattern judges its text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures what a running gateway holds: memory, descriptors and children, as the system counts them."""
+"""Measures the memory, descriptors and child processes of a running gateway, as the system counts them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A remote server over HTTP, in a thread of the test, that does at once what the test sets, and remembers what reached it."""
+"""A remote server over HTTP, in a thread of the test, that behaves as the test sets it, and records the requests it receives."""
 
 from __future__ import annotations
 

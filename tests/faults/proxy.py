@@ -1,4 +1,4 @@
-"""A TCP proxy that does to a connection what networks and dying servers do."""
+"""A TCP proxy that breaks connections as networks and dying servers do."""
 
 from __future__ import annotations
 

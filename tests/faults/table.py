@@ -1,4 +1,4 @@
-"""The rows of the fault matrix and of the attack list: what is done to the gateway, and what must hold.
+"""The rows of the fault matrix and of the attack list: each fault or attack, and the property that must hold.
 
 A test says which row it proves with `@pytest.mark.fault(N)` or `@pytest.mark.attack(N)`; a row without a test says why there is
 none. `make faults-report` runs all these tests and writes docs/faults.md from this table and what came of them.

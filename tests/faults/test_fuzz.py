@@ -1,4 +1,4 @@
-"""What reads the words of peers and files survives anything: hypothesis in every run, atheris in `make faults` where it can be had."""
+"""Parsers of messages and files survive any input: hypothesis in every run, atheris in `make faults` if it can be installed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An upgrade: what an earlier version left unfinished, this one finishes."""
+"""An upgrade: this version finishes the tasks that an earlier version left unfinished."""
 
 from __future__ import annotations
 

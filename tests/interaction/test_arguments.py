@@ -1,4 +1,4 @@
-"""Which arguments and which metadata leave the gateway, over servers that show exactly what reached them."""
+"""Which arguments and metadata the gateway sends, checked with servers that return exactly what they received."""
 
 from __future__ import annotations
 

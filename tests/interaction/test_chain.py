@@ -1,4 +1,4 @@
-"""Gateways behind gateways beyond the two-hop ways: over stdio, and the older transport at the end."""
+"""Gateways behind gateways, beyond the two-hop paths of `ways.py`: over stdio, and a server with the 2024 SSE transport."""
 
 from __future__ import annotations
 

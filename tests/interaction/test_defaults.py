@@ -1,4 +1,4 @@
-"""Without a policy a server may ask the person, and neither use the client's model nor see its folders."""
+"""Without a policy a server may elicit input from the person, but neither use the client's model nor list its roots."""
 
 from __future__ import annotations
 

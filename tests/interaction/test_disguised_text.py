@@ -1,4 +1,4 @@
-"""A text that a server also gives as an image: it is searched for what it hides where it is a text, however it was read."""
+"""A text that a server also sends as an image is searched for hidden characters, however the message was decoded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the operator's own code says when it fails, and what a running agent says, reach the client through a real gateway."""
+"""Error texts of the operator's code and progress of a running agent reach the client through a real gateway."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is carried beside the calls, in the four era cells over sockets and pipes: descriptive fields and log levels."""
+"""Descriptive fields and log levels on every path over one gateway, in both eras, over HTTP and stdio."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that reports progress or logs without a pause: its client gets a few messages, other calls go on, on every way."""
+"""A server that sends progress or logs without a pause: its client gets a few messages and other calls go on, on every path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages that come where an answer is due and are none, or two: the call fails at once and alike, whatever way it went."""
+"""Malformed and ambiguous responses: the call fails at once and with the same error on every path."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every answer is the same by the short ways and by the SDK's, whatever the eras and the transport."""
+"""Responses are the same on the fast path and on the SDK path, in every era and over every transport."""
 
 from __future__ import annotations
 

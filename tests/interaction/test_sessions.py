@@ -1,4 +1,4 @@
-"""Conversations with agents over MCP: over three turns on every way in, one call at a time, their caller's own, across crashes."""
+"""Sessions with agents over MCP: three turns on every path, one call at a time, visible to their caller only, across crashes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workflows through the gateway: what they take and give, and what they ask of a person, over stdio and HTTP and in both eras."""
+"""Workflows through the gateway: inputs, outputs and questions to a person, over stdio and HTTP and in both eras."""
 
 from __future__ import annotations
 

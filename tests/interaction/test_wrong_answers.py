@@ -1,4 +1,4 @@
-"""Wrong answers to a workflow's questions, through every way to answer: the question stays open, and a right answer goes on."""
+"""Wrong answers to a workflow's questions, on every path of an answer: the question stays open for a right answer."""
 
 from __future__ import annotations
 
