@@ -80,7 +80,7 @@ class FormerMethods:
 
 MISSING: dict[str, tuple[str, ...]] = {
     "the SDK of the protocol has no WebSocket any more; use MCPStreamableHTTPTool.": ("MCPWebsocketTool",),
-    "it is the inside of agent-framework's workflow engine; the engine here is another.": (
+    "it is internal to agent-framework's workflow engine; Moongate has an engine of its own.": (
         "AgentExecutorCheckpointState", "InProcRunnerContext", "Runner", "RunnerContext", "WorkflowInvocationKwargs", "create_edge_runner",
         "register_checkpoint_type",
     ),
@@ -90,10 +90,10 @@ MISSING: dict[str, tuple[str, ...]] = {
     "MemoryContextProvider keeps memories in files.": (
         "DEFAULT_FILE_MEMORY_INSTRUCTIONS", "DEFAULT_FILE_MEMORY_SOURCE_ID", "FileMemoryProvider", "FileStoreEntry",
     ),
-    "messages for a run under way go into its history; see require_per_service_call_history_persistence.": (
+    "add messages for a run in progress to its history; see require_per_service_call_history_persistence.": (
         "MESSAGE_INJECTION_PENDING_MESSAGES_STATE_KEY", "MessageInjectionMiddleware", "enqueue_messages",
     ),
-    "databases for vectors are left to their own libraries; SemanticMemoryProvider searches memories by meaning, and SqlHistoryProvider "
+    "use the library of a vector database; SemanticMemoryProvider searches memories by meaning, and SqlHistoryProvider "
     "keeps conversations.": (
         "BaseVectorCollection", "BaseVectorSearch", "BaseVectorStore", "DISTANCE_FUNCTION_DIRECTION_HELPER", "DistanceFunction",
         "FieldTypes", "Filter", "FilterGroup", "FilterGroupOperator", "FilterOperator", "GenerateVectors", "InMemoryCollection",
@@ -106,13 +106,13 @@ MISSING: dict[str, tuple[str, ...]] = {
         "MiddlewareBundle", "create_agent_hooks_middleware", "create_agent_hooks_middleware_from_emitter",
     ),
     "scripts get their arguments by the schema of their skill.": ("SkillScriptArgumentParser",),
-    "it is about agent-framework's own package and services.": (
+    "it concerns agent-framework's own package and services.": (
         "AGENT_FRAMEWORK_USER_AGENT", "APP_INFO", "AgentEvalConverter", "INTERNAL_SOURCE_ID", "USER_AGENT_KEY",
         "USER_AGENT_TELEMETRY_DISABLED_ENV_VAR", "prepend_agent_framework_to_user_agent",
     ),
     "AgentLoopMiddleware takes a wording of your own.": ("background_tasks_running_message", "todos_remaining_message"),
-    "@workflow gives a FunctionalWorkflow, which can be run as it is; its build() makes another one.": ("FunctionalWorkflowDefinition",),
-    "a later version of agent-framework than those this library follows has it.": (
+    "@workflow returns a FunctionalWorkflow, which can run; its build() returns a new one.": ("FunctionalWorkflowDefinition",),
+    "it exists only in later versions of agent-framework than this library follows.": (
         "ComputerSafetyCheck", "ResponseInvalidatedException", "get_namespaced_value", "merge_additional_properties",
         "with_namespaced_value",
     ),

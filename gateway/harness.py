@@ -156,5 +156,6 @@ class _Window:
 def _web_search(client: SupportsChatGetResponse) -> list[Any]:
     if isinstance(client, SupportsWebSearchTool):
         return [client.get_web_search_tool()]
-    logger.warning("%s has no web search, so the agent has none; disable_web_search=True says that this is meant", type(client).__name__)
+    name = type(client).__name__
+    logger.warning("%s does not support web search, so the agent has none; pass disable_web_search=True to omit this warning", name)
     return []

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack, cast, overload
 
 from gateway.agents.base_agent import BaseAgent
 from gateway.agents.call_history import CallHistory
@@ -43,6 +43,21 @@ if TYPE_CHECKING:
     from mcp.server.lowlevel import Server
 
     from gateway.agents.mcp_server import Lifespan
+
+
+class RunArguments(TypedDict, Generic[OptionsT], total=False):
+    """Keyword arguments of `Agent.run`, except `stream`."""
+
+    session: AgentSession | None
+    middleware: Any
+    options: OptionsT | ChatOptions | None
+    tools: Any
+    function_invocation_kwargs: JsonMapping | None
+    client_kwargs: JsonMapping | None
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
+    ctx: CallContext | None
+    observer: RunObserver | None
 
 
 class Agent(BaseAgent, Generic[OptionsT]):
@@ -127,16 +142,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[False] = False,
-        session: AgentSession | None = None,
-        middleware: Any = None,
-        options: OptionsT | ChatOptions | None = None,
-        tools: Any = None,
-        function_invocation_kwargs: JsonMapping | None = None,
-        client_kwargs: JsonMapping | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        ctx: CallContext | None = None,
-        observer: RunObserver | None = None,
+        **arguments: Unpack[RunArguments[OptionsT]],
     ) -> Awaitable[AgentResponse]: ...
     @overload
     def run(
@@ -144,16 +150,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[True],
-        session: AgentSession | None = None,
-        middleware: Any = None,
-        options: OptionsT | ChatOptions | None = None,
-        tools: Any = None,
-        function_invocation_kwargs: JsonMapping | None = None,
-        client_kwargs: JsonMapping | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        ctx: CallContext | None = None,
-        observer: RunObserver | None = None,
+        **arguments: Unpack[RunArguments[OptionsT]],
     ) -> AgentStream: ...
     @overload
     def run(
@@ -161,16 +158,7 @@ class Agent(BaseAgent, Generic[OptionsT]):
         messages: AgentRunInputs | None = None,
         *,
         stream: bool = False,
-        session: AgentSession | None = None,
-        middleware: Any = None,
-        options: OptionsT | ChatOptions | None = None,
-        tools: Any = None,
-        function_invocation_kwargs: JsonMapping | None = None,
-        client_kwargs: JsonMapping | None = None,
-        compaction_strategy: CompactionStrategy | None = None,
-        tokenizer: TokenizerProtocol | None = None,
-        ctx: CallContext | None = None,
-        observer: RunObserver | None = None,
+        **arguments: Unpack[RunArguments[OptionsT]],
     ) -> Awaitable[AgentResponse] | AgentStream: ...
     def run(
         self,
@@ -394,7 +382,7 @@ class _AgentRun:
         if not stores and (session.service_session_id or options.get("conversation_id") is not None):
             raise AgentInvalidRequestException(
                 "require_per_service_call_history_persistence cannot be used with a conversation that the model's provider keeps; "
-                "pass store=True to say that it does, or leave the setting out."
+                "pass store=True if the provider should keep it, or remove the setting."
             )
         return CallHistory(agent, session, around, is_kept_elsewhere=stores)
 

@@ -13,7 +13,7 @@ from gateway.former import FormerMethods
 from gateway.json_types import JsonObject
 from gateway.middleware import listed, replay, sort_middleware
 from gateway.sessions.session import AgentSession, SupportsAgentRun
-from gateway.sessions.session_context import ContextProvider
+from gateway.sessions.session_context import ContextProvider, accepts
 from gateway.tools.function import ApprovalMode, FunctionTool
 from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -109,7 +109,7 @@ class BaseAgent(FormerMethods):
         run: Callable[..., Any] = cast("Any", self).run
         parameters = inspect.signature(run).parameters
         given: dict[str, Any] = {}
-        if "function_invocation_kwargs" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        if accepts(parameters, "function_invocation_kwargs"):
             given["function_invocation_kwargs"] = dict(invocation.kwargs)
         if "ctx" in parameters:
             given["ctx"] = invocation.ctx.child()

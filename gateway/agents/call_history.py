@@ -30,7 +30,7 @@ class CallHistory:
     """History of one run: its `RunPlan` calls `recall` and `answered`, `Agent` adds each update and closes it at the end."""
 
     def __init__(self, agent: BaseAgent, session: AgentSession, around: SessionContext, *, is_kept_elsewhere: bool) -> None:
-        """`is_kept_elsewhere` tells that the model's provider keeps the conversation."""
+        """`is_kept_elsewhere`: the model's provider keeps the conversation."""
         self._agent = agent
         self._session = session
         self._around = around

@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypedDict, Unpack, cast
+from typing import TYPE_CHECKING, Any, Generic, Unpack, cast
 
 from gateway.agents.run_loop import RunPlan, answer_stream
 from gateway.agents.run_updates import ChatUpdates, ReplacedAnswer, with_replaced
-from gateway.chat.chat_client import BaseChatClient, ClientRequest, OptionsT
+from gateway.chat.chat_client import BaseChatClient, ClientRequest, OptionsT, ResponseArguments
 from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
 from gateway.json_types import JsonMapping
 from gateway.middleware import around_models, check_layer, listed, sort_middleware
@@ -21,12 +21,12 @@ from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
 from gateway.types.copying import last_raw
 from gateway.types.messages import AgentRunInputs, own_copies, to_messages
+from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream
 
 if TYPE_CHECKING:
     from gateway.chat.chat_context import ChatStream
-    from gateway.types.options import ChatOptions
 
 
 class FunctionInvocationLayer(Generic[OptionsT]):
@@ -97,20 +97,14 @@ class _NextClient:
     function_invocation_configuration: JsonMapping
 
 
-class _ResponseArguments(TypedDict, total=False):
+class _StreamedArguments(ResponseArguments[ChatOptions], total=False):
     """Keyword arguments of `get_response`."""
 
     stream: bool
-    options: JsonMapping | None
-    middleware: object
-    client_kwargs: JsonMapping | None
-    function_invocation_kwargs: JsonMapping | None
-    compaction_strategy: Any
-    tokenizer: Any
 
 
 def _looped(
-    client: FunctionInvocationLayer[Any], inner: Callable[..., Any], messages: AgentRunInputs, **how: Unpack[_ResponseArguments]
+    client: FunctionInvocationLayer[Any], inner: Callable[..., Any], messages: AgentRunInputs, **how: Unpack[_StreamedArguments]
 ) -> Awaitable[ChatResponse] | ChatStream:
     """Run the loop over `inner`, the `get_response` of a client that is not a `BaseChatClient`."""
     values = how.get("function_invocation_kwargs") or {}

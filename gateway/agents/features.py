@@ -64,7 +64,10 @@ async def root_refusal(root: Path, access: Access, roots: RootJudge | None) -> s
 
 
 def security_provider(security: FlowSecurity) -> ContextProvider:
-    """Return the guard after untrusted content. A call that nobody can approve at once is refused: a gateway run cannot be resumed."""
+    """Return the provider that judges calls after untrusted content.
+
+    A violation that no person can approve at once is refused, because a run of the gateway cannot be resumed.
+    """
     from gateway.agents.middleware.information_flow import SecureAgentConfig
     from gateway.policy.labels import FlowRules
     from gateway.staging import ExperimentalWarning

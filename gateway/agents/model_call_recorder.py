@@ -19,7 +19,7 @@ class RecordModelCalls(ChatMiddleware):
     def __init__(self, ctx: CallContext, durable: DurablePort, *, is_remote_agent: bool = False) -> None:
         """`ctx` is the call that the run serves, `durable` its port.
 
-        `is_remote_agent` tells that a remote agent takes the model's place; its runs may have effects and are not repeated unasked.
+        `is_remote_agent`: a remote agent takes the model's place. Its runs may have effects, so a person decides before one is repeated.
         """
         self._ctx = ctx
         self._durable = durable

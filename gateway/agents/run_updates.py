@@ -11,6 +11,7 @@ from typing import Protocol, TypeVar
 
 from gateway.json_types import JsonObject
 from gateway.types.content import Content
+from gateway.types.framework_functions import map_chat_to_agent_update
 from gateway.types.messages import Role
 from gateway.types.responses import AgentResponseUpdate, ChatResponse, ChatResponseUpdate
 
@@ -86,19 +87,12 @@ class AgentUpdates:
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
         """Return the part as the agent's update; the response id stays the provider's."""
-        return AgentResponseUpdate(
-            contents,
-            part.role or "assistant",
-            part.author_name or self.agent_name,
-            message_id,
-            None if self.hides_response_id else part.response_id,
-            part.finish_reason,
-            self.agent_id,
-            part.created_at,
-            part.continuation_token,
-            part.additional_properties,
-            part,
-        )
+        update = map_chat_to_agent_update(part, self.agent_name)
+        update.contents, update.message_id, update.agent_id = contents, message_id, self.agent_id
+        update.role = part.role or "assistant"
+        if self.hides_response_id:
+            update.response_id = None
+        return update
 
     def own(
         self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None

@@ -140,7 +140,7 @@ class AgentSource:
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Import only what `refusal` returns no reason against; call it before entering. `refusal` may block."""
+        """Skip entries for which `refusal` returns a reason: their Python is not imported. Call it before entering; `refusal` may block."""
         self._refusal = refusal
 
     @property
@@ -250,7 +250,7 @@ class AgentSource:
         return LoadedAgent(definition, remote, providers, own, around, signature, self.generation)
 
     def give_up(self, loaded: LoadedAgent) -> None:
-        """Do not close `loaded` when this source is left, because another source uses it."""
+        """Hand `loaded` over to another source, so that leaving this source does not close it."""
         self._left.add(id(loaded))
 
     async def _admit(self, entry: RunEntry | None, where: str) -> None:

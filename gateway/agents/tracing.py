@@ -83,17 +83,11 @@ async def traced_tool(tool: Tool | None, call: Content, run: Callable[[Failed], 
     with_content = OBSERVABILITY_SETTINGS.enable_sensitive_data
     if with_content:
         operation.add({"gen_ai.tool.call.arguments": _text(call.arguments)})
-    try:
-        with operation.active():
-            result = await run(operation.fail)
+    with operation.running(labels=("gen_ai.operation.name", "gen_ai.tool.name")):
+        result = await run(operation.fail)
         if with_content:
             operation.add({"gen_ai.tool.call.result": _text(result.result)})
         return result
-    except BaseException as error:
-        operation.fail(error)
-        raise
-    finally:
-        operation.end(labels=("gen_ai.operation.name", "gen_ai.tool.name"))
 
 
 def _text(value: object) -> str:

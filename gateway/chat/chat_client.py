@@ -10,7 +10,7 @@ from abc import ABC
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, Unpack, cast, overload
 
 from typing_extensions import TypeVar
 
@@ -54,6 +54,45 @@ class ClientRequest:
     client_kwargs: JsonMapping
     function_invocation_kwargs: JsonMapping
     session: SessionData | None
+
+
+class ChatClientArguments(TypedDict, total=False):
+    """Keyword arguments of `BaseChatClient` that its subclasses accept and pass on."""
+
+    middleware: Sequence[object] | None
+    function_invocation_configuration: JsonMapping | None
+    compaction_strategy: object
+    tokenizer: object
+    additional_properties: JsonMapping | None
+
+
+class ResponseArguments(TypedDict, Generic[OptionsT], total=False):
+    """Keyword arguments of `get_response`, except `stream`."""
+
+    options: OptionsT | ChatOptions | None
+    middleware: Any
+    compaction_strategy: Any
+    tokenizer: Any
+    client_kwargs: JsonMapping | None
+    function_invocation_kwargs: JsonMapping | None
+
+
+class AgentArguments(TypedDict, Generic[OptionsT], total=False):
+    """Keyword arguments of `Agent`."""
+
+    id: str | None
+    name: str | None
+    description: str | None
+    instructions: str | None
+    tools: Any
+    default_options: OptionsT | ChatOptions | None
+    context_providers: Sequence[Any] | None
+    middleware: Sequence[object] | None
+    function_invocation_configuration: Any
+    compaction_strategy: Any
+    tokenizer: Any
+    require_per_service_call_history_persistence: bool
+    additional_properties: JsonObject | None
 
 
 class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
@@ -146,12 +185,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         messages: str | Message | Sequence[str | Message],
         *,
         stream: Literal[False] = False,
-        options: OptionsT | ChatOptions | None = None,
-        middleware: Any = None,
-        compaction_strategy: Any = None,
-        tokenizer: Any = None,
-        client_kwargs: JsonMapping | None = None,
-        function_invocation_kwargs: JsonMapping | None = None,
+        **arguments: Unpack[ResponseArguments[OptionsT]],
     ) -> Awaitable[ChatResponse]: ...
     @overload
     def get_response(
@@ -159,12 +193,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         messages: str | Message | Sequence[str | Message],
         *,
         stream: Literal[True],
-        options: OptionsT | ChatOptions | None = None,
-        middleware: Any = None,
-        compaction_strategy: Any = None,
-        tokenizer: Any = None,
-        client_kwargs: JsonMapping | None = None,
-        function_invocation_kwargs: JsonMapping | None = None,
+        **arguments: Unpack[ResponseArguments[OptionsT]],
     ) -> ChatStream: ...
     def get_response(
         self,
@@ -214,11 +243,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
             )
             response = FunctionInvocationLayer.answers(request)
         else:
-            context = ChatContext(self, to_messages(messages), given, stream, session=session)
-            if own:
-                context.kwargs = own
-            if function_invocation_kwargs:
-                context.function_invocation_kwargs = dict(function_invocation_kwargs)
+            tool_values = dict(function_invocation_kwargs or {})
+            conversation = to_messages(messages)
+            context = ChatContext(self, conversation, given, stream, kwargs=own, function_invocation_kwargs=tool_values, session=session)
             response = self._call(context, sorted_layers.chat)
         return response if stream else response.get_final_response()
 
@@ -236,9 +263,8 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
 
         `middleware` runs inside the client's own. A class that overrides `get_response` is called through that method.
         """
-        context = ChatContext(self, list(messages), cast("ChatOptions", dict(options)), stream, session=session)
-        if client_kwargs:
-            context.kwargs = dict(client_kwargs)
+        given = cast("ChatOptions", dict(options))
+        context = ChatContext(self, list(messages), given, stream, kwargs=dict(client_kwargs or {}), session=session)
         if _uses_own_get_response(type(self)):
             return self._call(context, middleware)
         context.options["loop"] = _ONE_CALL
@@ -267,42 +293,11 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         """Return the provider's address, for people and telemetry."""
         return "Unknown"
 
-    def as_agent(
-        self,
-        *,
-        id: str | None = None,
-        name: str | None = None,
-        description: str | None = None,
-        instructions: str | None = None,
-        tools: Any = None,
-        default_options: OptionsT | ChatOptions | None = None,
-        context_providers: Sequence[Any] | None = None,
-        middleware: Sequence[object] | None = None,
-        function_invocation_configuration: Any = None,
-        compaction_strategy: Any = None,
-        tokenizer: Any = None,
-        require_per_service_call_history_persistence: bool = False,
-        additional_properties: JsonObject | None = None,
-    ) -> Agent:
+    def as_agent(self, **arguments: Unpack[AgentArguments[OptionsT]]) -> Agent:
         """Return a local agent that uses this client; the arguments are `Agent`'s."""
         from gateway import Agent  # by its public name, because the package of agents is above this one
 
-        return Agent(
-            self,
-            instructions,
-            id=id,
-            name=name,
-            description=description,
-            tools=tools,
-            default_options=cast("ChatOptions | None", default_options),
-            context_providers=context_providers,
-            middleware=middleware,
-            function_invocation_configuration=function_invocation_configuration,
-            compaction_strategy=compaction_strategy,
-            tokenizer=tokenizer,
-            require_per_service_call_history_persistence=require_per_service_call_history_persistence,
-            additional_properties=additional_properties,
-        )
+        return Agent(self, **cast("Any", arguments))
 
 
 def _uses_own_get_response(kind: type[BaseChatClient[Any]]) -> bool:

@@ -65,9 +65,7 @@ def call_model(
     if direct is not None:
         answer = direct(messages, stream=stream, options=options, middleware=middleware, client_kwargs=client_kwargs, session=session)
         return cast("ChatStream", answer)
-    context = ChatContext(client, list(messages), options, stream, session=session)
-    if client_kwargs:
-        context.kwargs = dict(client_kwargs)
+    context = ChatContext(client, list(messages), options, stream, kwargs=dict(client_kwargs or {}), session=session)
     return ResponseStream(around_model(context, middleware, lambda: ask_client(context)), partial(whole_of, context))
 
 

@@ -144,17 +144,11 @@ async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaita
         return await work()
     told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
     operation = Operation(f"embeddings {model}", told, kind="client", metric=DURATION)
-    try:
-        with operation.active():
-            found = await work()
+    with operation.running(labels=LABELS):
+        found = await work()
         operation.add(answered(None, None, None, found.usage))
         count_tokens(found.usage, told)
         return found
-    except BaseException as error:
-        operation.fail(error)
-        raise
-    finally:
-        operation.end(labels=LABELS)
 
 
 class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddingOptions]):

@@ -6,11 +6,11 @@ of `azure-identity` (installed by the extra `foundry`), or any function that ret
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, Unpack
 
-from gateway.chat.chat_client import OptionsT
+from gateway.chat.chat_client import ChatClientArguments, OptionsT
 from gateway.chat.embeddings import OpenAIEmbeddingClient
 from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.openai_endpoint import FOUNDRY_SCOPE, Credential, Key, TokenCredential, token_source
@@ -18,7 +18,6 @@ from gateway.chat.openai_options import OpenAIChatOptions
 from gateway.chat.responses_client import OpenAIChatClient
 from gateway.config.settings import SecretString, load_settings
 from gateway.errors import SettingNotFoundError
-from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI
@@ -39,6 +38,14 @@ class FoundrySettings(TypedDict, total=False):
     api_key: SecretString | None
 
 
+class FoundryArguments(ChatClientArguments, total=False):
+    """Keyword arguments of `OpenAIChatClient` that `FoundryChatClient` accepts and passes on."""
+
+    default_headers: Mapping[str, str] | None
+    instruction_role: str | None
+    retry: RetryPolicy | None
+
+
 class FoundryChatClient(OpenAIChatClient[OptionsT]):
     """A client for a Foundry project's models."""
 
@@ -51,17 +58,10 @@ class FoundryChatClient(OpenAIChatClient[OptionsT]):
         model: str | None = None,
         credential: Credential | None = None,
         api_key: Key | None = None,
-        default_headers: Mapping[str, str] | None = None,
         async_client: AsyncOpenAI | None = None,
-        instruction_role: str | None = None,
-        middleware: Sequence[object] | None = None,
-        function_invocation_configuration: JsonMapping | None = None,
-        compaction_strategy: object = None,
-        tokenizer: object = None,
-        additional_properties: JsonObject | None = None,
         env_file_path: str | None = None,
         env_file_encoding: str | None = None,
-        retry: RetryPolicy | None = None,
+        **arguments: Unpack[FoundryArguments],
     ) -> None:
         """Arguments default to `FOUNDRY_PROJECT_ENDPOINT`, `FOUNDRY_MODEL` and `FOUNDRY_API_KEY`.
 
@@ -75,15 +75,8 @@ class FoundryChatClient(OpenAIChatClient[OptionsT]):
             model,
             api_key=project and project.key,
             base_url=project and project.address,
-            default_headers=default_headers,
             async_client=async_client,
-            instruction_role=instruction_role,
-            middleware=middleware,
-            function_invocation_configuration=function_invocation_configuration,
-            compaction_strategy=compaction_strategy,
-            tokenizer=tokenizer,
-            additional_properties=additional_properties,
-            retry=retry,
+            **arguments,
         )
 
 
@@ -110,11 +103,7 @@ class FoundryEmbeddingClient(OpenAIEmbeddingClient):
         settings = _settings(env_file_path, env_file_encoding)
         model = model or _needed(settings.get("embedding_model"), "model", "a model", "FOUNDRY_EMBEDDING_MODEL")
         project = _Project.find(project_endpoint, credential or api_key, settings)
-        super().__init__(
-            model,
-            api_key=project.key,
-            base_url=project.address,
-        )
+        super().__init__(model, api_key=project.key, base_url=project.address)
 
 
 def _settings(env_file_path: str | None, env_file_encoding: str | None) -> FoundrySettings:

@@ -124,16 +124,5 @@ def normalize_function_invocation_configuration(config: Mapping[str, Any] | None
         ValueError: A setting is unknown or out of range.
     """
     made = DEFAULT_LOOP.with_overrides(config)
-    values: FunctionInvocationConfiguration = {
-        "enabled": made.enabled,
-        "max_iterations": made.max_iterations,
-        "max_function_calls": made.max_function_calls,
-        "max_duration_seconds": made.max_duration_seconds,
-        "max_consecutive_errors_per_request": made.max_consecutive_errors_per_request,
-        "allow_concurrent_invocation": made.allow_concurrent_invocation,
-        "terminate_on_unknown_calls": made.terminate_on_unknown_calls,
-        "additional_tools": list(made.additional_tools),
-        "include_detailed_errors": made.include_detailed_errors,
-        "return_tool_results": made.return_tool_results,
-    }
-    return values
+    values = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    return cast("FunctionInvocationConfiguration", {**values, "additional_tools": list(made.additional_tools)})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
-from gateway.chat.chat_client import BaseChatClient, OptionsT
+from gateway.chat.chat_client import BaseChatClient, ChatClientArguments, OptionsT
 from gateway.chat.model_retry import RetryPolicy
 from gateway.chat.openai_connection import REQUEST_TIMEOUT_SECONDS, OpenAIConnection
 from gateway.chat.openai_endpoint import Credential, Given, Key, Names, find_endpoint
 from gateway.errors import ChatClientInvalidRequestException
-from gateway.json_types import JsonMapping, JsonObject
 from gateway.types.options import ChatOptions
 
 if TYPE_CHECKING:
@@ -36,15 +35,11 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
         default_headers: Mapping[str, str] | None = None,
         async_client: AsyncOpenAI | None = None,
         instruction_role: str | None = None,
-        middleware: Sequence[object] | None = None,
-        function_invocation_configuration: JsonMapping | None = None,
-        compaction_strategy: object = None,
-        tokenizer: object = None,
-        additional_properties: JsonObject | None = None,
         env_file_path: str | None = None,
         env_file_encoding: str | None = None,
         timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
         retry: RetryPolicy | None = None,
+        **arguments: Unpack[ChatClientArguments],
     ) -> None:
         """Look up missing arguments in the `.env` file, then in the environment. Nothing connects yet.
 
@@ -55,14 +50,7 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
             SettingNotFoundError: No model or no key is set; the text says what to set.
         """
         endpoint = find_endpoint(Given.among(locals()), self.NAMES)
-        super().__init__(
-            endpoint.model,
-            middleware,
-            function_invocation_configuration=function_invocation_configuration,
-            compaction_strategy=compaction_strategy,
-            tokenizer=tokenizer,
-            additional_properties=additional_properties,
-        )
+        super().__init__(endpoint.model, **arguments)
         if endpoint.is_azure and self.otel_provider_name == "openai":
             self.otel_provider_name = "azure.ai.openai"
         self.connection = OpenAIConnection(endpoint, timeout_seconds=timeout_seconds, retry=retry)

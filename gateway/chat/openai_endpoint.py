@@ -54,29 +54,28 @@ Key = str | KeySource
 Credential = TokenCredential | KeySource
 
 
-class OpenAISettings(TypedDict, total=False):
-    """Settings from variables with the prefix `OPENAI_`. Each kind of client reads its own model variable first, then `model`."""
+class _Settings(TypedDict, total=False):
+    """Settings of both services. Each kind of client reads its own model setting first, then `model`."""
 
     api_key: SecretString | None
     base_url: str | None
-    org_id: str | None
     model: str | None
     chat_model: str | None
     chat_completion_model: str | None
     embedding_model: str | None
 
 
-class AzureOpenAISettings(TypedDict, total=False):
+class OpenAISettings(_Settings, total=False):
+    """Settings from variables with the prefix `OPENAI_`."""
+
+    org_id: str | None
+
+
+class AzureOpenAISettings(_Settings, total=False):
     """Settings from variables with the prefix `AZURE_OPENAI_`."""
 
     endpoint: str | None
-    base_url: str | None
-    api_key: SecretString | None
     api_version: str | None
-    model: str | None
-    chat_model: str | None
-    chat_completion_model: str | None
-    embedding_model: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -287,7 +286,7 @@ def _key(key: Key) -> str | KeySource:
     return str.__str__(key) if isinstance(key, str) else key
 
 
-def _model(settings: OpenAISettings | AzureOpenAISettings, names: Names) -> str | None:
+def _model(settings: _Settings, names: Names) -> str | None:
     found = dict(settings)
     return next((str(value) for name in names.models if (value := found.get(name.lower()))), None)
 

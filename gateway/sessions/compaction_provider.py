@@ -1,4 +1,4 @@
-"""Running of compaction strategies: on a run's history (`CompactionProvider`), and before each model call (`RunCompaction`).
+"""Runs compaction strategies: on a run's history (`CompactionProvider`), and before each model call (`RunCompaction`).
 
 Within a run, compaction works on copies: messages hidden from the model stay unchanged in the history. Compaction has no effect if the
 model's provider stores the conversation.

@@ -7,15 +7,15 @@ can be used.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar, cast
+from typing import ClassVar, Unpack, cast
 
 import anyio.to_thread
 
 from gateway.errors import StorageError, StorageUnusable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.sessions.history import HistoryProvider, included
+from gateway.sessions.history import HistoryOptions, HistoryProvider, included
 from gateway.storage.file_names import file_stem, id_of_stem
 from gateway.storage.line_file import LineFile
 from gateway.types.messages import Message
@@ -35,24 +35,13 @@ class FileHistoryProvider(HistoryProvider):
         storage_path: str | Path,
         *,
         source_id: str = DEFAULT_SOURCE_ID,
-        load_messages: bool = True,
-        store_inputs: bool = True,
-        store_context_messages: bool = False,
-        store_context_from: Collection[str] | None = None,
-        store_outputs: bool = True,
         skip_excluded: bool = False,
         dumps: Callable[[JsonValue], str | bytes] | None = None,
         loads: Callable[[str | bytes], JsonValue] | None = None,
+        **options: Unpack[HistoryOptions],
     ) -> None:
         """The folder is created on first use. `dumps` and `loads` replace `json.dumps` and `json.loads`; a message must stay one line."""
-        super().__init__(
-            source_id,
-            load_messages=load_messages,
-            store_inputs=store_inputs,
-            store_context_messages=store_context_messages,
-            store_context_from=store_context_from,
-            store_outputs=store_outputs,
-        )
+        super().__init__(source_id, **options)
         self.storage_path = Path(storage_path)
         self.skip_excluded = skip_excluded
         self.dumps = dumps or _dumps

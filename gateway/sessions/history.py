@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Sequence
-from typing import ClassVar
+from typing import ClassVar, TypedDict, Unpack
 
 from gateway.json_types import JsonObject, JsonValue
 from gateway.sessions.session import AgentSession, SupportsAgentRun
@@ -19,6 +19,17 @@ EXCLUDED_KEY = "_excluded"
 
 STORED_KEY = "dev.moongate/stored"
 """Key in a loaded message's `additional_properties`: number of stored messages that it and the messages before it represent."""
+
+
+class HistoryOptions(TypedDict, total=False):
+    """Keyword arguments of `HistoryProvider` that its subclasses accept and pass on."""
+
+    load_messages: bool
+    store_inputs: bool
+    store_context_messages: bool
+    store_context_from: Collection[str] | None
+    store_outputs: bool
+    store_responses: bool | None
 
 
 class HistoryProvider(ContextProvider):
@@ -101,28 +112,9 @@ class InMemoryHistoryProvider(HistoryProvider):
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "in_memory"
 
-    def __init__(
-        self,
-        source_id: str | None = None,
-        *,
-        load_messages: bool = True,
-        store_inputs: bool = True,
-        store_context_messages: bool = False,
-        store_context_from: Collection[str] | None = None,
-        store_outputs: bool = True,
-        store_responses: bool | None = None,
-        skip_excluded: bool = False,
-    ) -> None:
+    def __init__(self, source_id: str | None = None, *, skip_excluded: bool = False, **options: Unpack[HistoryOptions]) -> None:
         """With `skip_excluded`, messages hidden by compaction are not loaded."""
-        super().__init__(
-            source_id or self.DEFAULT_SOURCE_ID,
-            load_messages=load_messages,
-            store_inputs=store_inputs,
-            store_context_messages=store_context_messages,
-            store_context_from=store_context_from,
-            store_outputs=store_outputs,
-            store_responses=store_responses,
-        )
+        super().__init__(source_id or self.DEFAULT_SOURCE_ID, **options)
         self.skip_excluded = skip_excluded
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:

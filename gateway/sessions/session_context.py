@@ -163,19 +163,24 @@ class ContextProvider:
 
 
 async def call_hook(provider: object, name: str, *args: Any, **values: Any) -> Any:
-    """Call a method of a provider and return its result.
+    """Call a method of a provider, if it has the method, and return its result.
 
-    Earlier versions of agent-framework define some methods with fewer parameters, so only matching `values` are passed. The method may
-    be missing, and need not be async.
+    Earlier versions of agent-framework define some methods with fewer parameters, so only matching `values` are passed.
     """
     method = getattr(provider, name, None)
-    if method is None:
-        return None
-    parameters = inspect.signature(method).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        values = {key: value for key, value in values.items() if key in parameters}
-    found: object = method(*args, **values)
+    return None if method is None else await call_declared(method, *args, **values)
+
+
+async def call_declared(function: Callable[..., Any], /, *args: Any, **values: Any) -> Any:
+    """Call a function, sync or async, with those `values` that it has parameters for, and return its result."""
+    parameters = inspect.signature(function).parameters
+    found: object = function(*args, **{key: value for key, value in values.items() if accepts(parameters, key)})
     return await found if inspect.isawaitable(found) else found
+
+
+def accepts(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
+    """Return whether a function with these parameters accepts the keyword argument `name`."""
+    return name in parameters or any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
 
 
 def without_attribution(messages: Sequence[Message]) -> list[Message]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Unpack
 
 import anyio.to_thread
 
 from gateway.errors import StorageError
 from gateway.json_types import JsonObject, JsonValue
-from gateway.sessions.history import HistoryProvider
+from gateway.sessions.history import HistoryOptions, HistoryProvider
 from gateway.storage.state_folder import StateFolder, default_state_dir
 from gateway.types.messages import Message
 
@@ -32,23 +32,12 @@ class SqlHistoryProvider(HistoryProvider):
         *,
         owner: str = "local",
         source_id: str = DEFAULT_SOURCE_ID,
-        load_messages: bool = True,
-        store_inputs: bool = True,
-        store_context_messages: bool = False,
-        store_context_from: Collection[str] | None = None,
-        store_outputs: bool = True,
+        **options: Unpack[HistoryOptions],
     ) -> None:
         """`url` is `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file path; by default the user's `gateway.db`.
         `owner` separates the conversations of several users.
         """
-        super().__init__(
-            source_id,
-            load_messages=load_messages,
-            store_inputs=store_inputs,
-            store_context_messages=store_context_messages,
-            store_context_from=store_context_from,
-            store_outputs=store_outputs,
-        )
+        super().__init__(source_id, **options)
         self.owner = owner
         self._database = LazyDatabase(url)
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 if TYPE_CHECKING:
@@ -147,7 +148,7 @@ def get_meter(
 
 
 class Operation:
-    """A span and its duration. Enter `active` during the work, and call `end` once."""
+    """A span and its duration. Enter `running` for the work; or enter `active` during the work, and call `end` once."""
 
     __slots__ = ("_attributes", "_metric", "_span", "_start")
 
@@ -177,6 +178,18 @@ class Operation:
         from opentelemetry.trace import use_span
 
         return use_span(self._span, end_on_exit=False, record_exception=False, set_status_on_exception=False)
+
+    @contextmanager
+    def running(self, *, labels: Sequence[str] = ()) -> Generator[Span]:
+        """Make this the active span for the work inside. Afterwards end it, failed if the work raised; `labels` are those of `end`."""
+        try:
+            with self.active() as span:
+                yield span
+        except BaseException as error:
+            self.fail(error)
+            raise
+        finally:
+            self.end(labels=labels)
 
     def add(self, attributes: Attributes) -> None:
         """Add attributes."""

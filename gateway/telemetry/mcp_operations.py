@@ -126,14 +126,8 @@ def create_mcp_client_span(method_name: str, target: str | None = None, attribut
         return
     name = f"{method_name} {target}" if target else method_name
     operation = Operation(name, {"mcp.method.name": method_name, **(attributes or {})}, kind="client")
-    try:
-        with operation.active() as span:
-            yield span
-    except BaseException as error:
-        operation.fail(error)
-        raise
-    finally:
-        operation.end()
+    with operation.running() as span:
+        yield span
 
 
 def set_mcp_span_error(span: Span, error_type: str, description: str | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Functions of agent-framework's public API that work on messages, options, updates and media types. Moongate only exports them."""
+"""Functions of agent-framework's public API that work on messages, options, updates and media types."""
 
 from __future__ import annotations
 

@@ -6,11 +6,11 @@ A streamed response is a sequence of updates; `from_updates` folds the updates i
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from types import GenericAlias
-from typing import Any, ClassVar, Literal, NewType, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, NewType, Self, TypeVar, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.types.annotations import UsageDetails, add_usage
@@ -31,9 +31,6 @@ ContinuationToken = dict[str, Any]
 
 Timestamp = str | datetime
 """Creation time: a `datetime`, or ISO 8601 text, which is also its JSON form."""
-
-_ResponseT = TypeVar("_ResponseT", "ChatResponse", "AgentResponse")
-
 
 GivenMessages = Message | JsonMapping | Sequence[Message | JsonMapping] | None
 """Messages of a response, as objects or as JSON."""
@@ -198,8 +195,11 @@ class AgentResponseUpdate(_Update):
         return [c for c in self.contents if c.user_input_request]
 
 
-class _Response:
-    """Base of both whole responses: messages, structured output and JSON form."""
+UpdateT = TypeVar("UpdateT", ChatResponseUpdate, AgentResponseUpdate)
+
+
+class _Response(Generic[UpdateT]):
+    """Base of both whole responses: messages, structured output, JSON form, and conversion from and to updates."""
 
     __slots__ = (
         "_format",
@@ -216,6 +216,10 @@ class _Response:
     _type: ClassVar[str]
     _optional: ClassVar[tuple[str, ...]]
     """Fields that `to_dict` contains if they are set, in this order."""
+    _own: ClassVar[tuple[str, ...]]
+    """Fields that only this kind of response and its updates have."""
+    _update: ClassVar[Callable[..., Any]]
+    """Class of the updates."""
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
     def __class_getitem__(cls, item: object) -> GenericAlias:
@@ -224,7 +228,9 @@ class _Response:
 
     __deepcopy__ = sharing_raw
 
-    def __init__(self, messages: GivenMessages, value: JsonValue, response_format: ResponseFormat | None) -> None:
+    def __init__(
+        self, messages: GivenMessages = None, *, value: JsonValue = None, response_format: ResponseFormat | None = None
+    ) -> None:
         given = [messages] if isinstance(messages, Message | Mapping) else messages or ()
         self.messages: list[Message] = [Message.from_dict(item) if isinstance(item, Mapping) else item for item in given]
         self._value: JsonValue = _UNPARSED if value is None else value
@@ -280,15 +286,69 @@ class _Response:
         messages = [Message.from_dict(m) for m in cast("Sequence[JsonMapping]", data.get("messages") or ())]
         return cls(messages, value=data.get("value"), **known)
 
+    @classmethod
+    def from_updates(cls, updates: Iterable[UpdateT], *, output_format_type: ResponseFormat | None = None) -> Self:
+        """Fold updates into a response: adjacent text and pieces of a call are joined, usage is summed."""
+        response = cls(response_format=output_format_type)
+        for update in updates:
+            response._fold(update)
+        stop_growing(response.messages)
+        return response
+
+    @classmethod
+    async def from_update_generator(
+        cls, updates: AsyncIterable[UpdateT], *, output_format_type: ResponseFormat | None = None
+    ) -> Self:
+        """Fold a stream of updates; see `from_updates`."""
+        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
+
+    def to_updates(self) -> list[UpdateT]:
+        """Return updates that fold into this response: one per message. The last one carries the fields of the whole response."""
+        given = {"response_id": self.response_id}
+        made: list[UpdateT] = [
+            self._update(m.contents, m.role, author_name=m.author_name, message_id=m.message_id or f"message-{number}", **given)
+            for number, m in enumerate(self.messages)
+        ] or [self._update([], **given)]
+        last = made[-1]
+        for name in (*self._own, "finish_reason", "created_at", "continuation_token", "additional_properties", RAW):
+            setattr(last, name, getattr(self, name))
+        if self.usage_details:
+            last.contents = [*last.contents, Content.from_usage(self.usage_details)]
+        return made
+
+    def _fold(self, update: UpdateT) -> None:
+        last = self.messages[-1] if self.messages else None
+        if last is None or any(
+            new and known and new != known
+            for new, known in ((update.message_id, last.message_id), (update.author_name, last.author_name), (update.role, last.role))
+        ):
+            last = Message(update.role or "assistant")
+            self.messages.append(last)
+        last.author_name = update.author_name or last.author_name
+        last.message_id = update.message_id or last.message_id
+        for content in update.contents:
+            if content.type == "usage":
+                self.usage_details = add_usage(self.usage_details, content.usage_details)
+            else:
+                append_content(last.contents, content)
+        for name in (*self._own, "response_id", "created_at", "finish_reason"):
+            setattr(self, name, getattr(update, name) or getattr(self, name))
+        self.continuation_token = update.continuation_token
+        if update.additional_properties:
+            self.additional_properties.update(update.additional_properties)
+        add_raw(self, update.raw_representation)
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, type(self)) and self.to_dict() == other.to_dict()
 
 
-class ChatResponse(_Response):
+class ChatResponse(_Response[ChatResponseUpdate]):
     """A whole model response."""
 
     __slots__ = ("conversation_id", "model")
     _type = "chat_response"
+    _own = ("conversation_id", "model")
+    _update = ChatResponseUpdate
     _optional = ("response_id", "conversation_id", "model", "created_at", "finish_reason", "usage_details", "continuation_token")
 
     def __init__(
@@ -308,7 +368,7 @@ class ChatResponse(_Response):
         raw_representation: object = None,
     ) -> None:
         """`continuation_token` is set while the provider is still generating the response."""
-        super().__init__(messages, value, response_format)
+        super().__init__(messages, value=value, response_format=response_format)
         self.response_id = response_id
         self.model = model
         self.finish_reason = finish_reason
@@ -324,44 +384,21 @@ class ChatResponse(_Response):
         """Text of all messages, one line each."""
         return "\n".join(message.text for message in self.messages).strip()
 
-    @classmethod
-    def from_updates(cls, updates: Iterable[ChatResponseUpdate], *, output_format_type: ResponseFormat | None = None) -> ChatResponse:
-        """Fold updates into a response: adjacent text and pieces of a call are joined, usage is summed."""
-        response = cls(response_format=output_format_type)
-        for update in updates:
-            response.conversation_id = update.conversation_id or response.conversation_id
-            response.model = update.model or response.model
-            _fold(response, update)
-        stop_growing(response.messages)
-        return response
-
-    @classmethod
-    async def from_update_generator(
-        cls, updates: AsyncIterable[ChatResponseUpdate], *, output_format_type: ResponseFormat | None = None
-    ) -> ChatResponse:
-        """Fold a stream of updates; see `from_updates`."""
-        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
-
     def to_updates(self) -> list[ChatResponseUpdate]:
-        """Return updates that fold into this response: one per message. The last one carries the fields of the whole response."""
-        made = [
-            ChatResponseUpdate(m.contents, m.role, self.response_id, self.model, None, m.author_name, m.message_id or f"message-{number}")
-            for number, m in enumerate(self.messages)
-        ] or [ChatResponseUpdate([], None, self.response_id, self.model)]
-        last = made[-1]
-        last.finish_reason, last.conversation_id, last.created_at = self.finish_reason, self.conversation_id, self.created_at
-        last.continuation_token, last.additional_properties = self.continuation_token, self.additional_properties
-        last.raw_representation = self.raw_representation
-        if self.usage_details:
-            last.contents = [*last.contents, Content.from_usage(self.usage_details)]
+        """Return updates that fold into this response; each names the model. See the base class."""
+        made = super().to_updates()
+        for update in made:
+            update.model = self.model
         return made
 
 
-class AgentResponse(_Response):
+class AgentResponse(_Response[AgentResponseUpdate]):
     """A whole run: every message that the run added to the conversation, tool rounds included."""
 
     __slots__ = ("agent_id",)
     _type = "agent_response"
+    _own = ("agent_id",)
+    _update = AgentResponseUpdate
     _optional = ("response_id", "agent_id", "created_at", "finish_reason", "usage_details", "continuation_token")
 
     def __init__(
@@ -380,7 +417,7 @@ class AgentResponse(_Response):
         raw_representation: object = None,
     ) -> None:
         """`usage_details` is the sum over all model calls of the run."""
-        super().__init__(messages, value, response_format)
+        super().__init__(messages, value=value, response_format=response_format)
         self.response_id = response_id
         self.agent_id = agent_id
         self.finish_reason = finish_reason
@@ -394,37 +431,6 @@ class AgentResponse(_Response):
     def user_input_requests(self) -> list[Content]:
         """Contents that a person must answer: approvals, consents, and calls of tools that the caller runs."""
         return [c for message in self.messages for c in message.contents if c.user_input_request]
-
-    @classmethod
-    def from_updates(cls, updates: Iterable[AgentResponseUpdate], *, output_format_type: ResponseFormat | None = None) -> AgentResponse:
-        """Fold a run's updates into its messages, in order."""
-        response = cls(response_format=output_format_type)
-        for update in updates:
-            response.agent_id = update.agent_id or response.agent_id
-            _fold(response, update)
-        stop_growing(response.messages)
-        return response
-
-    @classmethod
-    async def from_update_generator(
-        cls, updates: AsyncIterable[AgentResponseUpdate], *, output_format_type: ResponseFormat | None = None
-    ) -> AgentResponse:
-        """Fold a stream of updates; see `from_updates`."""
-        return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
-
-    def to_updates(self) -> list[AgentResponseUpdate]:
-        """Return updates that fold into this response: one per message. The last one carries the fields of the whole response."""
-        made = [
-            AgentResponseUpdate(m.contents, m.role, m.author_name, m.message_id or f"message-{number}", self.response_id)
-            for number, m in enumerate(self.messages)
-        ] or [AgentResponseUpdate([], response_id=self.response_id)]
-        last = made[-1]
-        last.agent_id = self.agent_id
-        last.finish_reason, last.created_at, last.continuation_token = self.finish_reason, self.created_at, self.continuation_token
-        last.additional_properties, last.raw_representation = self.additional_properties, self.raw_representation
-        if self.usage_details:
-            last.contents = [*last.contents, Content.from_usage(self.usage_details)]
-        return made
 
     def to_json(self) -> str:
         """Return `to_dict` as JSON text."""
@@ -444,27 +450,3 @@ def iso_time(moment: Timestamp) -> str:
 def last_text(messages: Sequence[Message]) -> str:
     """Return the text of the last assistant message that has text, or an empty string."""
     return next((m.text for m in reversed(messages) if m.role == "assistant" and m.text), "")
-
-
-def _fold(response: _ResponseT, update: ChatResponseUpdate | AgentResponseUpdate) -> None:
-    last = response.messages[-1] if response.messages else None
-    if last is None or any(
-        new and known and new != known
-        for new, known in ((update.message_id, last.message_id), (update.author_name, last.author_name), (update.role, last.role))
-    ):
-        last = Message(update.role or "assistant")
-        response.messages.append(last)
-    last.author_name = update.author_name or last.author_name
-    last.message_id = update.message_id or last.message_id
-    for content in update.contents:
-        if content.type == "usage":
-            response.usage_details = add_usage(response.usage_details, content.usage_details)
-        else:
-            append_content(last.contents, content)
-    response.response_id = update.response_id or response.response_id
-    response.created_at = update.created_at or response.created_at
-    response.finish_reason = update.finish_reason or response.finish_reason
-    response.continuation_token = update.continuation_token
-    if update.additional_properties:
-        response.additional_properties.update(update.additional_properties)
-    add_raw(response, update.raw_representation)

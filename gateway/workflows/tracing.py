@@ -34,17 +34,14 @@ async def traced_run(name: str, description: str | None, workflow_id: str | None
     named = {"workflow.name": name, "workflow.description": description, "workflow.id": workflow_id}
     operation = Operation("workflow.run", {**labels, **{key: value for key, value in named.items() if value}}, metric=DURATION)
     operation.event("workflow.started")
-    try:
-        with operation.active():
+    with operation.running(labels=tuple(labels)):
+        try:
             result = await run
+        except BaseException as error:
+            operation.event("workflow.error", {"error.type": type(error).__name__})
+            raise
         operation.event("workflow.completed")
         return result
-    except BaseException as error:
-        operation.event("workflow.error", {"error.type": type(error).__name__})
-        operation.fail(error)
-        raise
-    finally:
-        operation.end(labels=tuple(labels))
 
 
 def traced_start(source_id: str, executor_id: str) -> None:
@@ -60,14 +57,8 @@ async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, ste
     facts = {"executor.id": executor_id, "executor.type": kind, "message.type": message.type.value}
     facts["message.payload_type"] = type(message.data).__name__
     operation = Operation(f"executor.process {executor_id}", facts, links=message.sent_in)
-    try:
-        with operation.active():
-            await step
-    except BaseException as error:
-        operation.fail(error)
-        raise
-    finally:
-        operation.end()
+    with operation.running():
+        await step
 
 
 def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
@@ -87,14 +78,10 @@ async def traced_delivery(
         facts["message.target_id"] = message.target_id
     operation = Operation(f"edge_group.process {group_type}", facts, links=message.sent_in)
     status = FAILED
-    try:
-        with operation.active():
+    with operation.running():
+        try:
             found = await decide
-        status = DELIVERED if found else why_not()
-        return found
-    except BaseException as error:
-        operation.fail(error)
-        raise
-    finally:
-        operation.add({"edge_group.delivered": status in (DELIVERED, BUFFERED), "edge_group.delivery_status": status})
-        operation.end()
+            status = DELIVERED if found else why_not()
+            return found
+        finally:
+            operation.add({"edge_group.delivered": status in (DELIVERED, BUFFERED), "edge_group.delivery_status": status})

@@ -25,6 +25,7 @@ from gateway.agents.run_approvals import STATE_KEY
 from gateway.errors import GatewayError, text_for_caller
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.sessions.session import AgentSession, SupportsAgentRun
+from gateway.sessions.session_context import accepts
 from gateway.types.content import Content
 from gateway.types.messages import Message
 
@@ -187,8 +188,7 @@ def _tools_for(agent: SupportsAgentRun, wanted: RunAgentInput) -> dict[str, Any]
     """
     if not wanted.tools:
         return {}
-    parameters = inspect.signature(agent.run).parameters
-    if "tools" not in parameters and not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
+    if not accepts(inspect.signature(agent.run).parameters, "tools"):
         raise ValueError(f"Agent {agent.name!r} accepts no tools from the application.")
     return {"tools": to_tools(wanted.tools)}
 

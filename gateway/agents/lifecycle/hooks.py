@@ -261,7 +261,7 @@ class LifecycleHooks:
         """Called after the tool calls of an iteration, or after a model call without tool calls; also after a failure."""
 
     async def on_error(self, context: ErrorContext) -> None:
-        """Called once for each error of the turn, at the innermost step that it fails."""
+        """Called once for each error of the turn, at the innermost step that fails because of it."""
 
 
 def check_hooks(hook: object) -> None:

@@ -112,13 +112,7 @@ class ToolApprovalState:
 
     def to_dict(self) -> JsonObject:
         """Return the JSON form."""
-        return {
-            "rules": [rule.to_dict() for rule in self.rules],
-            "queued_approval_requests": [content.to_dict() for content in self.queued_approval_requests],
-            "collected_approval_responses": [content.to_dict() for content in self.collected_approval_responses],
-            "pending_approval_requests": [content.to_dict() for content in self.pending_approval_requests],
-            "held_messages": [message.to_dict() for message in self.held_messages],
-        }
+        return {name: [item.to_dict() for item in getattr(self, name)] for name in self.__slots__}
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> ToolApprovalState:
@@ -127,13 +121,7 @@ class ToolApprovalState:
         Raises:
             ValueError: A rule is damaged.
         """
-        return cls(
-            rules=data.get("rules"),
-            queued_approval_requests=data.get("queued_approval_requests"),
-            collected_approval_responses=data.get("collected_approval_responses"),
-            pending_approval_requests=data.get("pending_approval_requests"),
-            held_messages=data.get("held_messages"),
-        )
+        return cls(**{name: data.get(name) for name in cls.__slots__})
 
     def add_rule(self, rule: ToolApprovalRule) -> None:
         """Add a rule unless an equal rule exists."""

@@ -6,7 +6,6 @@ progress log, which the next round receives.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self, cast
@@ -25,6 +24,7 @@ from gateway.errors import AgentError, MiddlewareTermination
 from gateway.json_types import JsonObject
 from gateway.middleware import CallNext
 from gateway.sessions.session import AgentSession
+from gateway.sessions.session_context import call_declared
 from gateway.types.annotations import add_usage
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
@@ -193,14 +193,14 @@ class AgentLoopMiddleware(AgentMiddleware):
         if result.user_input_requests:
             return False
         if self.max_iterations is None or at.iteration < self.max_iterations:
-            verdict = await _call(self.should_continue, _arguments(context, at, result))
+            verdict = await call_declared(self.should_continue, **_arguments(context, at, result))
             if isinstance(verdict, tuple):
                 goes_on, at.feedback = cast("tuple[bool, str | None]", verdict)
             else:
                 goes_on = bool(verdict)
         entry = result.text.strip()
         if self.record_feedback is not None:
-            entry = await _call(self.record_feedback, _arguments(context, at, result))
+            entry = await call_declared(self.record_feedback, **_arguments(context, at, result))
         if entry:
             at.progress.append(entry)
         return goes_on
@@ -213,7 +213,7 @@ class AgentLoopMiddleware(AgentMiddleware):
             context.session.state = restored.state
         given: Any = DEFAULT_NEXT_MESSAGE
         if self.next_message is not None:
-            given = await _call(self.next_message, _arguments(context, at, result))
+            given = await call_declared(self.next_message, **_arguments(context, at, result))
             if given is None and not self.fresh_context:
                 return list(context.messages)
         messages = to_messages(DEFAULT_NEXT_MESSAGE if given is None else given)
@@ -257,12 +257,3 @@ def _arguments(context: AgentContext, at: _LoopState, result: AgentResponse) -> 
         "progress": list(at.progress),
         "feedback": at.feedback,
     }
-
-
-async def _call(function: LoopCallable, arguments: dict[str, Any]) -> Any:
-    """Call the function with those arguments that it declares."""
-    parameters = inspect.signature(function).parameters
-    if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
-        arguments = {name: value for name, value in arguments.items() if name in parameters}
-    value = function(**arguments)
-    return await value if inspect.isawaitable(value) else value

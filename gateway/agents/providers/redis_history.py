@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, cast
+from collections.abc import Sequence
+from typing import Any, ClassVar, Unpack, cast
 from urllib.parse import quote
 
 from gateway.errors import StorageError
 from gateway.json_types import JsonObject, JsonValue
 from gateway.lazy import import_extra
-from gateway.sessions.history import HistoryProvider
+from gateway.sessions.history import HistoryOptions, HistoryProvider
 from gateway.types.messages import Message
 
 
@@ -28,11 +28,7 @@ class RedisHistoryProvider(HistoryProvider):
         key_prefix: str = "chat_messages",
         application_id: str | None = None,
         max_messages: int | None = None,
-        load_messages: bool = True,
-        store_inputs: bool = True,
-        store_context_messages: bool = False,
-        store_context_from: Collection[str] | None = None,
-        store_outputs: bool = True,
+        **options: Unpack[HistoryOptions],
     ) -> None:
         """Pass `redis_url` (`redis://…`, `rediss://…`, `unix://…`), or a `redis.asyncio.Redis`, which the caller closes.
 
@@ -43,14 +39,7 @@ class RedisHistoryProvider(HistoryProvider):
             ValueError: Neither or both of URL and client are given, or `max_messages` is below 1.
             ModuleNotFoundError: A URL is given and the extra is not installed.
         """
-        super().__init__(
-            source_id,
-            load_messages=load_messages,
-            store_inputs=store_inputs,
-            store_context_messages=store_context_messages,
-            store_context_from=store_context_from,
-            store_outputs=store_outputs,
-        )
+        super().__init__(source_id, **options)
         if (redis_url is None) == (redis_client is None):
             raise ValueError("RedisHistoryProvider needs either redis_url or redis_client.")
         if max_messages is not None and max_messages < 1:

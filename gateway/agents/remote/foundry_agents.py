@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, cast
 from urllib.parse import quote
 
 from gateway.agents.agent import Agent
@@ -41,8 +41,7 @@ class AgentReference:
     version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Own:
+class OwnParts(TypedDict, total=False):
     """Parts of an agent that the project does not store."""
 
     tools: Any
@@ -85,10 +84,8 @@ class FoundryAgentProvider:
         model: str | None = None,
         instructions: str | None = None,
         description: str | None = None,
-        tools: Any = None,
         options: JsonMapping | None = None,
-        middleware: Any = None,
-        context_providers: Sequence[Any] | None = None,
+        **own: Unpack[OwnParts],
     ) -> Agent:
         """Create an agent, or a new version of it, in the project, and return it as an `Agent`.
 
@@ -101,22 +98,20 @@ class FoundryAgentProvider:
         chosen = model or self._default_model
         if not chosen:
             raise ValueError(f"Agent {name!r} needs a model: pass model= here or to the provider.")
-        ours, hosted = await tell_apart(normalize_tools(tools))
+        ours, hosted = await tell_apart(normalize_tools(own.get("tools")))
         offered = to_request([Message("user", [""])], {"tools": [*ours, *hosted]}).get("tools")
         definition: JsonObject = {"kind": "prompt", "model": chosen, **(options or {})}
         definition |= {key: value for key, value in (("instructions", instructions), ("tools", offered)) if value}
         body: JsonObject = {"definition": definition, **({"description": description} if description else {})}
         made = await self._ask(name, f"{self._agents(name)}/versions", body)
-        return self._agent({"description": description, **_version(name, made)}, _Own(tools, middleware, context_providers))
+        return self._agent({"description": description, **_version(name, made)}, own)
 
     async def get_agent(
         self,
         name: str,
         *,
         version: str | None = None,
-        tools: Any = None,
-        middleware: Any = None,
-        context_providers: Sequence[Any] | None = None,
+        **own: Unpack[OwnParts],
     ) -> Agent:
         """Return an agent of the project. `tools` are the functions that it was created with; the last two arguments go to `Agent`.
 
@@ -129,18 +124,15 @@ class FoundryAgentProvider:
         definition = cast("JsonObject", found.get("definition") or {})
         there = cast("list[JsonObject]", definition.get("tools") or [])
         wanted = {str(tool.get("name")) for tool in there if tool.get("type") == "function"}
-        here, _ = await tell_apart(normalize_tools(tools))
+        here, _ = await tell_apart(normalize_tools(own.get("tools")))
         if missing := sorted(wanted - {tool.definition.name for tool in here}):
             raise ValueError(f"Agent {name!r} has the functions {', '.join(map(repr, missing))}: pass them as tools=, they run here.")
-        return self._agent(found, _Own(tools, middleware, context_providers))
+        return self._agent(found, own)
 
     def as_agent(
         self,
         reference: AgentReference | JsonMapping | str,
-        *,
-        tools: Any = None,
-        middleware: Any = None,
-        context_providers: Sequence[Any] | None = None,
+        **own: Unpack[OwnParts],
     ) -> Agent:
         """Return the agent for a name, an `AgentReference`, or the project's own object, without a request."""
         known: JsonObject
@@ -149,7 +141,7 @@ class FoundryAgentProvider:
         else:
             found = AgentReference(reference) if isinstance(reference, str) else reference
             known = {"name": found.name, "version": found.version}
-        return self._agent(known, _Own(tools, middleware, context_providers))
+        return self._agent(known, own)
 
     async def aclose(self) -> None:
         """Close the connections; the agents stay in the project."""
@@ -161,15 +153,13 @@ class FoundryAgentProvider:
     async def _ask(self, name: str, path: str, body: JsonObject | None) -> JsonObject:
         return await self._client.connection.answer(name, f"{path}?api-version={API_VERSION}", body, subject=f"agent {name!r}")
 
-    def _agent(self, known: JsonObject, own: _Own) -> Agent:
+    def _agent(self, known: JsonObject, own: OwnParts) -> Agent:
         reference = AgentReference(str(known["name"]), cast("str | None", known.get("version")))
         return Agent(
             FoundryAgentClient(self._client, reference),
             name=reference.name,
             description=cast("str | None", known.get("description")),
-            tools=own.tools,
-            middleware=own.middleware,
-            context_providers=own.context_providers,
+            **own,
         )
 
 
