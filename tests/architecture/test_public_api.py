@@ -1,12 +1,15 @@
 """The names that `gateway` offers, with their parameters and members, are what was released.
 
-After an intended change: `python -m tests.architecture.test_public_api` writes the snapshot again; the change then shows in the diff.
+`gateway/__init__.pyi` is the list of names. The snapshot `public_api.json` is derived from it and from the signatures. It is kept because
+an unintended change of a parameter then fails, and an intended change is reviewed as a diff. After an intended change,
+`python -m tests.architecture.test_public_api` writes the snapshot again.
 """
 
 from __future__ import annotations
 
 import inspect
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -31,13 +34,20 @@ def annotated(kind: type) -> list[str]:
 
 
 def parameters(value: Any) -> list[str]:
-    """Names in order: `name?` has a default, `*` starts keyword-only ones."""
+    """Names in order: `name?` has a default, `*` starts keyword-only ones. `**options: Unpack[Options]` counts as the keys of `Options`."""
     try:
         signature = inspect.signature(value)
     except (TypeError, ValueError):
         return []
     shown: list[str] = []
     for parameter in signature.parameters.values():
+        unpacked = re.match(r"Unpack\[(\w+)", str(parameter.annotation))
+        if unpacked is not None:
+            code = value.__init__ if inspect.isclass(value) else value
+            options = inspect.unwrap(code).__globals__[unpacked[1]]
+            shown += [] if "*" in shown else ["*"]
+            shown += [f"{name}?" for name in sorted(options.__annotations__)]
+            continue
         if parameter.kind is parameter.KEYWORD_ONLY and "*" not in shown:
             shown.append("*")
         star = {parameter.VAR_POSITIONAL: "*", parameter.VAR_KEYWORD: "**"}.get(parameter.kind, "")
