@@ -42,7 +42,7 @@ def main() -> None:
             console.print()
             if "call" in command:
                 (reader.work / "gateway.json").write_text(rules, encoding="utf-8")
-                console.print(Text("  # gateway.json: \"arguments\": { \"refund\": { \"cents\": { \"maximum\": 5000 } } }", "dim"))
+                console.print(Text('  # gateway.json: "arguments": { "refund": { "cents": { "maximum": 5000 } } }', "dim"))
     picture = FONTS.sub("", console.export_svg(title="moongate"))
     (ROOT / "docs" / "demo.svg").write_text(picture, encoding="utf-8")
     sys.stdout.write("docs/demo.svg\n")

@@ -29,13 +29,13 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "gateway.wire.json_limits:MAX_PARTS",
-        "members, objects and lists in it",
+        "members, objects and lists in a request's body",
         "tests/attacks/test_encodings.py",
         "test_message_with_too_many_members_is_refused",
     ),
     Cap(
         "gateway.wire.json_limits:MAX_VALUES",
-        "members and elements of lists in it",
+        "members and list elements in a request's body",
         "tests/attacks/test_encodings.py",
         "test_message_with_too_many_members_is_refused",
     ),
@@ -59,7 +59,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "server.http.unreadSeconds",
-        "an answer that nobody reads",
+        "a response that its client does not read",
         "tests/attacks/test_connections.py",
         "test_unread_responses_are_cut_off",
     ),
@@ -83,7 +83,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "gateway.server.parked:MAX_PARKED_PER_PRINCIPAL",
-        "calls of one caller that wait for answers",
+        "parked calls of one caller",
         "tests/server/test_parked.py",
         "test_longest_parked_call_is_evicted_at_the_principals_limit",
     ),
@@ -95,7 +95,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "gateway.server.changes:SEND_SECONDS",
-        "a notification to a client that reads nothing",
+        "a notification to a client that does not read",
         "tests/server/test_changes.py",
         "test_client_that_reads_nothing_delays_no_other_notification",
     ),
@@ -119,7 +119,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "server.limits.unreadBytesPerCaller",
-        "answers that one caller's clients have not read",
+        "unread responses of one caller",
         "tests/attacks/test_quotas.py",
         "test_key_has_bounded_bytes_of_unread_answers",
     ),
@@ -149,13 +149,13 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "gateway.server.sdk_path.session_manager:MAX_EVENTS_PER_STREAM",
-        "what a 2025 session is sent again",
+        "events that a 2025 session can receive again",
         "tests/server/test_session_manager.py",
         "test_old_events_and_old_streams_are_forgotten",
     ),
     Cap(
         "gateway.server.sdk_path.session_manager:MAX_CHARACTERS",
-        "its size",
+        "the size of these events",
         "tests/server/test_session_manager.py",
         "test_large_events_are_forgotten_soon",
     ),
@@ -173,7 +173,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "policies.<source>.maxResultBytes",
-        "a result as it is given",
+        "a result as the client gets it",
         "tests/interaction/test_results.py",
         "test_twenty_megabytes_of_json_arrive_as_head_and_stay_readable",
     ),
@@ -191,7 +191,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "policies.<source>.sampling.maxTokens",
-        "the tokens of one",
+        "the tokens of one sampling answer",
         "tests/policy/test_input_requests.py",
         "test_token_cap_only_lowers",
     ),
@@ -209,13 +209,13 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "gateway.policy.tool_schemas:MAX_SCHEMA_NODES",
-        "its size",
+        "the size of a tool's schema",
         "tests/policy/test_schema_check.py",
         "test_schema_with_too_many_values_is_refused",
     ),
     Cap(
         "gateway.policy.tool_schemas:MAX_SCHEMA_COST",
-        "what judging arguments by it costs",
+        "the cost of checking arguments against a tool's schema",
         "tests/policy/test_schema_check.py",
         "test_arguments_too_large_for_a_large_schema_are_refused",
     ),
@@ -227,55 +227,55 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "policies.<source>.connectTimeoutSeconds",
-        "starting and negotiating",
+        "starting a server and negotiating with it",
         "tests/interaction/test_faults.py",
         "test_failing_server_is_reported_and_others_keep_serving",
     ),
     Cap(
         "policies.<source>.idempotent",
-        "what is sent again when a connection broke: nothing else, and once",
+        "tools whose calls are sent again after a broken connection, once",
         "tests/upstream/test_supervision.py",
         "test_call_running_at_server_death_is_retried_only_if_allowed",
     ),
     Cap(
         "gateway.upstream.connection:RETRY_SPACING_SECONDS",
-        "tries of a server that fails: one at a time",
+        "connection attempts to a failing server: one at a time",
         "tests/upstream/test_supervision.py",
         "test_one_call_tries_a_failing_server_and_others_fail_at_once",
     ),
     Cap(
         "gateway.upstream.carriers.http_failures:MAX_RETRY_SECONDS",
-        "how long a server may want to be left alone",
+        "the longest `Retry-After` of a server that is observed",
         "tests/upstream/test_supervision.py",
         "test_retry_after_of_a_server_is_respected",
     ),
     Cap(
         "gateway.upstream.transport:MAX_MESSAGE_BYTES",
-        "an answer, a line, an event of a server",
+        "a response, a line or an event of a server",
         "tests/interaction/test_faults.py",
         "test_response_over_the_limit_fails_at_once",
     ),
     Cap(
         "gateway.upstream.server_messages:MAX_OPEN_REQUESTS",
-        "requests of a server that are being answered",
+        "open requests of a server",
         "tests/upstream/test_pipe_carrier.py",
         "test_child_that_floods_requests_is_rejected_and_blocks_no_call",
     ),
     Cap(
         "gateway.upstream.server_messages:MAX_PENDING_NOTIFICATIONS",
-        "its log messages that wait for slow callers",
+        "a server's log messages that wait for slow callers",
         "tests/upstream/test_pipe_carrier.py",
         "test_unread_logs_are_dropped_and_change_notifications_kept",
     ),
     Cap(
         "gateway.upstream.pipe:MAX_UNREAD",
-        "answers to a child process that does not read",
+        "responses to a child process that does not read",
         "tests/upstream/test_pipe_carrier.py",
         "test_child_that_does_not_read_gets_no_buffered_responses",
     ),
     Cap(
         "gateway.wire.http1_client:MAX_HEAD_BYTES",
-        "the head of an answer",
+        "the head of a server's response",
         "tests/wire/test_http1_client.py",
         "test_ambiguous_or_endless_response_is_rejected",
     ),
@@ -299,7 +299,7 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "gateway.upstream.server_lists:REREAD_SPACING_SECONDS",
-        "readings of a listing that is said to change",
+        "reads of a listing whose changes are announced",
         "tests/cli/test_reload.py",
         "test_reload_and_notification_are_limited_to_once_a_second",
     ),
@@ -311,19 +311,19 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "gateway.egress.guarded_fetch:MAX_BODY_BYTES",
-        "an answer at an address that a peer named",
+        "a response from an address that a peer named",
         "tests/egress/test_guarded_fetch.py",
         "test_answer_too_large_is_refused_while_it_comes",
     ),
     Cap(
         "gateway.egress.bounded_transport:MAX_ANSWER_BYTES",
-        "an answer of a model or remote agent",
+        "a response of a model or remote agent",
         "tests/attacks/test_outbound.py",
         "test_answer_without_end_is_cut_off",
     ),
     Cap(
         "gateway.telemetry.export_limits:MAX_ANSWER_BYTES",
-        "an answer of a telemetry collector",
+        "a response of a telemetry collector",
         "tests/telemetry/test_export_limits.py",
         "test_response_is_bounded_and_redirects_are_not_followed",
     ),
@@ -371,19 +371,19 @@ CAPS: tuple[Cap, ...] = (
     ),
     Cap(
         "skills.scripts.diskMb",
-        "what it writes in all",
+        "all that a skill's script writes",
         "tests/attacks/test_scripts.py",
         "test_run_cannot_write_more_than_its_limit",
     ),
     Cap(
         "skills.scripts.diskFiles",
-        "the files that it makes",
+        "files that a skill's script creates",
         "tests/attacks/test_scripts.py",
         "test_run_cannot_make_more_files_than_its_limit",
     ),
     Cap(
         "skills.scripts.memoryMb",
-        "its memory",
+        "the memory of a skill's script",
         "tests/skills/test_sandbox.py",
         "test_memory_is_limited",
     ),
@@ -392,6 +392,6 @@ CAPS: tuple[Cap, ...] = (
 
 def caps_table() -> str:
     """The section of docs/faults.md."""
-    lines = ["\n## Limits\n", "What one peer can cost, each with the test that shows it.\n", "| Limit | Of what | Test |", "|---|---|---|"]
+    lines = ["\n## Limits\n", "What one peer can use, each with the test that shows it.\n", "| Limit | Of what | Test |", "|---|---|---|"]
     lines += [f"| `{cap.of}` | {cap.bounds} | `{cap.path}`: {cap.test.removeprefix('test_').replace('_', ' ')} |" for cap in CAPS]
     return "\n".join(lines) + "\n"

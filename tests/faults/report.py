@@ -40,10 +40,12 @@ LONG_SECONDS = 20.0
 _ROW = re.compile(r"^\| (\d+) \| (.*?) \| (.*?) \| (.*) \|$", re.MULTILINE)
 _INTRO = """# Faults and attacks
 
-What is done to a gateway on purpose, what must hold, and what came of it. A row is proved by tests that name it
-(`@pytest.mark.fault`, `@pytest.mark.attack`); most run with `make test`, the long ones with `make faults`. This page is
-written by `make faults-report`, which runs them all; with `ARGS="FILE"` it runs some and keeps what is known of the others.
-`make faults` takes about half an hour on two cores.
+You want to know what happens to your calls when a server hangs, a disk is full, or a client attacks the gateway. Tests cause each of
+these on purpose. A row says what they do, what must hold, and the outcome of the last run. `make faults-report ARGS="FILE"` repeats the
+tests of one file and updates this page.
+
+Tests name the row that they prove (`@pytest.mark.fault`, `@pytest.mark.attack`). Most run with `make test`, the long ones with `make
+faults`, which takes about half an hour on two cores. `make faults-report` runs all of them and writes this page.
 """
 
 
@@ -147,7 +149,7 @@ def _table(title: str, kind: str, rows: Mapping[int, Row], outcomes: Outcomes, o
 
 
 def _durations(seconds: Mapping[str, float]) -> str:
-    whole = f"\n## Time\n\nOne after the other these tests took {sum(seconds.values()) / 60:.0f} minutes; the longest files:\n"
+    whole = f"\n## Time\n\nThese tests take {sum(seconds.values()) / 60:.0f} minutes in sequence. The longest files:\n"
     lines = [whole, "| File | Minutes |", "|---|---|"]
     for file, took in sorted(seconds.items(), key=lambda pair: -pair[1]):
         if took >= LONG_SECONDS:

@@ -1,0 +1,91 @@
+"""The fenced blocks of README, CONTRIBUTING and `docs/`, and the kind of test that executes each of them.
+
+`test_code_blocks` fails if a block has no kind, or if it is named in `NOT_EXECUTED` and does not exist.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+from tests.architecture.documents import DOCUMENTS
+from tests.architecture.sources import name_of
+
+Kind = Literal["walkthrough", "commands", "configuration", "arguments", "program", "file", "output", "navigation", "layers", "none"]
+
+WALKTHROUGHS = ("docs/first-gateway.md", "docs/team-servers.md", "docs/own-tools.md")
+"""Pages that `test_walkthroughs` follows from top to bottom."""
+
+NOT_EXECUTED = {
+    "   MCP clients ": "a drawing of the packages; test_contributing compares its names with the folders",
+    "make run": "serves until it is stopped; tests/interaction/test_bundled.py starts its script",
+    "moongate run": "serves until it is stopped; the walkthroughs and tests/cli/test_run.py start it",
+    "npx ": "a published program; tests/accept runs it",
+    "docker ": "needs Docker",
+    "sudo ": "changes the system",
+    ". .venv": "activates a virtual environment; the tests have one",
+    "moongate auth log": "opens a browser; tests/upstream/oauth signs in and out",
+}
+"""Blocks and commands that are not executed, by their beginning, with the reason."""
+
+_FENCE = re.compile(r"^```([^\n`]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+@dataclass(frozen=True)
+class CodeBlock:
+    """One fenced block of a page."""
+
+    page: str
+    line: int
+    language: str
+    body: str
+
+    @property
+    def kind(self) -> Kind | None:
+        """The kind of test that executes the block, or `None` if no test does."""
+        if self.page in WALKTHROUGHS:
+            return "walkthrough"
+        if all(map(is_excused, self.body.splitlines() if self.language == "sh" else [self.body])):
+            return "none"
+        if self.page == "CONTRIBUTING.md":
+            return "layers" if self.language == "text" else None
+        if self.language == "json":
+            return "arguments" if '"task":' in self.body else "configuration"
+        return _KINDS.get(self.language)
+
+
+_KINDS: dict[str, Kind] = {
+    "sh": "commands",
+    "python": "program",
+    "markdown": "file",
+    "yaml": "file",
+    "text": "output",
+    "console": "output",
+    "{toctree}": "navigation",
+}
+
+
+def is_excused(text: str) -> bool:
+    """Return whether `NOT_EXECUTED` has a reason for this block or command."""
+    return text.startswith(tuple(NOT_EXECUTED))
+
+
+def code_blocks(*kinds: Kind) -> list[CodeBlock]:
+    """Return the blocks of these kinds on all pages, or all blocks."""
+    found: list[CodeBlock] = []
+    for path in DOCUMENTS:
+        text = path.read_text(encoding="utf-8")
+        found += [CodeBlock(name_of(path), text.count("\n", 0, match.start()) + 1, *match.groups()) for match in _FENCE.finditer(text)]
+    return [block for block in found if not kinds or block.kind in kinds]
+
+
+def block_id(block: CodeBlock) -> str:
+    """Return the name of a block in the list of tests."""
+    return f"{block.page}:{block.line}"
+
+
+def block_with(page: str, text: str) -> str:
+    """Return the one block of a page that contains a text."""
+    [found] = [block.body for block in code_blocks() if block.page == page and text in block.body]
+    return found
