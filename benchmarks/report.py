@@ -228,39 +228,40 @@ TITLES = {
 
 _INTRO = """# Measurements
 
-What a hop through the gateway costs beside others, and whether the targets hold. Written by `make bench-page`, which measures all of it
-{runs} times in a row; what it measures against is installed by `benchmarks/setup.sh` and described in
-`benchmarks/README.md`.
+You want to know what a gateway between your clients and servers costs. This page shows it for Moongate and for other gateways, and
+whether Moongate's targets hold. `make bench-page` writes the page and measures everything {runs} times. `benchmarks/README.md` describes
+the contenders, which `benchmarks/setup.sh` installs.
 
 Measured {date} on {machine}.
-Each contender has one core; the driver and the server behind it have the other, but for a server on the SDK, which takes longer than all
-else and has one to itself. Rounds are interleaved; a figure is a median of the rounds of one run, a ratio the median of the ratios within a
-round. Up to {calls:,} calls a slot, {rounds} rounds; three or nine times as many where a target is set for a ratio that moves much. A slot
-of which the host takes more than a fiftieth for others is measured again, up to three times.
-All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine, ratios hardly.
+
+- Each contender has one core. The driver and the server behind the contender share the other. A server on the SDK takes longer than
+  everything else, so it has one core to itself.
+- Rounds are interleaved. A figure is the median of the rounds of one run, a ratio the median of the ratios within a round.
+- A slot has up to {calls:,} calls, in {rounds} rounds. Targets for ratios that vary much have three or nine times as many rounds.
+- A slot is measured again, up to three times, if the host takes more than a fiftieth of it for others.
+- All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine; ratios hardly do.
 """
 
-_YARDSTICK = """The yardstick is nginx with a plain `proxy_pass` that keeps its connections, one process, all else as nginx has it: what the
-targets were set against. A message of a megabyte goes through a file then, as it does in most installations; with buffers large enough for
-it (the row *large buffers*) nginx takes less, and that figure stands beside it for whoever sets them.
+_YARDSTICK = """The targets were set against nginx with a plain `proxy_pass` that keeps its connections: one process, default settings. A message
+of a megabyte then goes through a file, as in most installations. The row *large buffers* shows nginx with buffers that are large enough for it.
 """
 
-_SEARCHED = """Results are searched for hidden text, and encoded binary is not, which most results of a megabyte are. `hiddenText: allow`
-takes the search away from prose too (a row of its own below, *by size*). Its JSON is read all the same, so that nothing goes past the
-guards in it, and that takes as long as all else together, because prose in JSON is full of escapes: of line ends, and of quotes.
+_SEARCHED = """Results are searched for hidden text, except encoded binary data, which most results of a megabyte are. With `hiddenText: allow`
+prose is not searched either (see its row in *By size*). The gateway still reads the JSON of the result, so that nothing bypasses the guards. That
+takes as long as everything else together, because prose in JSON is full of escapes for line ends and quotes.
 """
 
-_AIMS = """Start and idle memory have an aim and a limit. The aims are those of a prototype that read no configuration and kept no state. As
-there, the SDK is loaded with the first request that needs it; what is left is Python, pydantic for the configuration, uvicorn and the rooms
-every call goes through. Readers of our own in place of these would come nearer to the aims, and cost the code its clarity.
+_AIMS = """Start and idle memory have an aim and a limit. The aims are the figures of a prototype without configuration and state.
+Like the prototype, the gateway loads the SDK with the first request that needs it. The rest is Python, pydantic for the configuration, uvicorn, and the
+packages that every call passes. Own parsers in their place would come nearer to the aims and make the code harder to read.
 
-Starts over stdio, as IDEs make them, are measured by `make bench-start` beside a bare server of the SDK. Its figures are in
+`make bench-start` measures starts over stdio, as IDEs make them, beside a bare server of the SDK. Its figures are in
 `benchmarks/RESULTS.md`.
 """
 
-_NEW_AND_SILENT = """A new server behind a URL that takes the connection and says nothing is waited for, for two seconds: a list without the
-tools of one that is merely slow cannot be taken back from clients that do not listen for changes. One that was listed before is not
-waited for.
+_NEW_AND_SILENT = """The gateway waits two seconds for a new server behind a URL that accepts the connection and sends nothing. Such a server
+may only be slow, and a client that does not listen for changes would keep a list without its tools. The gateway does not wait for a server that was listed
+before.
 """
 
 
@@ -405,7 +406,7 @@ def _rest(runs: Sequence[Sheet], about: About) -> list[str]:
     versions = [[TITLES[name], version] for name, version in about.versions.items()]
     reasons = {what: why for sheet in reversed(runs) for what, why in sheet.failed.items()}
     failed = [f"- {what}: {why}" for what, why in reasons.items()]
-    parts = ["## Who\n", table(["contender", "version"], versions)] if versions else []
+    parts = ["## Contenders\n", table(["contender", "version"], versions)] if versions else []
     if failed:
         parts += ["## Left out\n", "\n".join(failed)]
     if about.notes:

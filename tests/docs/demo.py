@@ -1,4 +1,4 @@
-"""Writes `docs/demo.svg`: the commands of `docs/first-gateway.md` and what they print. Run it as `python -m tests.docs.demo`."""
+"""Records `docs/demo.svg`: commands of `docs/first-gateway.md` and their output. `python -m tests.docs.demo` writes the file anew."""
 
 from __future__ import annotations
 
@@ -27,8 +27,11 @@ COMMANDS = (
 )
 
 
-def main() -> None:
-    """Run the commands in a fresh folder and record them."""
+DEMO = ROOT / "docs" / "demo.svg"
+
+
+def record() -> str:
+    """Run the commands in a fresh folder, and return the picture of a terminal with their output."""
     page = read("docs/first-gateway.md")
     console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w", encoding="utf-8"))  # closed with the process
     with tempfile.TemporaryDirectory() as name, Walkthrough(Path(name)) as reader:
@@ -43,8 +46,12 @@ def main() -> None:
             if "call" in command:
                 (reader.work / "gateway.json").write_text(rules, encoding="utf-8")
                 console.print(Text('  # gateway.json: "arguments": { "refund": { "cents": { "maximum": 5000 } } }', "dim"))
-    picture = FONTS.sub("", console.export_svg(title="moongate"))
-    (ROOT / "docs" / "demo.svg").write_text(picture, encoding="utf-8")
+    return FONTS.sub("", console.export_svg(title="moongate"))
+
+
+def main() -> None:
+    """Write the picture."""
+    DEMO.write_text(record(), encoding="utf-8")
     sys.stdout.write("docs/demo.svg\n")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.architecture.documents import read
+from tests.docs.demo import DEMO, record
 from tests.docs.walkthrough import Walkthrough
 
 FIRST = "docs/first-gateway.md"
@@ -28,3 +29,8 @@ def test_guide_works_as_printed(tmp_path: Path, page: str, files: int) -> None:
         (reader.work / "orders.py").write_text(server)
         done = Counter(reader.follow(read(page)))
     assert done["file"] == files and done["sh"] >= 1 and done["text"] >= 1
+
+
+@pytest.mark.timeout(120)
+def test_demo_is_a_recording_of_what_the_commands_print_now() -> None:
+    assert record() == DEMO.read_text(), "record it again: `python -m tests.docs.demo`"
