@@ -242,26 +242,29 @@ Measured {date} on {machine}.
 - All default guards are on unless a row says otherwise. Milliseconds and calls per second depend on the machine; ratios hardly do.
 """
 
-_YARDSTICK = """The targets were set against nginx with a plain `proxy_pass` that keeps its connections: one process, default settings. A message
-of a megabyte then goes through a file, as in most installations. The row *large buffers* shows nginx with buffers that are large enough for it.
+_YARDSTICK = """The targets were set against nginx with a plain `proxy_pass` that keeps its connections: one process, default
+settings. A message of a megabyte then goes through a file, as in most installations. The row *large buffers* shows
+nginx with buffers that are large enough for it.
 """
 
-_SEARCHED = """Results are searched for hidden text, except encoded binary data, which most results of a megabyte are. With `hiddenText: allow`
-prose is not searched either (see its row in *By size*). The gateway still reads the JSON of the result, so that nothing bypasses the guards. That
-takes as long as everything else together, because prose in JSON is full of escapes for line ends and quotes.
+_SEARCHED = """Results are searched for hidden text, except encoded binary data, which most results of a megabyte are. With
+`hiddenText: allow` prose is not searched either (see its row in *By size*). The gateway still reads the JSON of the
+result, so that nothing bypasses the guards. That takes as long as everything else together, because prose in JSON is
+full of escapes for line ends and quotes.
 """
 
-_AIMS = """Start and idle memory have an aim and a limit. The aims are the figures of a prototype without configuration and state.
-Like the prototype, the gateway loads the SDK with the first request that needs it. The rest is Python, pydantic for the configuration, uvicorn, and the
-packages that every call passes. Own parsers in their place would come nearer to the aims and make the code harder to read.
+_AIMS = """Start and idle memory have an aim and a limit. The aims are the figures of a prototype without configuration and
+state. Like the prototype, the gateway loads the SDK with the first request that needs it. The rest is Python,
+pydantic for the configuration, uvicorn, and the packages that every call passes. Own parsers in their place would
+come nearer to the aims and make the code harder to read.
 
 `make bench-start` measures starts over stdio, as IDEs make them, beside a bare server of the SDK. Its figures are in
 `benchmarks/RESULTS.md`.
 """
 
-_NEW_AND_SILENT = """The gateway waits two seconds for a new server behind a URL that accepts the connection and sends nothing. Such a server
-may only be slow, and a client that does not listen for changes would keep a list without its tools. The gateway does not wait for a server that was listed
-before.
+_NEW_AND_SILENT = """The gateway waits two seconds for a new server behind a URL that accepts the connection and sends nothing. Such a
+server may only be slow, and a client that does not listen for changes would keep a list without its tools. The
+gateway does not wait for a server that was listed before.
 """
 
 
