@@ -59,7 +59,7 @@ def secrets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[dict[s
 
 
 @pytest.mark.parametrize("block", code_blocks("configuration"), ids=block_id)
-def test_configuration_loads(block: CodeBlock, secrets: dict[str, str]) -> None:
+def test_configuration_on_a_page_loads(block: CodeBlock, secrets: dict[str, str]) -> None:
     loaded = load_text(block.body, ROOT / "gateway.json", secrets)
     assert loaded.disabled == []
 
@@ -69,7 +69,7 @@ def test_configuration_loads(block: CodeBlock, secrets: dict[str, str]) -> None:
 
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("block", code_blocks("program"), ids=block_id)
-def test_program_runs(block: CodeBlock, world: World) -> None:
+def test_program_on_a_page_runs(block: CodeBlock, world: World) -> None:
     (world.work / "program.py").write_text(block.body)
     world.run("OPENAI_MODEL=gpt-5-mini python program.py")
 

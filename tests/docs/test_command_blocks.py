@@ -53,7 +53,7 @@ def waiting_id(world: World) -> str:
     raise AssertionError("no approval waits")
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("page", PAGES)
 def test_printed_commands_that_change_the_configuration_run(fresh: World, page: str) -> None:
     for command in [command for at, command in printed() if at == page and command.startswith(FRESH)]:

@@ -14,14 +14,14 @@ from tests.docs.walkthrough import Walkthrough
 FIRST = "docs/first-gateway.md"
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_first_gateway_works_as_printed(tmp_path: Path) -> None:
     with Walkthrough(tmp_path) as reader:
         done = Counter(reader.follow(read(FIRST)))
     assert done == {"file": 2, "sh": 5, "text": 5}
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("page", "files"), [("docs/team-servers.md", 1), ("docs/own-tools.md", 4)])
 def test_guide_works_as_printed(tmp_path: Path, page: str, files: int) -> None:
     server = read(FIRST).partition("```python\n")[2].partition("```")[0]
@@ -31,6 +31,6 @@ def test_guide_works_as_printed(tmp_path: Path, page: str, files: int) -> None:
     assert done["file"] == files and done["sh"] >= 1 and done["text"] >= 1
 
 
-@pytest.mark.timeout(120)
+@pytest.mark.timeout(300)
 def test_demo_is_a_recording_of_what_the_commands_print_now() -> None:
     assert record() == DEMO.read_text(), "record it again: `python -m tests.docs.demo`"

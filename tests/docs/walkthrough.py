@@ -24,7 +24,7 @@ from tests.fakes.running import child, free_port, wait_until_ready
 BLOCK = re.compile(r"(?P<before>[^\n]*)\n\n```(?P<language>\w+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"`([^`]+)`:$")
 PORT = "8765"
-COMMAND_SECONDS = 60
+COMMAND_SECONDS = 120
 
 
 @dataclass
