@@ -8,7 +8,6 @@ servers are looked at.
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import cast
@@ -19,12 +18,12 @@ from gateway.catalog.catalog import Catalog
 from gateway.catalog.shelf import Shelf
 from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonValue
 from gateway.policy.hidden_text import strip_text
 from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.index import file_uri
 from gateway.skills.model import MANIFEST, Skill, SkillFile
-from gateway.skills.remote import bytes_of, listed_skill, to_skill
+from gateway.skills.remote import bytes_of, index_entries, listed_skill, to_skill
 from gateway.tools.base import Finished
 from gateway.tools.context import CallContext
 
@@ -168,13 +167,11 @@ class RemoteSkills:
     async def _indexed(self, shelf: Shelf, index: str) -> list[tuple[str, str]]:
         """Return URI and description of each `skill-md` entry of the legacy index."""
         try:
-            listed: JsonValue = json.loads(await self._bytes(index, CallContext()))
+            entries = index_entries(await self._bytes(index, CallContext()))
         except ValueError:
             return []
-        entries: JsonValue = cast("JsonMapping", listed).get("skills") if isinstance(listed, dict) else None
         found: list[tuple[str, str]] = []
-        for entry in cast("list[JsonValue]", entries) if isinstance(entries, list) else []:
-            wire: JsonMapping = cast("JsonMapping", entry) if isinstance(entry, dict) else cast("JsonObject", {})
+        for wire in entries:
             if wire.get("type") == "skill-md" and isinstance(url := wire.get("url"), str):
                 exposed = self._face.exposed(shelf, url)
                 if exposed is not None:

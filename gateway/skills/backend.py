@@ -24,7 +24,7 @@ class SkillBackend(Protocol):
 
     @property
     def skills(self) -> Sequence[Skill]:
-        """The skills found by the last look."""
+        """The skills as of the last refresh."""
         ...
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
@@ -32,18 +32,18 @@ class SkillBackend(Protocol):
         ...
 
     async def refresh(self) -> None:
-        """Look for changes; called as often as folders are looked at. After a failure the last skills stay."""
+        """Check for changes; the library calls it as often as it checks folders. After a failure `skills` stays unchanged."""
         ...
 
     async def ready(self) -> None:
-        """Wait, with a deadline, until the first look is complete."""
+        """Wait, with a deadline, until the skills were listed once."""
         ...
 
     async def renew(self, skill: Skill, ctx: CallContext) -> Skill:
-        """Return what the backend lists for the skill now; its body may be missing.
+        """Return the skill as the backend lists it now; its body may be missing.
 
         Raises:
-            NotFound: The backend has the skill no more.
+            NotFound: The backend no longer has the skill.
             GatewayError: The backend cannot be reached.
         """
         ...

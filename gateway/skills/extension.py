@@ -45,7 +45,7 @@ class SkillsExtension:
         return _page("skills", [(skill.root_uri, skill.entry) for skill in index.listed], cursor, limit)
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
-        """Answer `skills/get`: the entry of a skill by the URI of its `SKILL.md`, as the skill's folder is now.
+        """Answer `skills/get`: the entry of a skill by the URI of its `SKILL.md`, after reading the skill's folder again.
 
         Raises:
             NotFound: No skill has this URI (kind `skill`).

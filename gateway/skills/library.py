@@ -34,10 +34,10 @@ MAX_ATTEMPTS = 3
 """Reads of a file whose bytes do not have the listed digest, before the read fails."""
 
 REST_FACTOR = 20
-"""Looking for changes takes at most one part in this many of the time, however many skills there are."""
+"""The pause after a refresh is at least this many times as long as the refresh took, so that many skills do not keep a core busy."""
 
 _EMPTY = SkillIndex()
-"""The index before the first look."""
+"""The index before the first refresh."""
 
 OnSwap = Callable[[SkillIndex, SkillIndex], None]
 """Called synchronously with the old and the new index after each change; must not block or raise."""
@@ -59,9 +59,9 @@ class SkillLibrary:
     ) -> None:
         """Remember the settings; no side effects.
 
-        With `refresh_seconds` 0 every use looks at the disk. `keeps` decides by id which own skills are served. `signed` has a rule for
-        each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`: signatures are
-        checked at every start.
+        With `refresh_seconds` 0 every use reads the folders on disk. `keeps` decides by id which own skills are served. `signed` has a
+        rule for each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`: signatures
+        are checked at every start.
         """
         self._roots = tuple(str(path) for path in paths)
         self._strict = strict
@@ -103,7 +103,7 @@ class SkillLibrary:
         self._listeners.append(listener)
 
     async def current(self) -> SkillIndex:
-        """Return the index, refreshed first if the last look is older than `refresh_seconds`."""
+        """Return the index, refreshed first if the last refresh is older than `refresh_seconds`."""
         if anyio.current_time() - self._checked >= self._refresh_seconds:
             await self.refresh()
         for backend in self._backends.values():
@@ -111,7 +111,7 @@ class SkillLibrary:
         return self.index
 
     async def refresh(self) -> SkillIndex:
-        """Look at every folder and backend now. Costs one `stat` per file if nothing changed."""
+        """Check every folder and backend now. Costs one `stat` per file if nothing changed."""
         asked = anyio.current_time()
         async with self._lock:
             if self._checked < asked:
@@ -129,7 +129,7 @@ class SkillLibrary:
             await anyio.to_thread.run_sync(write_cache, self._cache, self.index.folders)
 
     async def watch(self) -> None:
-        """Refresh every `refresh_seconds`, or less often if a look takes long, until cancelled."""
+        """Refresh every `refresh_seconds`, or less often if a refresh takes long, until cancelled."""
         while True:
             started = anyio.current_time()
             await self.current()
@@ -189,7 +189,7 @@ class SkillLibrary:
         If the file changed since it was indexed, the skill is indexed again first.
 
         Raises:
-            NotFound: The skill has no such file, or has it no more.
+            NotFound: The skill has no such file, or no longer has it.
             SkillError: The file changes faster than it can be read (code `unstable`), or a server keeps sending other bytes than it
                 lists (code `digest-differs`).
             GatewayError: The backend cannot be reached.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import json
 from typing import cast
 from urllib.parse import unquote
 
@@ -65,6 +66,22 @@ def entry_of(uri: str, data: bytes) -> JsonObject | None:
     if not document.conformant or not is_skill_name(document.name):
         return None
     return {"uri": uri, "frontmatter": dict(document.frontmatter), "resources": "dynamic"}
+
+
+def index_entries(text: str | bytes) -> list[JsonMapping]:
+    """Return the entries of a `skill://index.json`, the listing of the draft of SEP-2640.
+
+    Raises:
+        ValueError: The text is not JSON, or has no list `skills`.
+    """
+    try:
+        value: JsonValue = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    listed = cast("JsonMapping", value).get("skills") if isinstance(value, dict) else None
+    if not isinstance(listed, list):
+        raise ValueError("it has no list `skills`")
+    return [cast("JsonMapping", item) for item in cast("list[JsonValue]", listed) if isinstance(item, dict)]
 
 
 def bytes_of(contents: JsonValue) -> bytes | None:

@@ -76,7 +76,7 @@ class RunSkillScript:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the script as its skill is now."""
+        """Read the skill again, and run its script."""
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         path, is_function = _script_path(skill, str(arguments.get("script_name") or ""))

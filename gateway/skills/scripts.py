@@ -99,7 +99,7 @@ class ScriptRunner:
         return not self.problem and bool(self.settings.allow)
 
     def judge(self, skill: Skill, path: str) -> ScriptGrant:
-        """Return the grant of a script for the skill as it is now.
+        """Return the grant of a script that pins the skill's current digest.
 
         Raises:
             SkillError: The script is not granted, or the skill changed since (code `script-not-granted`).

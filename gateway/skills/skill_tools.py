@@ -167,7 +167,7 @@ class LoadSkill:
         return f"{_LOAD}\n{catalogue(self._index, shown)}"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the skill as its folder is now."""
+        """Return the skill after reading its folder again."""
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         loaded = load(self._library.index, skill)

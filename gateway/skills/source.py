@@ -19,7 +19,7 @@ from anyio.abc import TaskGroup
 
 from gateway.config.skill_settings import SignatureRule
 from gateway.errors import NotFound
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue
 from gateway.skills.extension import SkillsExtension, resource_wire
 from gateway.skills.index import SCHEME, SOURCE_ID, SkillIndex
 from gateway.skills.library import SkillLibrary
@@ -144,13 +144,8 @@ class SkillSource:
         in_code = self._code.problems if self._code is not None else []
         return [*index.trouble, *(r for r in index.reports if r.verdict != "accepted"), *in_code]
 
-    @property
-    def entries(self) -> list[JsonMapping]:
-        """`{uri, frontmatter, resources}` of every listed skill (SEP-2640), sorted by URI. Callers must not change them."""
-        return [skill.entry for skill in self.index.listed]
-
     async def refresh(self) -> None:
-        """Look at every folder and backend now."""
+        """Check every folder and backend now."""
         await self.library.refresh()
 
     def instructions(self, names: Sequence[str]) -> str:

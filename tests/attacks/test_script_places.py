@@ -165,7 +165,7 @@ def test_folder_that_the_launcher_cannot_read_counts_as_too_much(tmp_path: Path)
 REFUSALS = {
     "namespaces": (["unshare"], "scripts of skills", "warn", "names, sizes and modes", "Allow user namespaces"),
     "mounts": (["mount"], "scripts of skills", "warn", "mounts are not allowed in a user namespace", "Allow user namespaces"),
-    "descriptors": (["pidfd_getfd"], "scripts with a network", "fail", "not kept from connecting to this machine", "--cap-add SYS_PTRACE"),
+    "descriptors": (["pidfd_getfd"], "scripts with a network", "fail", "connecting to this machine", "--cap-add SYS_PTRACE"),
     "everything": (["unshare", "landlock_create_ruleset"], "scripts of skills", "fail", "Landlock is missing", "install bubblewrap"),
 }
 

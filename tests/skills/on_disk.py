@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gateway.errors import GatewayError
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.skills.source import SkillSource
 from gateway.tools.base import Complete
 from gateway.tools.context import CallContext
@@ -66,3 +66,8 @@ def codes(source: SkillSource) -> dict[str, set[str]]:
     return {
         Path(report.path).name: {d.code for d in report.diagnostics if d.level != "info"} for report in source.problems
     }
+
+
+def entries_of(source: SkillSource) -> list[JsonMapping]:
+    """`{uri, frontmatter, resources}` of every listed skill (SEP-2640), sorted by URI."""
+    return [skill.entry for skill in source.index.listed]

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.skills.source import SkillSource
-from tests.skills.on_disk import call, load, read_content
+from tests.skills.on_disk import call, entries_of, load, read_content
 
 COUNT = 300
 SEED = 2640
@@ -124,7 +124,7 @@ async def test_every_folder_gets_one_verdict_with_a_reason(corpus: Path) -> None
 
 async def test_listed_files_have_their_digests(corpus: Path) -> None:
     async with SkillSource([corpus], refresh_seconds=3600) as source:
-        entries = source.entries
+        entries = entries_of(source)
         json.dumps(entries, allow_nan=False).encode()
         assert len({e["uri"] for e in entries}) == len(entries) > 50
         for entry in entries:

@@ -9,7 +9,7 @@ import pytest
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
 from gateway.skills.source import SkillSource
-from tests.skills.on_disk import CTX, write_skill
+from tests.skills.on_disk import CTX, entries_of, write_skill
 
 
 def serving(root: Path) -> SkillSource:
@@ -141,4 +141,4 @@ async def test_directories_lead_to_every_file(tmp_path: Path) -> None:
                     waiting.append(child["uri"])
                 else:
                     found.add(child["uri"])
-        assert found == {r["uri"] for r in source.entries[0]["resources"]}
+        assert found == {r["uri"] for r in entries_of(source)[0]["resources"]}

@@ -11,7 +11,7 @@ from gateway.skills import reader
 from gateway.skills.folders import read_file
 from gateway.skills.model import MAX_SKILL_BYTES, Stamp
 from gateway.skills.source import SkillSource
-from tests.skills.on_disk import load, read_content, write_skill
+from tests.skills.on_disk import entries_of, load, read_content, write_skill
 
 OLD = 1_700_000_000
 
@@ -45,12 +45,12 @@ async def test_restart_reads_no_unchanged_file(tmp_path: Path, reads: list[str])
         write_skill(tmp_path / "skills" / name, name=name, extra="metadata: {n: 1}\n", files={"x/y.md": "text", "bin": b"\xff"})
     aged(tmp_path / "skills")
     async with source(tmp_path) as first:
-        before = first.entries, [r.to_json() for r in first.problems], await load(first, "a")
+        before = entries_of(first), [r.to_json() for r in first.problems], await load(first, "a")
     assert len(reads) == 9
     reads.clear()
     async with source(tmp_path) as again:
         assert reads == []
-        assert (again.entries, [r.to_json() for r in again.problems], await load(again, "a")) == before
+        assert (entries_of(again), [r.to_json() for r in again.problems], await load(again, "a")) == before
 
 
 async def test_only_changed_file_is_read(tmp_path: Path, reads: list[str]) -> None:
@@ -65,7 +65,7 @@ async def test_only_changed_file_is_read(tmp_path: Path, reads: list[str]) -> No
     async with source(tmp_path) as again:
         assert set(reads) == {"a/x.md", "a/SKILL.md", "c/SKILL.md"}
         assert (await read_content(again, "skill://a/x.md"))["text"] == "two"
-        assert [entry["uri"] for entry in again.entries] == [f"skill://{name}/SKILL.md" for name in "abc"]
+        assert [entry["uri"] for entry in entries_of(again)] == [f"skill://{name}/SKILL.md" for name in "abc"]
 
 
 async def test_removed_skill_is_gone_after_restart(tmp_path: Path) -> None:
@@ -75,7 +75,7 @@ async def test_removed_skill_is_gone_after_restart(tmp_path: Path) -> None:
         pass
     (tmp_path / "skills" / "a" / "SKILL.md").unlink()
     async with source(tmp_path) as again:
-        assert [entry["uri"] for entry in again.entries] == ["skill://b/SKILL.md"]
+        assert [entry["uri"] for entry in entries_of(again)] == ["skill://b/SKILL.md"]
 
 
 TORN = [b"", b"{", b"[]", b'{"format": "0"}', b'{"format": 1, "candidates": [[1]]}', b"\xff" * 100, b"[" * 100_000]
@@ -89,12 +89,12 @@ async def test_unreadable_cache_is_rebuilt(tmp_path: Path, content: bytes) -> No
     (kept,) = (tmp_path / "state").iterdir()
     kept.write_bytes(content)
     async with source(tmp_path) as again:
-        assert [entry["uri"] for entry in again.entries] == ["skill://a/SKILL.md"]
+        assert [entry["uri"] for entry in entries_of(again)] == ["skill://a/SKILL.md"]
 
 
 async def test_other_roots_have_another_cache(tmp_path: Path) -> None:
     for name in ("one", "two"):
         write_skill(tmp_path / name / "a", description=name)
         async with SkillSource([tmp_path / name], refresh_seconds=0, state_folder=tmp_path / "state") as made:
-            assert made.entries[0]["frontmatter"]["description"] == name
+            assert entries_of(made)[0]["frontmatter"]["description"] == name
     assert len(list((tmp_path / "state").iterdir())) == 2

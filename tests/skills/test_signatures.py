@@ -18,7 +18,7 @@ from gateway.config.load import load_text
 from gateway.config.skill_settings import SignatureRule
 from gateway.errors import ConfigError
 from gateway.skills.source import SkillRules, SkillSource
-from tests.skills.on_disk import codes, load, write_skill
+from tests.skills.on_disk import codes, entries_of, load, write_skill
 
 pytest.importorskip("model_signing", reason="the extra `signatures` is not installed")
 
@@ -84,7 +84,7 @@ async def test_only_signed_skills_are_served(signed: Path, tmp_path: Path) -> No
             "short": {"signature-invalid", "name-not-directory"},
             "torn": {"signature-invalid", "name-not-directory"},
         }
-        assert [entry["uri"] for entry in source.entries] == ["skill://good/SKILL.md", "skill://other/SKILL.md"]
+        assert [entry["uri"] for entry in entries_of(source)] == ["skill://good/SKILL.md", "skill://other/SKILL.md"]
 
 
 async def test_altered_skill_is_gone_at_once(signed: Path, tmp_path: Path) -> None:

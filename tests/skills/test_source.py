@@ -14,7 +14,7 @@ import pytest
 from gateway.errors import NotFound
 from gateway.skills.source import INDEX_URI, SkillSource
 from gateway.tools.base import Source, UpdatingSource
-from tests.skills.on_disk import CTX, call, codes, load, read_content, write_skill
+from tests.skills.on_disk import CTX, call, codes, entries_of, load, read_content, write_skill
 from tests.skills.test_tools import TRAVERSALS
 
 
@@ -28,7 +28,7 @@ def test_new_source_has_read_nothing(tmp_path: Path) -> None:
     source: Source = SkillSource([tmp_path])
     assert isinstance(source, UpdatingSource)
     assert source.id == "skill"
-    assert SkillSource([tmp_path]).entries == []
+    assert entries_of(SkillSource([tmp_path])) == []
 
 
 @pytest.mark.requirement(109)
@@ -84,7 +84,7 @@ async def test_manifest_is_served_as_stored(tmp_path: Path) -> None:
     (tmp_path / "pdf" / "SKILL.md").write_bytes(raw)
     async with on_use(tmp_path) as source:
         content = await read_content(source, "skill://pdf/SKILL.md")
-        (entry,) = source.entries
+        (entry,) = entries_of(source)
     assert content["text"].encode() == raw
     assert entry["resources"][0]["digest"] == "sha256:" + hashlib.sha256(raw).hexdigest()
 
@@ -94,7 +94,7 @@ async def test_digests_match_bytes_on_every_surface(tmp_path: Path) -> None:
     write_skill(tmp_path / "pdf", files={"a.md": "text", "b.png": b"\x89PNG\xff", "c/d.py": "x"})
     async with on_use(tmp_path) as source:
         (entry,) = (await source.extension.list_page())["skills"]
-        assert entry == (await source.extension.get("skill://pdf/SKILL.md", CTX))["skill"] == source.entries[0]
+        assert entry == (await source.extension.get("skill://pdf/SKILL.md", CTX))["skill"] == entries_of(source)[0]
         for resource in entry["resources"]:
             content = await read_content(source, resource["uri"])
             data = content["text"].encode() if "text" in content else base64.b64decode(content["blob"])
@@ -131,14 +131,14 @@ async def test_skill_hidden_from_models_keeps_resource_and_prompt(tmp_path: Path
         assert [r["uri"] for r in await source.list("resources")] == ["skill://hidden/SKILL.md", INDEX_URI]
         assert "Step by step" in (await read_content(source, "skill://hidden/SKILL.md"))["text"]
         assert [p["name"] for p in await source.list("prompts")] == ["hidden"]
-        assert [e["uri"] for e in source.entries] == ["skill://hidden/SKILL.md"]
+        assert [e["uri"] for e in entries_of(source)] == ["skill://hidden/SKILL.md"]
 
 
 async def test_tools_only_skill_has_no_uri(tmp_path: Path) -> None:
     write_skill(tmp_path / "my skill", name="My Skill", files={"a.md": "x"})
     async with on_use(tmp_path) as source:
         assert await source.list("resources") == []
-        assert source.entries == []
+        assert entries_of(source) == []
         assert "uri" not in await load(source, "My Skill")
         assert (await call(source, "read_skill_resource", skill_name="my-skill", resource_name="a.md")).structured["text"] == "x"
         assert [p["name"] for p in await source.list("prompts")] == ["my-skill"]
@@ -201,7 +201,7 @@ async def test_file_replaced_by_link_is_not_served(tmp_path: Path) -> None:
         (skill / "a.md").symlink_to(tmp_path / "secret")
         with pytest.raises(NotFound):
             await source.read("skill://pdf/a.md", CTX)
-        assert source.entries == []
+        assert entries_of(source) == []
         assert "symlink-escape" in codes(source)["pdf"]
 
 
@@ -215,7 +215,7 @@ async def test_file_replaced_by_hard_link_is_not_served(tmp_path: Path) -> None:
         os.link(tmp_path / "secret", skill / "a.md")
         with pytest.raises(NotFound):
             await source.read("skill://pdf/a.md", CTX)
-        assert (source.entries, "hard-link" in codes(source)["pdf"]) == ([], True)
+        assert (entries_of(source), "hard-link" in codes(source)["pdf"]) == ([], True)
 
 
 async def test_file_replaced_by_fifo_does_not_block(tmp_path: Path) -> None:
@@ -242,10 +242,10 @@ async def test_changed_file_is_indexed_before_it_is_served(tmp_path: Path) -> No
         (skill / "a.md").write_text("new")
         assert (await read_content(source, "skill://pdf/a.md"))["text"] == "new"
         digest = "sha256:" + hashlib.sha256(b"new").hexdigest()
-        assert source.entries[0]["resources"][1]["digest"] == digest
+        assert entries_of(source)[0]["resources"][1]["digest"] == digest
         write_skill(skill, description="Newer.", body="Newer.\n")
         assert (await load(source, "pdf"))["body"] == "Newer.\n"
-        assert source.entries[0]["frontmatter"]["description"] == "Newer."
+        assert entries_of(source)[0]["frontmatter"]["description"] == "Newer."
 
 
 async def test_removed_file_is_not_found(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ async def test_removed_file_is_not_found(tmp_path: Path) -> None:
         (skill / "a.md").unlink()
         with pytest.raises(NotFound):
             await source.read("skill://pdf/a.md", CTX)
-        assert [r["uri"] for r in source.entries[0]["resources"]] == ["skill://pdf/SKILL.md"]
+        assert [r["uri"] for r in entries_of(source)[0]["resources"]] == ["skill://pdf/SKILL.md"]
 
 
 async def test_loading_removed_skill_is_an_error_result(tmp_path: Path) -> None:
@@ -323,7 +323,7 @@ async def test_source_can_be_entered_again(tmp_path: Path) -> None:
     source = SkillSource([tmp_path], refresh_seconds=0.01)
     for _ in range(2):
         async with source:
-            assert len(source.entries) == 1
+            assert len(entries_of(source)) == 1
 
 
 async def test_watched_files_report_changes(tmp_path: Path) -> None:
@@ -395,7 +395,7 @@ async def test_strict_source_serves_only_valid_skills(tmp_path: Path) -> None:
     write_skill(tmp_path / "clean")
     write_skill(tmp_path / "warned", extra="metadata: {n: 1}\n")
     async with on_use(tmp_path, strict=True) as source:
-        assert [e["uri"] for e in source.entries] == ["skill://clean/SKILL.md"]
+        assert [e["uri"] for e in entries_of(source)] == ["skill://clean/SKILL.md"]
         assert [p.verdict for p in source.problems] == ["rejected"]
 
 

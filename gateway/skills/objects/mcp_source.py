@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import json
 import logging
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, cast
@@ -25,6 +24,7 @@ from gateway.skills.objects.archives import ArchiveLimits, read_archive
 from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH
 from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
+from gateway.skills.remote import index_entries
 
 logger = logging.getLogger(__name__)
 
@@ -312,12 +312,7 @@ def _entries(text: str) -> list[JsonMapping]:
     if not text or len(text) > MAX_INDEX_CHARS:
         return []
     try:
-        value: JsonValue = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        logger.warning("skill index unparsable uri=%s error=%s", INDEX_URI, error)
+        return index_entries(text)
+    except ValueError as error:
+        logger.warning("skill index unusable uri=%s error=%s", INDEX_URI, error)
         return []
-    listed: JsonValue = cast("JsonMapping", value).get("skills") if isinstance(value, dict) else None
-    if not isinstance(listed, list):
-        logger.warning("skill index has no skills uri=%s", INDEX_URI)
-        return []
-    return _objects(listed)

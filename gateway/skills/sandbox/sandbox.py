@@ -201,7 +201,7 @@ class Sandbox:
             ended = "was too slow" if ran.timed_out else "wrote too much" if ran.is_over_disk else f"failed with exit code {ran.exit_code}"
             return f"a test run {ended}: {(ran.stderr or ran.stdout).strip()[-300:]}", ""
         leaks = ran.stdout.removeprefix("open: ").strip() or ("changing files outside" if before != after else "")
-        return f"a test run was not kept from {leaks}" if leaks else "", ran.gap
+        return f"a test run could do what the sandbox must prevent: {leaks}" if leaks else "", ran.gap
 
     async def probe_network(self) -> str:
         """Return why no program with a network can run here, or an empty string. Its connections to this machine must be refused."""
@@ -210,7 +210,8 @@ class Sandbox:
         if isinstance(ran, str):
             return ran
         if ran.stdout.strip() != "answer: EACCES":
-            return f"a test run was not kept from connecting to this machine: {(ran.stderr or ran.stdout).strip()[-300:]}"
+            said = (ran.stderr or ran.stdout).strip()[-300:]
+            return f"a test run could do what the sandbox must prevent, connecting to this machine: {said}"
         return ""
 
     async def _try(self, code: str, *arguments: str, network: bool = False) -> FinishedJob | str:
@@ -346,7 +347,7 @@ class _Kept:
 
 
 def _state_of(folder: str, file: str) -> tuple[object, ...]:
-    """What a script must not change; makes the file if it is not there."""
+    """Return the names, mode and time that a script must not change; creates the file if it is missing."""
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
     status = os.stat(file)
     return sorted(os.listdir(folder)), status.st_mode, status.st_mtime_ns
