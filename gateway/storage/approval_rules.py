@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
@@ -41,7 +42,7 @@ class ApprovalRules:
             newest = sa.select(rules.c.id).where(mine).order_by(rules.c.created_at.desc()).limit(MAX_PER_PRINCIPAL - 1)
             kept = (await connection.execute(newest)).scalars().all()
             await connection.execute(sa.delete(rules).where(mine & rules.c.id.not_in(kept)))
-            await connection.execute(sa.insert(rules), {**_to_row(rule), "gateway": self._gateway})
+            await connection.execute(sa.insert(rules), {**asdict(rule), "gateway": self._gateway})
 
     async def find(self, principal: str, source: str, name: str, arguments: str) -> ApprovalRule | None:
         """Return the rule that approves this call, or `None`. A rule for the whole tool comes first. Raises `StorageError`."""
@@ -59,13 +60,6 @@ class ApprovalRules:
     async def revoke(self, rule_id: str) -> bool:
         """Delete a rule; return whether it existed. Raises `StorageError`."""
         return bool(await self._database.change(sa.delete(rules).where(rules.c.id == rule_id)))
-
-
-def _to_row(rule: ApprovalRule) -> dict[str, Any]:
-    return {
-        "id": rule.id, "principal": rule.principal, "source": rule.source, "name": rule.name, "arguments": rule.arguments,
-        "shown": rule.shown, "created_at": rule.created_at, "expires_at": rule.expires_at, "made_by": rule.made_by,
-    }  # fmt: skip
 
 
 def _to_rule(row: Mapping[Any, Any]) -> ApprovalRule:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hmac
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any, cast
 
 import sqlalchemy as sa
@@ -110,10 +111,9 @@ class AuditLog:
 
 
 def _to_row(entry: AuditEntry) -> dict[str, Any]:
-    fields = json.dumps(entry.fields, ensure_ascii=False, sort_keys=True)
-    row = {"at": entry.at, "kind": entry.kind, "source": entry.source, "name": entry.name, "principal": entry.principal}
+    row = {**asdict(entry), "fields": json.dumps(entry.fields, ensure_ascii=False, sort_keys=True)}
     # JSON may contain a lone surrogate, which databases reject.
-    return {key: storable(value) if isinstance(value, str) else value for key, value in {**row, "fields": fields}.items()}
+    return {key: storable(value) if isinstance(value, str) else value for key, value in row.items()}
 
 
 def _to_entry(row: Mapping[Any, Any]) -> AuditEntry:

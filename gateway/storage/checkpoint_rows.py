@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import sqlalchemy as sa
 
 from gateway.storage.engine import Database
-from gateway.storage.tables import checkpoints
+from gateway.storage.tables import checkpoints, delete_oldest
 
 MAX_CHECKPOINT_BYTES = 67_108_864
 """Maximum size of a checkpoint: loading a larger one would fill the memory."""
@@ -35,17 +35,10 @@ class Checkpoints:
     async def save(self, owner: str, row: CheckpointRow, *, keep: int) -> None:
         """Store or replace a checkpoint and delete the oldest of its workflow beyond `keep`. Committed on return. Raises `StorageError`."""
         here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == row.workflow)
-        values = {
-            "owner": owner, "id": row.id, "workflow": row.workflow, "graph": row.graph, "iteration": row.iteration, "at": row.at,
-            "form": row.form,
-        }  # fmt: skip
         async with self._database.begin() as connection:
             await connection.execute(sa.delete(checkpoints).where((checkpoints.c.owner == owner) & (checkpoints.c.id == row.id)))
-            await connection.execute(sa.insert(checkpoints).values(**values))
-            last = sa.select(checkpoints.c.seq).where(here).order_by(checkpoints.c.seq.desc()).offset(keep).limit(1)
-            oldest = (await connection.execute(last)).scalar_one_or_none()
-            if oldest is not None:
-                await connection.execute(sa.delete(checkpoints).where(here & (checkpoints.c.seq <= oldest)))
+            await connection.execute(sa.insert(checkpoints), {"owner": owner, **asdict(row)})
+            await delete_oldest(connection, checkpoints, checkpoints.c.seq, here, keep=keep)
 
     async def load(self, owner: str, checkpoint_id: str) -> str | None:
         """Return a checkpoint's text, or `None` if the id is unknown. Raises `StorageError`."""
@@ -73,7 +66,7 @@ class Checkpoints:
         here = (checkpoints.c.owner == owner) & (checkpoints.c.id == checkpoint_id)
         return bool(await self._database.change(sa.delete(checkpoints).where(here)))
 
-    async def _column(self, column: sa.Column[str], owner: str, workflow: str) -> list[str]:
+    async def _column(self, column: sa.ColumnClause[str], owner: str, workflow: str) -> list[str]:
         here = (checkpoints.c.owner == owner) & (checkpoints.c.workflow == workflow)
         order = checkpoints.c.at, checkpoints.c.iteration, checkpoints.c.seq
         return [row[column] for row in await self._database.rows(sa.select(column).where(here).order_by(*order))]

@@ -32,6 +32,7 @@ _NONBLOCK = getattr(os, "O_NONBLOCK", 0)
 _FOLDER = os.O_RDONLY | _NOFOLLOW | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_CLOEXEC", 0)
 _TEMPORARY_PREFIX = ".moongate-"
 _MAX_DEPTH = 64
+_MISSING = (FileNotFoundError, NotADirectoryError)
 
 
 def split_path(path: str, *, is_folder: bool = False) -> list[str]:
@@ -70,13 +71,20 @@ class _Place:
         """Return the path and `dir_fd` to pass to functions of `os`."""
         return (name, self.descriptor) if self.descriptor is not None else (os.path.join(self.path, name), None)
 
-    def kind(self, name: str) -> os.stat_result | None:
-        """Return the status of a name without following links, or `None` if it does not exist."""
+    def kind(self, name: str, shown: str) -> os.stat_result | None:
+        """Return the status of a name, or `None` if it does not exist. An error calls the name `shown`.
+
+        Raises:
+            ValueError: The name is a link.
+        """
         path, at = self.at(name)
         try:
-            return os.stat(path, dir_fd=at, follow_symlinks=False)
+            found = os.stat(path, dir_fd=at, follow_symlinks=False)
         except FileNotFoundError:
             return None
+        if _is_link(found):
+            raise ValueError(IS_LINK.format(name=shown))
+        return found
 
     def close(self) -> None:
         if self.descriptor is not None:
@@ -109,11 +117,9 @@ class ContainedFolder:
             OSError: The file cannot be read.
         """
         *folders, name = split_path(path)
-        try:
-            with self._open(folders) as place:
-                return _read(place, name, max_bytes)
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        with contextlib.suppress(*_MISSING), self._open(folders) as place:
+            return _read(place, name, max_bytes)
+        return None
 
     def write(self, path: str, data: bytes, *, overwrite: bool, new_mode: int = 0o644) -> None:
         """Write a file atomically and create missing folders. A reader sees the old or the new bytes.
@@ -127,9 +133,7 @@ class ContainedFolder:
         """
         *folders, name = split_path(path)
         with self._open(folders, create=True) as place:
-            existing = place.kind(name)
-            if existing is not None and _is_link(existing):
-                raise ValueError(IS_LINK.format(name=path))
+            existing = place.kind(name, path)
             if existing is not None and not overwrite:
                 raise FileExistsError(errno.EEXIST, "File exists", path)
             temporary, at = place.at(f"{_TEMPORARY_PREFIX}{secrets.token_hex(8)}.tmp")
@@ -157,20 +161,16 @@ class ContainedFolder:
             OSError: The file cannot be deleted.
         """
         *folders, name = split_path(path)
-        try:
-            with self._open(folders) as place:
-                found = place.kind(name)
-                if found is None:
-                    return False
-                if _is_link(found):
-                    raise ValueError(IS_LINK.format(name=path))
-                if not stat.S_ISREG(found.st_mode):
-                    raise ValueError(f"{path!r} is not a file.")
-                target, at = place.at(name)
-                os.unlink(target, dir_fd=at)
-                return True
-        except (FileNotFoundError, NotADirectoryError):
-            return False
+        with contextlib.suppress(*_MISSING), self._open(folders) as place:
+            found = place.kind(name, path)
+            if found is None:
+                return False
+            if not stat.S_ISREG(found.st_mode):
+                raise ValueError(f"{path!r} is not a file.")
+            target, at = place.at(name)
+            os.unlink(target, dir_fd=at)
+            return True
+        return False
 
     def exists(self, path: str) -> bool:
         """Return whether the path is a regular file.
@@ -179,14 +179,10 @@ class ContainedFolder:
             ValueError: The path is invalid or contains a link.
         """
         *folders, name = split_path(path)
-        try:
-            with self._open(folders) as place:
-                found = place.kind(name)
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-        if found is not None and _is_link(found):
-            raise ValueError(IS_LINK.format(name=path))
-        return found is not None and stat.S_ISREG(found.st_mode)
+        with contextlib.suppress(*_MISSING), self._open(folders) as place:
+            found = place.kind(name, path)
+            return found is not None and stat.S_ISREG(found.st_mode)
+        return False
 
     def children(self, path: str = "") -> tuple[list[str], list[str]]:
         """Return the names of files and of folders directly in a folder, sorted, without links; empty lists if it does not exist.
@@ -195,11 +191,9 @@ class ContainedFolder:
             ValueError: The path is invalid or contains a link.
             OSError: The folder cannot be read.
         """
-        try:
-            with self._open(split_path(path, is_folder=True)) as place:
-                return _children(place)
-        except (FileNotFoundError, NotADirectoryError):
-            return [], []
+        with contextlib.suppress(*_MISSING), self._open(split_path(path, is_folder=True)) as place:
+            return _children(place)
+        return [], []
 
     def make_folder(self, path: str) -> None:
         """Create a folder and its missing parents.
@@ -261,18 +255,14 @@ def _enter(place: _Place, name: str) -> _Place:
         raise NotADirectoryError(errno.ENOTDIR, "Not a folder", name)
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.ENOTDIR, errno.EMLINK):
-            found = place.kind(name)
-            if found is not None and _is_link(found):
-                raise ValueError(IS_LINK.format(name=name)) from None
+            place.kind(name, name)
         raise
 
 
 def _read(place: _Place, name: str, max_bytes: int) -> bytes | None:
     path, at = place.at(name)
     if at is None:
-        found = place.kind(name)
-        if found is not None and _is_link(found):
-            raise ValueError(IS_LINK.format(name=name))
+        place.kind(name, name)
     try:
         descriptor = os.open(path, os.O_RDONLY | _NOFOLLOW | _NONBLOCK | getattr(os, "O_BINARY", 0), dir_fd=at)
     except OSError as error:

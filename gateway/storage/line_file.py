@@ -19,8 +19,7 @@ import anyio
 import anyio.to_thread
 
 from gateway.errors import StorageError, StorageUnusable
-from gateway.storage.atomic_files import try_lock
-from gateway.storage.locks import POLL_SECONDS
+from gateway.storage.locks import take_lock
 
 logger = logging.getLogger(__name__)
 
@@ -68,11 +67,8 @@ class LineFile:
             yield None
             return
         try:
-            with anyio.move_on_after(LOCK_SECONDS) as waiting:
-                os.lseek(descriptor, _LOCK_OFFSET, os.SEEK_SET)
-                while not try_lock(descriptor):  # noqa: ASYNC110  # held by another process, which sends no event
-                    await anyio.sleep(POLL_SECONDS)
-            if waiting.cancelled_caught:
+            os.lseek(descriptor, _LOCK_OFFSET, os.SEEK_SET)
+            if not await take_lock(descriptor, LOCK_SECONDS):
                 raise StorageUnusable(f"Another process has locked {str(self.path)!r} for more than {LOCK_SECONDS:g} s; try again later.")
             yield descriptor
         finally:

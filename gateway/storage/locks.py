@@ -1,8 +1,4 @@
-"""`locked_soon`: a lock between processes that an async caller can wait for.
-
-It uses the same lock file as `atomic_files.locked`, so both exclude each other. The operating system releases the lock if its
-process dies.
-"""
+"""Locks between processes that an async caller can wait for. The operating system releases a lock if its process dies."""
 
 from __future__ import annotations
 
@@ -20,19 +16,27 @@ POLL_SECONDS = 0.02
 """Seconds between two attempts to take a lock. Polling, because a thread that waits for a lock cannot be cancelled."""
 
 
+async def take_lock(descriptor: int, timeout_seconds: float) -> bool:
+    """Wait for the lock of an open file; return `False` if another process still holds it after `timeout_seconds`."""
+    with anyio.move_on_after(timeout_seconds):
+        while not try_lock(descriptor):  # noqa: ASYNC110  # held by another process, which sends no event
+            await anyio.sleep(POLL_SECONDS)
+        return True
+    return False
+
+
 @asynccontextmanager
 async def locked_soon(path: Path, *, timeout_seconds: float) -> AsyncGenerator[None]:
     """Hold the lock of `path` against other processes. The folder must exist. Not re-entrant.
+
+    The lock file is the one that `atomic_files.locked` uses, so both exclude each other.
 
     Raises:
         StorageError: The lock file cannot be created, or another process holds the lock for longer than `timeout_seconds`.
     """
     descriptor = await anyio.to_thread.run_sync(lock_file_of, path)
     try:
-        with anyio.move_on_after(timeout_seconds) as waiting:
-            while not try_lock(descriptor):  # noqa: ASYNC110  # held by another process, which sends no event
-                await anyio.sleep(POLL_SECONDS)
-        if waiting.cancelled_caught:
+        if not await take_lock(descriptor, timeout_seconds):
             raise StorageUnusable(f"Another gateway has used {str(path)!r} for more than {timeout_seconds:g} s. Stop it, or try again.")
         yield
     finally:

@@ -22,7 +22,7 @@ import sqlalchemy as sa
 from gateway.json_types import JsonObject
 from gateway.storage.engine import Database, storable
 from gateway.storage.history_rows import to_text
-from gateway.storage.tables import memories
+from gateway.storage.tables import delete_oldest, memories
 
 MAX_MEMORIES = 5_000
 """Maximum texts per owner and collection; the oldest are deleted."""
@@ -59,10 +59,7 @@ class Memories:
         async with self._database.begin() as connection:
             await connection.execute(sa.delete(memories).where(here & memories.c.text.in_([row["text"] for row in rows])))
             await connection.execute(sa.insert(memories), rows)
-            oldest = sa.select(memories.c.id).where(here).order_by(memories.c.id.desc()).offset(MAX_MEMORIES).limit(1)
-            last = (await connection.execute(oldest)).scalar_one_or_none()
-            if last is not None:
-                await connection.execute(sa.delete(memories).where(here & (memories.c.id <= last)))
+            await delete_oldest(connection, memories, memories.c.id, here, keep=MAX_MEMORIES)
 
     async def search(self, owner: str, collection: str, vector: Sequence[float], *, top: int, at_least: float) -> list[Memory]:
         """Return the `top` most similar texts, best first. Vectors of another length (from another model) are skipped.

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 import sqlalchemy as sa
@@ -104,11 +105,9 @@ class PendingQuestions:
 
 
 def _to_row(ask: PendingQuestion) -> dict[str, Any]:
-    return {
-        "id": ask.id, "kind": ask.kind, "source": ask.source, "name": ask.name, "principal": ask.principal, "shown": ask.shown,
-        "state": ask.state, "created_at": ask.created_at, "expires_at": ask.expires_at, "form": _to_text(ask.form),
-        "answer": _to_text(ask.answer), "approver": ask.by, "decided_by": ask.decided_by,
-    }  # fmt: skip
+    values: dict[str, Any] = {**asdict(ask), "form": _to_text(ask.form), "answer": _to_text(ask.answer)}
+    values["approver"] = values.pop("by")
+    return values
 
 
 def _to_ask(row: Mapping[Any, Any]) -> PendingQuestion:
