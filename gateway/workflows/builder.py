@@ -142,20 +142,17 @@ class WorkflowBuilder:
     def _build_traced(self) -> Workflow:
         operation = Operation("workflow.build", {})
         operation.event("build.started")
-        try:
-            with operation.active():
+        with operation.running():
+            try:
                 workflow = self._build(lambda: operation.event("build.validation_completed"))
+            except Exception as error:
+                operation.event("build.error", {"build.error.type": type(error).__name__, "build.error.message": str(error)})
+                raise
             operation.add({"workflow_builder.name": self._name, "workflow.id": workflow.id, "workflow.definition": workflow.to_json()})
             if self._description:
                 operation.add({"workflow_builder.description": self._description})
             operation.event("build.completed")
             return workflow
-        except Exception as error:
-            operation.event("build.error", {"build.error.type": type(error).__name__, "build.error.message": str(error)})
-            operation.fail(error)
-            raise
-        finally:
-            operation.end()
 
     def _build(self, on_valid: Callable[[], None]) -> Workflow:
         named = [self._start, *(name for group in self._groups for edge in group.edges for name in (edge.source_id, edge.target_id))]

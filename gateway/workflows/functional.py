@@ -13,7 +13,7 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from types import NoneType
-from typing import Any, Literal, overload
+from typing import Any, Literal, Unpack, overload
 
 import anyio
 
@@ -22,7 +22,6 @@ from gateway.former import FormerMethods
 from gateway.sessions.session_context import ContextProvider
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.types.streams import ResponseStream
 from gateway.workflows.checkpoints import CheckpointStorage, WorkflowCheckpoint
 from gateway.workflows.encoding import TypeBook, settle
 from gateway.workflows.events import OnEvent, WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
@@ -30,8 +29,8 @@ from gateway.workflows.executor_failures import failed_executor
 from gateway.workflows.functional_agent import FunctionalWorkflowAgent
 from gateway.workflows.functional_steps import Function, RunContext, StepWrapper, WorkflowInterrupted, context_parameter, within
 from gateway.workflows.run_lock import RunLock, RunSlot
-from gateway.workflows.run_request import RunRequest
-from gateway.workflows.run_stream import stream_events
+from gateway.workflows.run_request import RunOptions, RunRequest
+from gateway.workflows.run_stream import EventStream, start_run
 from gateway.workflows.tracing import traced_run
 from gateway.workflows.type_hints import checked_response, hints_of, is_instance_of, members, types_in
 
@@ -127,59 +126,24 @@ class FunctionalWorkflow(FormerMethods):
 
     @overload
     def run(
-        self,
-        message: Any = None,
-        *,
-        stream: Literal[False] = False,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        include_status_events: bool = False,
-        ctx: CallContext | None = None,
+        self, message: Any = None, *, stream: Literal[False] = False, include_status_events: bool = False, **options: Unpack[RunOptions]
     ) -> Awaitable[WorkflowRunResult]: ...
     @overload
     def run(
-        self,
-        message: Any = None,
-        *,
-        stream: Literal[True],
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        include_status_events: bool = False,
-        ctx: CallContext | None = None,
-    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
+        self, message: Any = None, *, stream: Literal[True], include_status_events: bool = False, **options: Unpack[RunOptions]
+    ) -> EventStream: ...
     def run(
-        self,
-        message: Any = None,
-        *,
-        stream: bool = False,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        include_status_events: bool = False,
-        ctx: CallContext | None = None,
-    ) -> Awaitable[WorkflowRunResult] | ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        self, message: Any = None, *, stream: bool = False, include_status_events: bool = False, **options: Unpack[RunOptions]
+    ) -> Awaitable[WorkflowRunResult] | EventStream:
         """Run the function as `Workflow.run` runs a graph. The function's result is the output, unless it is `None`.
 
         Raises:
             RuntimeError: Another run has not ended; raised at once, before anything is awaited.
         """
-        request = RunRequest(message, responses, checkpoint_id, checkpoint_storage, None, ctx)
+        request = RunRequest(message, **options)
         request.check()
         slot = self._run_lock.begin(self.name)
-        events: list[WorkflowEvent[Any]] = []
-
-        async def follow(emit: OnEvent) -> None:
-            await self.perform(request, emit, events=events, is_streaming=True, slot=slot)
-
-        async def collect() -> WorkflowRunResult:
-            await self.perform(request, None, events=events, slot=slot)
-            return WorkflowRunResult.of(events, include_status_events=include_status_events)
-
-        if not stream:
-            return collect()
-        return ResponseStream(stream_events(follow), lambda _: WorkflowRunResult.of(events, include_status_events=include_status_events))
+        return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
     async def perform(
         self,

@@ -7,24 +7,25 @@ to show approval requests.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, ClassVar, Literal, cast, overload
+from functools import partial
+from typing import Any, ClassVar, Literal, Unpack, cast, overload
 
 from pydantic_core import to_jsonable_python
 
 from gateway.agents.base_agent import BaseAgent
+from gateway.agents.run_context import AgentStream
 from gateway.sessions.session import AgentSession
 from gateway.sessions.session_context import ContextProvider
-from gateway.tools.context import CallContext
 from gateway.types.content import Content
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, in_call_order, updates_of
 from gateway.workflows.agent_executor import is_request
-from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent
-from gateway.workflows.run_request import RunRequest
+from gateway.workflows.run_request import RunOptions, RunRequest
 from gateway.workflows.run_stream import stream_events
 from gateway.workflows.runnable import Runnable
 from gateway.workflows.type_hints import is_instance_of
@@ -60,46 +61,21 @@ class FunctionalWorkflowAgent(BaseAgent):
 
     @overload
     def run(
-        self,
-        messages: Any = None,
-        *,
-        stream: Literal[False] = False,
-        session: AgentSession | None = None,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        ctx: CallContext | None = None,
+        self, messages: Any = None, *, stream: Literal[False] = False, session: AgentSession | None = None, **options: Unpack[RunOptions]
     ) -> Awaitable[AgentResponse]: ...
     @overload
     def run(
-        self,
-        messages: Any = None,
-        *,
-        stream: Literal[True],
-        session: AgentSession | None = None,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        ctx: CallContext | None = None,
-    ) -> ResponseStream[AgentResponseUpdate, AgentResponse]: ...
+        self, messages: Any = None, *, stream: Literal[True], session: AgentSession | None = None, **options: Unpack[RunOptions]
+    ) -> AgentStream: ...
     def run(
-        self,
-        messages: Any = None,
-        *,
-        stream: bool = False,
-        session: AgentSession | None = None,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        ctx: CallContext | None = None,
-    ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
+        self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **options: Unpack[RunOptions]
+    ) -> Awaitable[AgentResponse] | AgentStream:
         """Run the workflow with the messages, or continue it.
 
         It continues with `responses` by request id, with a checkpoint, or, if it waits for responses, with those in the messages
         (`function_result` contents and approval responses).
         """
-        request = RunRequest(messages, responses, checkpoint_id, checkpoint_storage, ctx=ctx)
-        updates = ResponseStream(self._updates(request), _finish)
+        updates = ResponseStream(self._updates(RunRequest(messages, **options)), _finish)
         return updates if stream else updates.get_final_response()
 
     async def _updates(self, request: RunRequest) -> AsyncGenerator[AgentResponseUpdate, None]:
@@ -108,16 +84,14 @@ class FunctionalWorkflowAgent(BaseAgent):
             request = replace(request, message=None, responses=self._answers_in(messages))
         request.check()
         events: list[WorkflowEvent[Any]] = []
-        stream = stream_events(lambda emit: self._workflow.perform(request, emit, events=events, is_streaming=True))
-        try:
+        run = partial(self._workflow.perform, request, events=events, is_streaming=True)
+        async with aclosing(stream_events(run)) as stream:
             async for event in stream:
                 if event.type == "request_info":
                     yield AgentResponseUpdate([_to_approval(event)], "assistant", self.name)
                     continue
                 for update in updates_of(event):
                     yield update
-        finally:
-            await stream.aclose()
 
     def _answers_in(self, messages: Sequence[Message]) -> dict[str, Any]:
         """Return the responses in the messages. An approval response counts as a boolean if the request does not take a content."""

@@ -17,7 +17,13 @@ from typing import Any
 
 import anyio
 
-from gateway.workflows.events import OnEvent, WorkflowEvent
+from gateway.types.streams import ResponseStream
+from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunResult
+from gateway.workflows.run_lock import RunSlot
+from gateway.workflows.run_request import RunRequest
+from gateway.workflows.runnable import Runnable
+
+EventStream = ResponseStream[WorkflowEvent[Any], WorkflowRunResult]
 
 
 class _EventChannel:
@@ -74,3 +80,22 @@ async def stream_events(run: Callable[[OnEvent], Awaitable[None]]) -> AsyncGener
                 await asyncio.wait([task])
         if not task.cancelled():
             task.exception()  # marks it as retrieved, so that asyncio does not log it
+
+
+def start_run(
+    workflow: Runnable, request: RunRequest, slot: RunSlot, *, stream: bool, include_status_events: bool
+) -> Awaitable[WorkflowRunResult] | EventStream:
+    """Return the awaitable result of a run that holds `slot`, or with `stream` its events. The run begins when either is awaited."""
+    events: list[WorkflowEvent[Any]] = []
+
+    def result() -> WorkflowRunResult:
+        return WorkflowRunResult.of(events, include_status_events=include_status_events)
+
+    async def follow(emit: OnEvent) -> None:
+        await workflow.perform(request, emit, events=events, is_streaming=True, slot=slot)
+
+    async def collect() -> WorkflowRunResult:
+        await workflow.perform(request, None, events=events, slot=slot)
+        return result()
+
+    return ResponseStream(stream_events(follow), lambda _: result()) if stream else collect()

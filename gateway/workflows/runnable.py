@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunState
+from gateway.workflows.run_lock import RunSlot
 from gateway.workflows.run_request import RunRequest
 
 
@@ -57,7 +58,13 @@ class Runnable(Protocol):
         ...
 
     async def perform(
-        self, request: RunRequest, emit: OnEvent | None, *, events: list[WorkflowEvent[Any]], is_streaming: bool = False
+        self,
+        request: RunRequest,
+        emit: OnEvent | None,
+        *,
+        events: list[WorkflowEvent[Any]],
+        is_streaming: bool = False,
+        slot: RunSlot | None = None,
     ) -> None:
-        """Do one run. Append every event to `events`, and pass it to `emit`."""
+        """Do one run. Append every event to `events`, and pass it to `emit`. `slot` is the permission for it, if the caller has one."""
         ...

@@ -6,23 +6,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, overload
+from collections.abc import Awaitable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import anyio
 
 from gateway.former import FormerMethods
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.types.streams import ResponseStream
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.encoding import TypeBook
 from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from gateway.workflows.graph import WorkflowGraph
 from gateway.workflows.run_lock import RunSlot
-from gateway.workflows.run_request import RunRequest
+from gateway.workflows.run_request import GraphOptions, RunRequest
 from gateway.workflows.run_state import RUN_KWARGS_KEY, RunState
-from gateway.workflows.run_stream import stream_events
+from gateway.workflows.run_stream import EventStream, start_run
 from gateway.workflows.snapshots import book_of, restore_snapshot
 from gateway.workflows.superstep_runner import SuperstepRunner
 from gateway.workflows.tracing import traced_run
@@ -56,47 +55,15 @@ class Workflow(WorkflowGraph, FormerMethods):
 
     @overload
     def run(
-        self,
-        message: Any = None,
-        *,
-        stream: Literal[False] = False,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        ctx: CallContext | None = None,
+        self, message: Any = None, *, stream: Literal[False] = False, include_status_events: bool = False, **options: Unpack[GraphOptions]
     ) -> Awaitable[WorkflowRunResult]: ...
-
     @overload
     def run(
-        self,
-        message: Any = None,
-        *,
-        stream: Literal[True],
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        ctx: CallContext | None = None,
-    ) -> ResponseStream[WorkflowEvent[Any], WorkflowRunResult]: ...
-
+        self, message: Any = None, *, stream: Literal[True], include_status_events: bool = False, **options: Unpack[GraphOptions]
+    ) -> EventStream: ...
     def run(
-        self,
-        message: Any = None,
-        *,
-        stream: bool = False,
-        responses: Mapping[str, Any] | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        include_status_events: bool = False,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        ctx: CallContext | None = None,
-    ) -> Awaitable[WorkflowRunResult] | ResponseStream[WorkflowEvent[Any], WorkflowRunResult]:
+        self, message: Any = None, *, stream: bool = False, include_status_events: bool = False, **options: Unpack[GraphOptions]
+    ) -> Awaitable[WorkflowRunResult] | EventStream:
         """Run until no messages are left. Await the result, or iterate the events with `stream=True`.
 
         Begin with a `message`, or continue with `responses` to open requests, with a checkpoint, or with both. The two `…_kwargs` go to
@@ -109,23 +76,10 @@ class Workflow(WorkflowGraph, FormerMethods):
             WorkflowConvergenceException: The run needs more than `max_iterations` rounds.
             Exception: Whatever an executor raised.
         """
-        kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
-        given = {key: dict(value) for key, value in kwargs.items() if value is not None}
-        request = RunRequest(message, responses, checkpoint_id, checkpoint_storage, given or None, ctx)
+        request = RunRequest.of_graph(message, **options)
         request.check()
         slot = self._run_lock.begin(self.name)
-        events: list[WorkflowEvent[Any]] = []
-
-        async def follow(emit: OnEvent) -> None:
-            await self.perform(request, emit, events=events, is_streaming=True, slot=slot)
-
-        async def collect() -> WorkflowRunResult:
-            await self.perform(request, None, events=events, slot=slot)
-            return WorkflowRunResult.of(events, include_status_events=include_status_events)
-
-        if not stream:
-            return collect()
-        return ResponseStream(stream_events(follow), lambda _: WorkflowRunResult.of(events, include_status_events=include_status_events))
+        return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
     async def perform(
         self,

@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, Literal, overload
+from typing import Any, ClassVar, Literal, Unpack, overload
 
 from gateway.agents.base_agent import BaseAgent
+from gateway.agents.run_context import AgentStream
 from gateway.agents.run_updates import answer_of
 from gateway.json_types import JsonObject
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
 from gateway.sessions.session import AgentSession
 from gateway.sessions.session_context import ContextProvider, SessionContext, call_hook
-from gateway.tools.context import CallContext
 from gateway.types.messages import Message, to_messages
 from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
@@ -30,9 +31,8 @@ from gateway.workflows.agent_events import (
     updates_of,
     whole_response,
 )
-from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent, WorkflowRunState
-from gateway.workflows.run_request import RunRequest
+from gateway.workflows.run_request import AgentOptions, RunRequest
 from gateway.workflows.run_stream import stream_events
 from gateway.workflows.runnable import Runnable
 from gateway.workflows.type_hints import is_compatible
@@ -95,37 +95,15 @@ class WorkflowAgent(BaseAgent):
         *,
         stream: Literal[False] = False,
         session: AgentSession | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        ctx: CallContext | None = None,
+        **options: Unpack[AgentOptions],
     ) -> Awaitable[AgentResponse]: ...
     @overload
     def run(
-        self,
-        messages: Input | None = None,
-        *,
-        stream: Literal[True],
-        session: AgentSession | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        ctx: CallContext | None = None,
-    ) -> ResponseStream[AgentResponseUpdate, AgentResponse]: ...
+        self, messages: Input | None = None, *, stream: Literal[True], session: AgentSession | None = None, **options: Unpack[AgentOptions]
+    ) -> AgentStream: ...
     def run(
-        self,
-        messages: Input | None = None,
-        *,
-        stream: bool = False,
-        session: AgentSession | None = None,
-        checkpoint_id: str | None = None,
-        checkpoint_storage: CheckpointStorage | None = None,
-        function_invocation_kwargs: Mapping[str, Any] | None = None,
-        client_kwargs: Mapping[str, Any] | None = None,
-        ctx: CallContext | None = None,
-    ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
+        self, messages: Input | None = None, *, stream: bool = False, session: AgentSession | None = None, **options: Unpack[AgentOptions]
+    ) -> Awaitable[AgentResponse] | AgentStream:
         """Run the workflow with the messages. If it waits for responses, continue it with the responses in the messages.
 
         Responses are `function_result` contents with the request's id as call id, or approval responses. With a checkpoint the workflow
@@ -136,11 +114,9 @@ class WorkflowAgent(BaseAgent):
             Exception: Whatever an executor raised.
         """
         given = to_messages(messages) if messages is not None else []
-        kwargs = {"function_invocation_kwargs": function_invocation_kwargs, "client_kwargs": client_kwargs}
-        own = {key: dict(value) for key, value in kwargs.items() if value is not None} or None
-        base = RunRequest(None, None, checkpoint_id, checkpoint_storage, own, ctx)
+        base = RunRequest.of_graph(None, **options)
         response_id = None if stream else str(uuid.uuid4())
-        updates: ResponseStream[AgentResponseUpdate, AgentResponse] = ResponseStream(
+        updates: AgentStream = ResponseStream(
             self._updates(given, session, base, response_id), partial(self._finish, response_id=response_id)
         )
         return updates if stream else updates.get_final_response()
@@ -195,12 +171,10 @@ class WorkflowAgent(BaseAgent):
             for event in events:
                 yield event
             return
-        stream = stream_events(lambda emit: self._workflow.perform(request, emit, events=events, is_streaming=True))
-        try:
+        run = partial(self._workflow.perform, request, events=events, is_streaming=True)
+        async with aclosing(stream_events(run)) as stream:
             async for event in stream:
                 yield event
-        finally:
-            await stream.aclose()
 
 
 def _state_of(session: AgentSession, provider: ContextProvider) -> JsonObject:
