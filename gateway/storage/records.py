@@ -62,7 +62,7 @@ class _Opened:
 
 
 class Records:
-    """The gateway's records. The owner runs `run` in a task group and calls `aclose` at the end."""
+    """Access to the gateway's database: one method per kind of record. The owner runs `run` in a task group, and calls `aclose`."""
 
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
         """Store the settings; nothing is opened. With a `url` the database is on a server instead of in the state folder.

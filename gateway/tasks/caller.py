@@ -120,7 +120,7 @@ class TaskCaller:
 
     @contextmanager
     def shows(self, message: str) -> Generator[None]:
-        """See `DurablePort.shows`. The next progress sets the status message."""
+        """Show `message` as the status message inside the block. After the block the next progress replaces it."""
         self._shown.append(message)
         try:
             yield
@@ -128,11 +128,14 @@ class TaskCaller:
             self._shown.remove(message)
 
     def judges(self, key: str) -> None:
-        """See `DurablePort.judges`."""
+        """Note that the task's own code checks the answer to the question with this durable key, and may refuse it."""
         self._judges.add(key)
 
     async def judged(self, key: str, problem: str) -> bool:
-        """See `DurablePort.judged`. The refusal is stored when the work asks the question again."""
+        """Record that the task's code used the answer to the question `key`, or refused it for the reason `problem`.
+
+        Return `False` if the question has no answer. A refusal is stored when the code asks the question again.
+        """
         found = ((name, item) for name, item in self._task.row.asked.items() if item.get("step") == key and "answer" in item)
         if (asked := next(found, None)) is None:
             return False

@@ -30,13 +30,13 @@ MAX_TTL_SECONDS = 24 * 3600.0
 """Longest time that a client may have a finished task kept, unless `tasks.ttlSeconds` is longer."""
 
 LEASE_SECONDS = 2.5
-"""How long a process may be silent before other processes take its tasks over."""
+"""Seconds without a renewal after which other processes take over the tasks of a process."""
 
 _DRAIN_POLL_SECONDS = 0.02
 
 
 class TaskRunner:
-    """Runs and keeps tasks."""
+    """Runs calls as tasks, and stores their state and results."""
 
     def __init__(
         self,
@@ -152,7 +152,11 @@ class TaskRunner:
         await await_verdicts(rows, row, usable)
 
     async def questions(self, task: Task) -> list[OpenQuestion]:
-        """Return what the task waits for, including questions on the list of approvals. Raises `StorageError`."""
+        """Return the questions whose answers the task needs: those to its client, and those that `moongate approvals list` shows.
+
+        Raises:
+            StorageError: The questions cannot be read.
+        """
         return await open_questions(self._records, task)
 
     async def cancel(self, task: Task) -> Task:

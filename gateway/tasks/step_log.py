@@ -26,7 +26,8 @@ In version 1 the steps of a functional workflow shared one scope, and the first 
 """
 
 _RETRIED = "idle"
-"""Key in the value of a step that failed after retries: the number of retries, so that the next doubt is a new question."""
+"""Key for the number of retries in the value of a step that failed after retries. The next question about the step contains the number,
+so that an earlier answer does not count for it."""
 
 Repeatable = bool | Callable[[str], bool]
 """Whether a step may run again after its process died, or a function that decides it from the step's key."""
@@ -109,7 +110,10 @@ class StepLog:
     async def step(
         self, key: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: Repeatable, ctx: CallContext | None = None
     ) -> JsonValue:
-        """See `DurablePort.step`."""
+        """Return the recorded result of the step `key`, or run `work` and record its result.
+
+        A step that was in flight when its process died runs again if it is `repeatable`. Otherwise a person decides.
+        """
         is_done, value = self._steps.get(key, (False, None))
         if is_done:
             return value
@@ -149,7 +153,7 @@ class StepLog:
         return any(not _may_repeat(repeatable, key) for key, repeatable in self._in_flight.items())
 
     async def begin(self, key: str, *, repeatable: bool, ctx: CallContext | None = None) -> tuple[bool, JsonValue]:
-        """See `DurablePort.begin`."""
+        """Return whether the step `key` is done, and its recorded result. A new step is recorded as begun; `finish` records its result."""
         is_done, value = self._steps.get(key, (False, None))
         if not is_done:
             await self._admit(key, repeatable, ctx)
@@ -161,15 +165,15 @@ class StepLog:
         await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:
-        """See `DurablePort.keep`."""
+        """Store the latest value under `key`, which is not a step."""
         await self._put(KEPT + key, is_done=True, value=value)
 
     def kept(self, key: str) -> JsonValue:
-        """See `DurablePort.kept`."""
+        """Return the latest value under `key`; `None` if nothing was stored."""
         return self._steps.get(KEPT + key, (False, None))[1]
 
     async def goes_on(self) -> bool:
-        """See `DurablePort.goes_on`."""
+        """Return whether another process, or a later start, continues the task after its work was cancelled here."""
         with anyio.CancelScope(shield=True):
             for _ in range(2):  # the runner's own cancellation may reach it after the work's
                 await anyio.lowlevel.checkpoint()
@@ -262,7 +266,7 @@ class StepPort:
 
     @property
     def version(self) -> int:
-        """See `DurablePort.version`."""
+        """Version of the rules that name the steps (`STEPS_VERSION`)."""
         return self._log.version
 
     def scoped(self, label: str) -> StepPort:

@@ -98,7 +98,11 @@ def status_message(task: Task) -> str:
 
 
 async def open_questions(records: Records, task: Task) -> list[OpenQuestion]:
-    """Return every question that the task waits for, including those on the list of approvals. Raises `StorageError`."""
+    """Return the questions whose answers the task needs: those to its client, and those that `moongate approvals list` shows.
+
+    Raises:
+        StorageError: The questions cannot be read.
+    """
     if task.is_over:
         return []
     found = client_questions(task)

@@ -249,10 +249,10 @@ class AgentExecutor(Executor):
 
 @runtime_checkable
 class ServesCall(Protocol):
-    """An agent that makes its calls as part of the tool call that its workflow serves."""
+    """An agent whose tool and model calls belong to the call of the workflow's tool, with its client, rights and deadline."""
 
     def serve(self, call: CallContext) -> None:
-        """Use this call for the next runs."""
+        """Set the call of the workflow's tool that the next runs belong to."""
         ...
 
 

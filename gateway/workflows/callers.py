@@ -1,4 +1,4 @@
-"""Callers between the steps of a run and the caller of its workflow. Used by `tool` and `steps`."""
+"""Objects that pass the messages of a workflow's steps to the client of the workflow's call. Used by `tool` and `steps`."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ class Forms(Protocol):
 
 
 class PassingCaller:
-    """Passes everything to another caller; the base of the other classes."""
+    """Passes progress, log messages and requests for input to another caller. Base of the other classes."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """See `Caller.progress`."""
+        """Pass a progress report to the other caller."""
         await self._caller.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """See `Caller.log`."""
+        """Pass a log message to the other caller."""
         await self._caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """See `Caller.ask`."""
+        """Pass a request for input to the other caller, and return its answer."""
         return await self._caller.ask(request, key)
 
 

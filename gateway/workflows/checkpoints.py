@@ -147,7 +147,23 @@ class CheckpointStorage(Protocol):
         ...
 
 
-class InMemoryCheckpointStorage:
+class _ListedCheckpoints:
+    """Base of storages that find a workflow's newest checkpoint in the list of all."""
+
+    async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
+        """Return the checkpoints of a workflow, oldest first."""
+        raise NotImplementedError
+
+    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
+        """Return the newest checkpoint of a workflow, or `None`."""
+        return latest(await self.list_checkpoints(workflow_name=workflow_name))
+
+    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
+        """Return the ids of a workflow's checkpoints, oldest first."""
+        return [item.checkpoint_id for item in await self.list_checkpoints(workflow_name=workflow_name)]
+
+
+class InMemoryCheckpointStorage(_ListedCheckpoints):
     """Keeps copies of checkpoints in this process. Values of any type are allowed."""
 
     def __init__(self) -> None:
@@ -177,16 +193,8 @@ class InMemoryCheckpointStorage:
         """Delete a checkpoint. Return whether it existed."""
         return self._checkpoints.pop(checkpoint_id, None) is not None
 
-    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Return the newest checkpoint of a workflow, or `None`."""
-        return latest(await self.list_checkpoints(workflow_name=workflow_name))
 
-    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """Return the ids of a workflow's checkpoints, oldest first."""
-        return [item.checkpoint_id for item in await self.list_checkpoints(workflow_name=workflow_name)]
-
-
-class FileCheckpointStorage:
+class FileCheckpointStorage(_ListedCheckpoints):
     """Stores checkpoints as JSON files in one folder, each as `<id>.json`."""
 
     def __init__(self, storage_path: str | Path, *, allowed_checkpoint_types: Sequence[str] | None = None) -> None:
@@ -243,14 +251,6 @@ class FileCheckpointStorage:
         except FileNotFoundError:
             return False
         return True
-
-    async def get_latest(self, *, workflow_name: str) -> WorkflowCheckpoint | None:
-        """Return the newest checkpoint of a workflow, or `None`."""
-        return latest(await self.list_checkpoints(workflow_name=workflow_name))
-
-    async def list_checkpoint_ids(self, *, workflow_name: str) -> list[CheckpointID]:
-        """Return the ids of a workflow's checkpoints, oldest first."""
-        return [item.checkpoint_id for item in await self.list_checkpoints(workflow_name=workflow_name)]
 
     def _path(self, checkpoint_id: CheckpointID) -> Path:
         """Return the file of an id. Ids come from callers, so an id that could lead out of the folder is refused."""

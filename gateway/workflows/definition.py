@@ -16,7 +16,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag
 from gateway.config.executes import RunEntry, file_entry
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import TaskSupport
-from gateway.workflows.field_types import FUNCTION, FUNCTION_SCHEMA, NAME, NAME_SCHEMA, TOOL, TOOL_SCHEMA, Closed, Names, OneOrMore
+from gateway.workflows.field_types import Closed, FunctionName, Name, Names, OneOrMore, ToolName
 from gateway.workflows.team_definition import (
     TEAM_FUNCTIONS,
     ConcurrentTeam,
@@ -38,7 +38,7 @@ NAME_PATTERN = re.compile(r"^[A-Za-z_][A-Za-z0-9_-]{0,49}$")
 class AgentStep(Closed):
     """Asks an agent."""
 
-    agent: Annotated[str, NAME, NAME_SCHEMA]
+    agent: Name
     """Name of the agent."""
     prompt: str | None = None
     """The question, as a template. By default the agent gets the outputs of the executors before it."""
@@ -49,7 +49,7 @@ class AgentStep(Closed):
 class ToolStep(Closed):
     """Calls a tool."""
 
-    tool: Annotated[str, TOOL, TOOL_SCHEMA]
+    tool: ToolName
     """The tool as `source/tool`; also `workflow/NAME`, `function/NAME` and `skill/NAME`."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Arguments of the tool. Texts are templates; a text that is a single reference keeps the JSON type of its value."""
@@ -60,7 +60,7 @@ class ToolStep(Closed):
 class PythonStep(Closed):
     """Calls a Python function."""
 
-    python: Annotated[str, FUNCTION, FUNCTION_SCHEMA]
+    python: FunctionName
     """The function as `package.module:function`. Modules in the configuration file's folder can be imported too."""
     arguments: dict[str, JsonValue] | None = None
     """Arguments of the function, as for a tool. By default the only parameter gets the output of the executors before."""
@@ -71,7 +71,7 @@ class PythonStep(Closed):
 class WorkflowStep(Closed):
     """Runs another workflow. Its questions go to the caller of this workflow."""
 
-    workflow: Annotated[str, NAME, NAME_SCHEMA]
+    workflow: Name
     """Name of the workflow."""
     arguments: dict[str, JsonValue] = Field(default_factory=dict)
     """Input of the workflow, as the arguments of a tool."""
@@ -190,7 +190,7 @@ class WorkflowFile(Closed):
         json_schema_extra={"oneOf": [{"required": ["executors", "start"]}, *({"required": [key]} for key in ("python", *TEAM_KEYS))]}
     )
 
-    name: Annotated[str, NAME, NAME_SCHEMA]
+    name: Name
     """Name of the workflow and of its tool."""
     description: str = Field(min_length=1)
     """What the workflow does and when to use it. Models read it."""
@@ -222,7 +222,7 @@ class WorkflowFile(Closed):
     """An orchestration: a manager makes a plan, follows the progress and plans again."""
     prompt: str | None = None
     """The task of an orchestration, as a template of the input. By default the only argument, or all arguments."""
-    python: Annotated[str, FUNCTION, FUNCTION_SCHEMA] | None = None
+    python: FunctionName | None = None
     """A workflow in code as `package.module:name`: a `Workflow`, a function with steps, or a function that returns either."""
     task: TaskSupport = "optional"
     """Whether clients may (`optional`), must (`required`) or cannot (`never`) run the workflow in the background."""

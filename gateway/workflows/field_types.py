@@ -12,7 +12,7 @@ from gateway.json_types import JsonObject
 
 
 def _matching(pattern: str, words: str) -> tuple[AfterValidator, Any]:
-    """Return a validator for text that matches `pattern`, with a readable error, and the pattern for the JSON Schema."""
+    """Return a validator for text that matches `pattern`, with `words` as its error, and the pattern for the JSON Schema."""
     compiled = re.compile(pattern)
 
     def check(value: str) -> str:
@@ -23,16 +23,21 @@ def _matching(pattern: str, words: str) -> tuple[AfterValidator, Any]:
     return AfterValidator(check), Field(json_schema_extra={"pattern": pattern})
 
 
-NAME, NAME_SCHEMA = _matching(r"^[A-Za-z0-9_-]{1,50}$", "a name: use up to 50 letters, digits, '_' and '-'")
-TOOL, TOOL_SCHEMA = _matching(r"^[A-Za-z0-9_-]+/[^\s*?\[\]]+$", "one tool: write source/tool, e.g. docs/search")
-FUNCTION, FUNCTION_SCHEMA = _matching(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", "a function: write package.module:function")
-PARTICIPANT, PARTICIPANT_SCHEMA = _matching(
+_NAME = _matching(r"^[A-Za-z0-9_-]{1,50}$", "a name: use up to 50 letters, digits, '_' and '-'")
+_TOOL = _matching(r"^[A-Za-z0-9_-]+/[^\s*?\[\]]+$", "one tool: write source/tool, e.g. docs/search")
+_FUNCTION = _matching(r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", "a function: write package.module:function")
+_PARTICIPANT = _matching(
     r"^[A-Za-z0-9_-]{1,50}$|^[A-Za-z0-9_-]+/[^\s*?\[\]]+$", "a participant: write an agent's name, or source/tool, e.g. workflow/brief"
 )
-
-CHOOSER, CHOOSER_SCHEMA = _matching(
+_CHOOSER = _matching(
     r"^round-robin$|^[A-Za-z_][\w.]*:[A-Za-z_]\w*$", "a way to choose: write round-robin, or a function as package.module:function"
 )
+
+Name = Annotated[str, *_NAME]
+ToolName = Annotated[str, *_TOOL]
+FunctionName = Annotated[str, *_FUNCTION]
+Participant = Annotated[str, *_PARTICIPANT]
+Chooser = Annotated[str, *_CHOOSER]
 
 
 class Closed(FileModel):

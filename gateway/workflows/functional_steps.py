@@ -121,7 +121,7 @@ class RunContext:
         return self._numbered(name if around is None or self.is_flat else f"{around[1]}{name}")
 
     def skip(self, key: str) -> None:
-        """Assign places to the requests of a finished step, if the checkpoint lists only their number."""
+        """Assign ids to the requests of a finished step if the checkpoint has only their number, so that later requests keep their ids."""
         for number in range(self.asked.get(key, 0)):
             self._id_at(f"{key}/{_REQUESTS}::{number}")
 

@@ -21,7 +21,7 @@ class RunSlot:
 
 
 class RunLock:
-    """Hands out one slot at a time."""
+    """Permits one run at a time, by slots."""
 
     def __init__(self) -> None:
         self._current: weakref.ref[RunSlot] | None = None

@@ -1,4 +1,4 @@
-"""`RunState`: what a workflow keeps between rounds and runs, and stores in checkpoints."""
+"""`RunState`: the state of a workflow between rounds and runs, which checkpoints contain."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class State:
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:
-        """Return the value at the start of the round; `None` if there was none."""
+        """Return the value at the start of the round; `None` if the key had no value."""
         return self._committed.get(key)
 
     def set(self, key: str, value: Any) -> None:

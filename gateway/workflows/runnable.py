@@ -1,4 +1,4 @@
-"""`Runnable`: what a graph (`workflow`) and a function with steps (`functional`) have in common.
+"""`Runnable`: the common interface of graphs (`workflow`) and functions with steps (`functional`).
 
 Used by the modules that run a workflow for a tool call or as an agent: `info_requests`, `tool`, `workflow_schemas` and the two agents.
 """

@@ -32,7 +32,7 @@ INPUT_KEY = "input"
 """Shared-state key of the run's arguments. Outputs have the keys `output:<id>`."""
 
 MAX_ANSWERS = 2
-"""Answers requested from an agent that must give fields. Models usually succeed once they are told what was wrong."""
+"""How often an agent is asked for an answer with the declared fields. The second question contains the problem of the first answer."""
 
 _FENCE = re.compile(r"```(?:json)?\s*\n(.*?)\n\s*```", re.DOTALL)
 _TASK_NAMES = ("task", "prompt", "message", "input", "query")

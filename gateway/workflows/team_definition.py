@@ -6,24 +6,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gateway.workflows.field_types import (
-    CHOOSER,
-    CHOOSER_SCHEMA,
-    FUNCTION,
-    FUNCTION_SCHEMA,
-    NAME,
-    NAME_SCHEMA,
-    PARTICIPANT,
-    PARTICIPANT_SCHEMA,
-    Closed,
-    Review,
-)
+from gateway.workflows.field_types import Chooser, Closed, FunctionName, Name, Participant, Review
 
 TEAM_FUNCTIONS = ("aggregator", "selection", "until")
 """Keys of orchestrations that name Python functions."""
 
-Function = Annotated[str, FUNCTION, FUNCTION_SCHEMA]
-Participants = Annotated[list[Annotated[str, PARTICIPANT, PARTICIPANT_SCHEMA]], Field(min_length=1)]
+Participants = Annotated[list[Participant], Field(min_length=1)]
 
 
 class SequentialTeam(Closed):
@@ -42,7 +30,7 @@ class ConcurrentTeam(Closed):
 
     participants: Participants
     """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
-    aggregator: Function | None = None
+    aggregator: FunctionName | None = None
     """A function of the list of answers, as `package.module:function`. By default the answers follow each other in the result."""
     review: Review = False
     """Whether a person reviews answers before they are combined: all answers, or those of the named participants."""
@@ -53,13 +41,13 @@ class GroupChatTeam(Closed):
 
     participants: Participants
     """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
-    orchestrator: Annotated[str, NAME, NAME_SCHEMA] | None = None
+    orchestrator: Name | None = None
     """The agent that chooses the next speaker and ends the conversation."""
-    selection: Annotated[str, CHOOSER, CHOOSER_SCHEMA] | None = None
+    selection: Chooser | None = None
     """Instead of an orchestrator: `round-robin`, or a function of the state, as `package.module:function`."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1)
     """Maximum number of answers in the conversation."""
-    until: Function | None = None
+    until: FunctionName | None = None
     """A function of the list of messages, as `package.module:function`, that returns whether the conversation has ended."""
     review: Review = False
     """Whether a person reviews answers before the others get them: all answers, or those of the named participants."""
@@ -78,7 +66,7 @@ class HandoffTeam(Closed):
     """Whether the user's answer goes to the first participant, instead of the one that asked."""
     autonomous_turns: int = Field(default=0, alias="autonomous-turns", ge=0)
     """How many turns a participant continues on its own before the user is asked."""
-    until: Function | None = None
+    until: FunctionName | None = None
     """A function of the list of messages, as `package.module:function`, that returns whether the conversation has ended."""
 
 
@@ -87,7 +75,7 @@ class MagenticTeam(Closed):
 
     participants: Participants
     """Agents by name, and tools as `source/tool` (`workflow/brief`, `docs/search`)."""
-    manager: Annotated[str, NAME, NAME_SCHEMA]
+    manager: Name
     """The agent that plans, follows the progress and gives the final answer."""
     max_rounds: int | None = Field(default=None, alias="max-rounds", ge=1)
     """Maximum number of answers of participants."""

@@ -122,7 +122,7 @@ def define(plan: WorkflowPlan) -> ToolDefinition:
 
 
 class RunNarrator(PassingCaller):
-    """Reports a whole run as progress. It counts the messages itself, because MCP requires growing progress values."""
+    """Sends the events of a run to the client as progress. It numbers the messages itself, because MCP requires growing progress values."""
 
     def __init__(self, caller: Caller) -> None:
         super().__init__(caller)

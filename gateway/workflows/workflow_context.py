@@ -30,7 +30,7 @@ _SIMPLE = (str, int, float, bool, bytes, type(None))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunScope:
-    """What all contexts of a run share with its runner."""
+    """State and functions of a run that its runner shares with the contexts of all deliveries."""
 
     state: State
     pending: dict[str, WorkflowEvent[Any]]

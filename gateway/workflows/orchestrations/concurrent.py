@@ -29,19 +29,9 @@ class Dispatcher(Executor):
         await ctx.send_message(request)
 
     @handler
-    async def from_str(self, prompt: str, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Pass a user's text on."""
-        await ctx.send_message(AgentExecutorRequest(as_messages(prompt)))
-
-    @handler
-    async def from_message(self, message: Message, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Pass a message on."""
-        await ctx.send_message(AgentExecutorRequest(as_messages(message)))
-
-    @handler
-    async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
+    async def from_messages(self, given: str | Message | list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
         """Pass messages on; texts are the user's."""
-        await ctx.send_message(AgentExecutorRequest(as_messages(messages)))
+        await ctx.send_message(AgentExecutorRequest(as_messages(given)))
 
 
 class JoinAnswers(Executor):
@@ -85,7 +75,6 @@ class ConcurrentBuilder(ReviewBuilder):
     ) -> None:
         """Without an aggregator the output is one response with the last answer of each agent."""
         super().__init__(participants, output_from, intermediate_output_from, name=name or "Concurrent", storage=checkpoint_storage)
-        self._storage = checkpoint_storage
         self._aggregator: Executor | None = None
 
     def with_aggregator(self, aggregator: Aggregator) -> Self:

@@ -34,6 +34,7 @@ from gateway.workflows.orchestrations.participants import (
     OutputFrom,
     Participant,
     ReviewBuilder,
+    StoredBuilder,
     as_messages,
     describe,
     finish,
@@ -89,7 +90,7 @@ class GroupChatResponseReceivedEvent:
 
 @dataclass(frozen=True)
 class GroupChatState:
-    """What a selection function gets."""
+    """State of the conversation, the argument of a selection function."""
 
     current_round: int
     participants: OrderedDict[str, str]
@@ -106,7 +107,7 @@ class UnknownParticipantError(WorkflowError, RuntimeError):
 
 
 class BaseGroupChatOrchestrator(Executor):
-    """Keeps the conversation, ends it, and asks the next speaker. A subclass chooses the speaker (`choose`)."""
+    """Stores the conversation, asks the next speaker to answer, and ends the conversation. A subclass chooses the speaker (`choose`)."""
 
     TERMINATION_CONDITION_MET_MESSAGE: ClassVar[str] = "The group chat has reached its termination condition."
     MAX_ROUNDS_MET_MESSAGE: ClassVar[str] = "The group chat has reached the maximum number of rounds."
@@ -125,7 +126,7 @@ class BaseGroupChatOrchestrator(Executor):
         self._conversation: list[Message] = []
 
     def meet(self, executors: dict[str, Executor]) -> None:
-        """Set the participants; called once by the builder."""
+        """Set the participants. The builder calls this once."""
         self.participants = OrderedDict((name, describe(item)) for name, item in executors.items())
         self._agents = {name for name, item in executors.items() if isinstance(item, AgentExecutor)}
 
@@ -326,7 +327,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
 
 
-class GroupChatBuilder(ReviewBuilder):
+class GroupChatBuilder(ReviewBuilder, StoredBuilder):
     """Builds a group chat. The orchestrator's final message is the workflow's output."""
 
     DEFAULT_ORCHESTRATOR_ID: ClassVar[str] = "group_chat_orchestrator"
@@ -372,11 +373,6 @@ class GroupChatBuilder(ReviewBuilder):
         self._max_rounds = max_rounds
         return self
 
-    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Store a checkpoint of every round."""
-        self._storage = checkpoint_storage
-        return self
-
     def build(self) -> Workflow:
         """Build the workflow.
 
@@ -387,10 +383,7 @@ class GroupChatBuilder(ReviewBuilder):
         orchestrator = self._orchestrator()
         executors = self._executors()
         orchestrator.meet(executors)
-        builder = self._graph(orchestrator, executors, always=[orchestrator.id])
-        for executor in executors.values():
-            builder.add_edge(orchestrator, executor).add_edge(executor, orchestrator)
-        return builder.build()
+        return self._star(orchestrator, executors)
 
     def _orchestrator(self) -> BaseGroupChatOrchestrator:
         if self._chooser is None:

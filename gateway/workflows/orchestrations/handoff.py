@@ -28,7 +28,7 @@ from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.executor import response_handler
 from gateway.workflows.orchestrations.group_chat import TerminationCondition
-from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, ParticipantBuilder, spoken
+from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, StoredBuilder, spoken
 from gateway.workflows.workflow import Workflow
 
 DEFAULT_AUTONOMOUS_PROMPT = "User did not respond. Continue assisting autonomously."
@@ -219,7 +219,7 @@ class HandoffAgentExecutor(AgentExecutor):
         return bool(await verdict if inspect.isawaitable(verdict) else verdict)
 
 
-class HandoffBuilder(ParticipantBuilder):
+class HandoffBuilder(StoredBuilder):
     """Builds a handoff. All answers are outputs. Without `add_handoff` every agent may hand over to every other."""
 
     def __init__(
@@ -293,11 +293,6 @@ class HandoffBuilder(ParticipantBuilder):
         for name in [self._known(agent) for agent in agents] if agents else list(self._agents):
             limit = (turn_limits or {}).get(name, DEFAULT_AUTONOMOUS_TURNS)
             self._autonomous[name] = (limit, (prompts or {}).get(name))
-        return self
-
-    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Store a checkpoint of every round."""
-        self._storage = checkpoint_storage
         return self
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:

@@ -25,7 +25,7 @@ from gateway.workflows.orchestrations.magentic_manager import (
     MagenticProgressLedger,
     StandardMagenticManager,
 )
-from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, ParticipantBuilder, finish, spoken
+from gateway.workflows.orchestrations.participants import IntermediateFrom, OutputFrom, Participant, StoredBuilder, finish, spoken
 from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
@@ -210,7 +210,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         await ctx.add_event(WorkflowEvent("magentic_orchestrator", MagenticOrchestratorEvent(kind, content), self.id))
 
 
-class MagenticBuilder(ParticipantBuilder):
+class MagenticBuilder(StoredBuilder):
     """Builds a magentic workflow. The manager's final answer is its output."""
 
     def __init__(
@@ -277,11 +277,6 @@ class MagenticBuilder(ParticipantBuilder):
         self._signoff = enable
         return self
 
-    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Store a checkpoint of every round."""
-        self._storage = checkpoint_storage
-        return self
-
     def build(self) -> Workflow:
         """Build the workflow.
 
@@ -293,7 +288,4 @@ class MagenticBuilder(ParticipantBuilder):
         orchestrator = MagenticOrchestrator(self._make(), require_plan_signoff=self._signoff)
         executors = self._executors(MagenticAgentExecutor)
         orchestrator.meet(executors)
-        builder = self._graph(orchestrator, executors, always=[orchestrator.id])
-        for executor in executors.values():
-            builder.add_edge(orchestrator, executor).add_edge(executor, orchestrator)
-        return builder.build()
+        return self._star(orchestrator, executors)

@@ -116,7 +116,7 @@ class MagenticProgressLedger:
 
 @dataclass
 class MagenticContext:
-    """What a manager gets."""
+    """State of the work, the argument of a manager's methods."""
 
     task: str
     chat_history: list[Message] = field(default_factory=list[Message])

@@ -1,4 +1,4 @@
-"""What orchestrations share: participants, output selection, and answers that a person reviews."""
+"""Base classes and functions of all orchestrations: participants, output selection, and answers that a person reviews."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from gateway.workflows.agent_executor import AgentContextOf, AgentExecutor, Agen
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.executor import Executor, response_handler
+from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 Participant = Executor | SupportsAgentRun
@@ -77,7 +78,7 @@ class ParticipantBuilder:
         """`participants` is `None` if they are set later.
 
         Raises:
-            ValueError: There are no participants, or one is listed twice.
+            ValueError: The list of participants is empty, or contains a participant twice.
             TypeError: A participant is neither an agent nor an executor.
         """
         self._name = name
@@ -127,6 +128,13 @@ class ParticipantBuilder:
             intermediate_output_from=intermediates,
         )
 
+    def _star(self, center: Executor, executors: dict[str, Executor]) -> Workflow:
+        """Build a graph with edges from `center` to each participant and back. The outputs of `center` are always the workflow's."""
+        builder = self._graph(center, executors, always=[center.id])
+        for executor in executors.values():
+            builder.add_edge(center, executor).add_edge(executor, center)
+        return builder.build()
+
     def _outputs(
         self, executors: dict[str, Executor], *, default: Sequence[str], always: Sequence[str] = ()
     ) -> tuple[list[str], list[str]]:
@@ -163,6 +171,15 @@ class ParticipantBuilder:
             if ids.count(name) > 1:
                 raise ValueError(f"Duplicate {word} participant {name!r}: name each once.")
         return ids
+
+
+class StoredBuilder(ParticipantBuilder):
+    """Base of the builders whose checkpoint storage may be set later."""
+
+    def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
+        """Store a checkpoint of every round."""
+        self._storage = checkpoint_storage
+        return self
 
 
 class ReviewBuilder(ParticipantBuilder):

@@ -16,19 +16,9 @@ class InputToConversation(Executor):
     """Converts a run's message to a conversation."""
 
     @handler
-    async def from_str(self, prompt: str, ctx: WorkflowContext[list[Message]]) -> None:
-        """Convert a user's text."""
-        await ctx.send_message(as_messages(prompt))
-
-    @handler
-    async def from_message(self, message: Message, ctx: WorkflowContext[list[Message]]) -> None:
-        """Convert a message."""
-        await ctx.send_message(as_messages(message))
-
-    @handler
-    async def from_messages(self, messages: list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
+    async def from_messages(self, given: str | Message | list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
         """Convert messages; texts are the user's."""
-        await ctx.send_message(as_messages(messages))
+        await ctx.send_message(as_messages(given))
 
 
 class SequentialBuilder(ReviewBuilder):
@@ -46,7 +36,6 @@ class SequentialBuilder(ReviewBuilder):
     ) -> None:
         """With `chain_only_agent_responses` an agent gets only the answer before it, instead of the whole conversation."""
         super().__init__(participants, output_from, intermediate_output_from, name=name or "Sequential", storage=checkpoint_storage)
-        self._storage = checkpoint_storage
         self._only_answers = chain_only_agent_responses
 
     def build(self) -> Workflow:
