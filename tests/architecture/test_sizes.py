@@ -20,7 +20,6 @@ MOVED_OVER = {
     "gateway/chat/openai_base.py OpenAIClientBase.__init__",
     "gateway/types/responses.py AgentResponseUpdate.__init__",
     "gateway/types/responses.py ChatResponseUpdate.__init__",
-    "gateway/workflows/workflow.py Workflow.run",
     "gateway/agents/agent.py Agent.__init__",
     "gateway/agents/evaluation/evaluators.py evaluate_agent",
     "gateway/harness.py create_harness_agent",
