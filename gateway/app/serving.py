@@ -47,6 +47,9 @@ logger = logging.getLogger(__name__)
 SIGNAL_BURST_SECONDS = 0.5
 """Signals closer together count once: a terminal and a supervisor may both send one."""
 
+END_SECONDS = 5.0
+"""Maximum seconds for which the application may clean up after its in-flight requests were cancelled."""
+
 
 async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one client until it closes its end of the pipe, or SIGINT or SIGTERM arrives.
@@ -110,7 +113,6 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
             proxy_headers=False,  # the application reads them itself
             server_header=False,
             lifespan="on",
-            timeout_graceful_shutdown=http.drain_seconds,
             timeout_keep_alive=75,
         )
     )
@@ -121,23 +123,48 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
                 await anyio.sleep(0.005)
             on_ready(endpoint.url)
 
+        def end_calls(reason: str) -> None:
+            if calls := len(server.server_state.tasks):
+                logger.warning("ending in-flight calls reason=%s calls=%d", reason, calls)
+            server.force_exit = True
+
+        async def drain() -> None:
+            await anyio.sleep(http.drain_seconds)
+            end_calls("grace_period_over")
+
         def stop(count: int) -> None:
-            if server.server_state.tasks and count == 1:
-                logger.warning("stopping grace_seconds=%s: in-flight calls may finish; a second signal ends them", http.drain_seconds)
             server.should_exit = True
-            server.force_exit = count > 1
+            if count > 1:
+                end_calls("second_signal")
+                return
+            if server.server_state.tasks:
+                logger.warning("stopping grace_seconds=%s: in-flight calls may finish; a second signal ends them", http.drain_seconds)
+            tasks.start_soon(drain)
 
         tasks.start_soon(announce)
         tasks.start_soon(_on_signals, stop)
         try:
             await server.serve(sockets=[endpoint.listener])
         except anyio.get_cancelled_exc_class():
-            server.force_exit = True  # do not wait for in-flight calls, which are cancelled too
+            server.force_exit = True
             with anyio.CancelScope(shield=True):
                 await server.shutdown(sockets=[endpoint.listener])
-                await server.lifespan.shutdown()
             raise
+        finally:
+            if server.force_exit:
+                await _end_application(server)
         tasks.cancel_scope.cancel()
+
+
+async def _end_application(server: uvicorn.Server) -> None:
+    """Cancel the in-flight requests and end the application's lifespan; uvicorn does neither when `force_exit` is set.
+
+    Otherwise uvicorn would log a traceback when the event loop closes and cancels the lifespan.
+    """
+    for request in server.server_state.tasks:
+        request.cancel()
+    with anyio.move_on_after(END_SECONDS, shield=True):
+        await server.lifespan.shutdown()
 
 
 async def _on_signals(stop: Callable[[int], None]) -> None:

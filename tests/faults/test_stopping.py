@@ -107,7 +107,13 @@ async def test_endless_call_ends_after_the_set_time_or_a_second_signal(tmp_path:
                 gateway.process.send_signal(signal.SIGTERM)
             await gateway.until_ended(12)
             tasks.cancel_scope.cancel()
-    assert "stopping grace_seconds=" in gateway.log.read_text()
+    log = gateway.log.read_text()
+    reason = "grace_period_over" if signals == 1 else "second_signal"
+    assert "stopping grace_seconds=" in log
+    assert log.count("ending in-flight calls") == 1
+    assert f"ending in-flight calls reason={reason} calls=1" in log
+    assert "Traceback" not in log
+    assert "uvicorn" not in log
 
 
 @pytest.mark.fault(5)
