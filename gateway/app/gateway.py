@@ -82,8 +82,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_DEFAULT_PREFIX = {"skill": "", "function": "function", "agent": "agent", "workflow": "workflow"}
-
 
 class Gateway:
     """One gateway: an async context manager from `from_config`. While it is entered, call `serve_stdio` or `serve_http`."""
@@ -254,9 +252,8 @@ class Gateway:
         policy = self.loaded.config.policy(source.id)
         if source.id == "skill":
             policy = with_script_approval(policy, self.loaded.config.skills.scripts)
-        prefix = policy.prefix if policy.prefix is not None else _DEFAULT_PREFIX.get(source.id, source.id)
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
-        return CatalogEntry(source, policy, prefix, full, is_local=is_local, usage=usage)
+        return CatalogEntry(source, policy, self.loaded.config.prefix_of(source.id), full, is_local=is_local, usage=usage)
 
     def _offer_own(self) -> None:
         config = self.loaded.config

@@ -13,8 +13,9 @@ import click
 
 from gateway.cli.arguments import build_answer
 from gateway.cli.common import ListingGroup, data_options, load
+from gateway.cli.configured_names import source_names
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import moment, print_json, print_table, show
+from gateway.cli.output import moment, show, show_table
 from gateway.cli.stored_rows import pick, with_records
 from gateway.config.suggest import did_you_mean
 from gateway.storage.record_types import AuditEntry, ChainReport
@@ -45,11 +46,10 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
         return await (await records.questions()).list(only_open=not every)
 
     found = with_records(config_path, read)
-    if as_json:
-        print_json({"approvals": [ask.to_json() for ask in found]})
-        return
     rows = [[ask.id, ask.state, ask.kind, ask.source, ask.name, ask.principal, ask.by, _left(ask)] for ask in found]
-    print_table(("id", "state", "kind", "source", "name", "caller", "by", "left"), rows, empty="Nothing waits for approval.")
+    headers = ("id", "state", "kind", "source", "name", "caller", "by", "left")
+    data: JsonObject = {"approvals": [ask.to_json() for ask in found]}
+    show_table(data, headers, rows, empty="Nothing waits for approval.", as_json=as_json)
 
 
 @approvals.command("show")
@@ -120,11 +120,9 @@ async def _answer(records: Records, ask_id: str, pairs: tuple[str, ...], args_js
 def list_rules(config_path: str | None, as_json: bool) -> None:
     """List standing approvals. A rule without a known maker, from an earlier version, is not applied."""
     found = with_records(config_path, _rules)
-    if as_json:
-        print_json({"rules": [rule.to_json() for rule in found]})
-        return
     rows = [[r.id, r.source, r.name, r.to_json()["arguments"], r.principal, r.made_by or "unknown", moment(r.expires_at)] for r in found]
-    print_table(("id", "source", "name", "arguments", "caller", "made by", "until"), rows, empty="No call is approved for good.")
+    headers = ("id", "source", "name", "arguments", "caller", "made by", "until")
+    show_table({"rules": [rule.to_json() for rule in found]}, headers, rows, empty="No call is approved for good.", as_json=as_json)
 
 
 @approvals.command("revoke")
@@ -176,24 +174,19 @@ def audit(since: str, server: str | None, limit: int, verify: bool, config_path:
         return await (await records.audit()).read(since=start, source=server, limit=limit)
 
     found = with_records(config_path, read)
-    if as_json:
-        print_json({"entries": [entry.to_json() for entry in found]})
-        return
     rows = [
         [moment(e.at), e.kind, e.source, e.name, e.principal, " ".join(f"{k}={v}" for k, v in e.fields.items() if v is not None)]
         for e in found
     ]
     headers = ("time", "kind", "source", "name", "caller", "decision")
-    print_table(headers, rows, empty=_no_decision(server, since, config_path) if not found else "", whole_last=True)
+    empty = "" if found else _no_decision(server, since, config_path)
+    show_table({"entries": [entry.to_json() for entry in found]}, headers, rows, empty=empty, as_json=as_json, whole_last=True)
 
 
 def _no_decision(server: str | None, since: str, config_path: str | None) -> str:
-    from gateway.cli.hub import LOCAL_SOURCES
-
     if server is None:
         return f"No decision in the last {since}."
-    loaded = load(config_path, fetches=False)
-    known = {*loaded.config.mcp_servers, *(entry.name for entry in loaded.disabled), *LOCAL_SOURCES, "skill", "gateway"}
+    known = source_names(load(config_path, fetches=False))
     hint = did_you_mean(server, known) if server not in known else ""
     return f"No decision of {server!r} in the last {since}. {hint}".rstrip()
 

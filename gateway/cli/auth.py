@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import Group, data_options, diverted_stdout, load, run_async
-from gateway.cli.output import moment, print_json, print_table, say, show
-from gateway.config.suggest import did_you_mean
-from gateway.errors import NotFound
+from gateway.cli.common import Group, data_options, diverted_stdout, load, require_servers, run_async, state_folder_of
+from gateway.cli.output import moment, print_json, say, show, show_table
 from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
@@ -61,11 +59,9 @@ def status(config_path: str | None, as_json: bool) -> None:
     """Show which servers need a sign-in or a token, and which have one; tokens are never shown."""
     loaded = load(config_path, fetches=False)
     rows = [_row(loaded, server) for server, policy in loaded.config.policies.items() if policy.auth and _is_served(loaded, server)]
-    if as_json:
-        print_json({"servers": list(rows)})
-        return
     columns = ("server", "type", "state", "expires", "issuer", "scope")
-    print_table(columns, [[str(row[key] or "-") for key in columns] for row in rows], empty="No server has `auth` in its policy.")
+    cells = [[str(row[key] or "-") for key in columns] for row in rows]
+    show_table({"servers": list(rows)}, columns, cells, empty="No server has `auth` in its policy.", as_json=as_json)
 
 
 @auth.command("logout")
@@ -102,11 +98,8 @@ def _is_served(loaded: LoadedConfig, server: str) -> bool:
 def _url_of(loaded: LoadedConfig, server: str) -> str:
     from gateway.config.models import StdioServer
 
-    entry = loaded.config.mcp_servers.get(server)
-    if entry is None:
-        disabled = next((d for d in loaded.disabled if d.name == server), None)
-        hint = f"{disabled.json_path}: {disabled.reason}" if disabled else did_you_mean(server, loaded.config.mcp_servers)
-        raise NotFound("server", server, f"Unknown server {server!r}. {hint}".rstrip())
+    require_servers(loaded, [server])
+    entry = loaded.config.mcp_servers[server]
     if isinstance(entry, StdioServer):
         raise click.UsageError(f"Server {server!r} is a program; give it its credentials in `env`.")
     return entry.url
@@ -127,11 +120,9 @@ def _sign_in(loaded: LoadedConfig, server: str) -> SignIn:
 
 
 def _file(loaded: LoadedConfig, server: str, url: str) -> TokenFile:
-    from gateway.storage.state_folder import StateFolder, state_dir
     from gateway.upstream.oauth.tokens import TokenFile
 
-    configured = loaded.config.storage.dir
-    return TokenFile(StateFolder(state_dir(configured)), server, url)
+    return TokenFile(state_folder_of(loaded), server, url)
 
 
 def _row(loaded: LoadedConfig, server: str) -> JsonObject:

@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
 import click
 
 from gateway.cli.arguments import build_arguments, undeclared
-from gateway.cli.common import data_options, gateway_options, load, run_async
+from gateway.cli.common import Target, data_options, gateway_options, load, run_async
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import block_text, is_interactive, print_content, print_json, say, tell
 from gateway.errors import NotFound, Rejected, UpstreamTimeout
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from gateway.cli.hub import Target
+    from collections.abc import Sequence
+
     from gateway.config.load import LoadedConfig
 
 CALL_TIMEOUT_SECONDS = 600.0
 """Timeout of one call in seconds. Time in which the call waits for the user does not count."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Words:
-    tool: str
-    pairs: tuple[str, ...]
-    args_json: str | None
 
 
 @click.command()
@@ -36,25 +29,19 @@ class _Words:
 @click.option("--args-json", metavar="JSON", help="All arguments as one JSON object; `-` reads it from stdin.")
 @gateway_options
 @data_options
-@click.pass_context
-def call(ctx: click.Context, /, **_: object) -> None:
+def call(tool: str, pairs: tuple[str, ...], args_json: str | None, target: Target, config_path: str | None, as_json: bool) -> None:
     """Call a tool and print its result.
 
     Values are converted to the types in the tool's schema: `limit=5` becomes a number if the tool expects one; `key:=JSON` passes JSON
     unchanged. In a terminal, the tool can ask you for input.
     """
-    from gateway.cli.hub import Target
-
-    given = ctx.params
-    args_json: str | None = sys.stdin.read() if given["args_json"] == "-" else given["args_json"]
-    words = _Words(given["tool"], given["pairs"], args_json)
-    target = Target(given["url"], given["api_key"], given["standalone"])
-    loaded = load(given["config_path"], fetches=False)
-    result = run_async(lambda: _call(words, loaded, target))
-    _show(result, words.tool, as_json=given["as_json"])
+    given = sys.stdin.read() if args_json == "-" else args_json
+    loaded = load(config_path, fetches=False)
+    result = run_async(lambda: _call(tool, pairs, given, loaded, target))
+    _show(result, tool, as_json=as_json)
 
 
-async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObject:
+async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: LoadedConfig, target: Target) -> JsonObject:
     from gateway.cli.asking import TerminalCaller
     from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
     from gateway.cli.list_command import say_not_loaded
@@ -69,15 +56,15 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
         missing: NotFound | None = None
         try:
             tools = await hub.tools()
-            found = pick_tool(tools, words.tool, await hub.sources() if hub.shows_sources else ())
+            found = pick_tool(tools, tool, await hub.sources() if hub.shows_sources else ())
         except NotFound as error:
-            say_not_loaded([problem for problem in await hub.not_loaded() if words.tool.startswith(f"{problem['source']}__")])
+            say_not_loaded([problem for problem in await hub.not_loaded() if tool.startswith(f"{problem['source']}__")])
             if not isinstance(hub, RunningHub) or not hub.has_key:
                 raise
             # The gateway lists only the tools that the scopes of the API key include, and refuses the others by name.
-            found, missing = hub.unlisted(words.tool), error
+            found, missing = hub.unlisted(tool), error
         schema = found.tool.definition.input_schema
-        arguments = build_arguments(schema, words.pairs, words.args_json)
+        arguments = build_arguments(schema, pairs, args_json)
         for remark in undeclared(schema, arguments):
             say(remark)
         clock = CallClock(CALL_TIMEOUT_SECONDS)
@@ -88,7 +75,7 @@ async def _call(words: _Words, loaded: LoadedConfig, target: Target) -> JsonObje
             except Rejected as refusal:
                 raise missing or refusal from None
             return outcome.result if isinstance(outcome, Complete) else {"task": outcome.task}
-    raise UpstreamTimeout(f"Tool {words.tool!r} did not finish within {CALL_TIMEOUT_SECONDS:g} s.", server=found.source or "")
+    raise UpstreamTimeout(f"Tool {tool!r} did not finish within {CALL_TIMEOUT_SECONDS:g} s.", server=found.source or "")
 
 
 def _show(result: JsonObject, tool: str, *, as_json: bool) -> None:

@@ -116,18 +116,17 @@ def _which(entry: StdioServer, base_dir: Path) -> str | None:
 
 
 def _state_and_bind(loaded: LoadedConfig) -> list[Check]:
-    from gateway.auth.api_keys import KeyStore
+    from gateway.cli.common import key_store_of, state_folder_of
     from gateway.server.key_gate import check_bind
     from gateway.server.origins import bind_note, is_loopback
-    from gateway.storage.state_folder import StateFolder, state_dir
 
     config = loaded.config
     checks: list[Check] = []
     try:
-        folder = StateFolder(state_dir(config.storage.dir)).ensure()
+        folder = state_folder_of(loaded).ensure()
         usable = os.access(folder, os.W_OK)
         checks.append(Check("ok" if usable else "fail", "state", str(folder), "" if usable else "Make it writable, or set storage.dir."))
-        keys = KeyStore(folder / "keys.json")
+        keys = key_store_of(loaded)
         count = len(keys.list())
         if not is_loopback(config.server.http.host):
             check_bind(config.server.http.host, keys)

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import os
 import sys
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
+from gateway.cli.failures import CommandFailed
+from gateway.errors import NotFound
+
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.auth.api_keys import KeyStore
     from gateway.config.load import LoadedConfig
     from gateway.gate.acceptance import Acceptance
+    from gateway.storage.state_folder import StateFolder
     from gateway.telemetry.logging import LogLevelName, SecretMask
 
 T = TypeVar("T")
@@ -66,9 +73,28 @@ def data_options(command: CommandT) -> CommandT:
     return config_option(json_option(command))
 
 
-def gateway_options(command: CommandT) -> CommandT:
-    """Add the options that name the gateway of a command: `--url`, `--api-key` and `--standalone`."""
-    return url_option(api_key_option(standalone_option(command)))
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """The gateway that the options `--url`, `--api-key` and `--standalone` name."""
+
+    url: str | None = None
+    api_key: str | None = None
+    standalone: bool = False
+
+    def __post_init__(self) -> None:
+        """Check that the options do not contradict each other. Raises `CommandFailed`."""
+        if self.url is not None and self.standalone:
+            raise CommandFailed("--url uses a running gateway, and --standalone uses none. Give one of them.", code="usage")
+
+
+def gateway_options(command: Callable[..., object]) -> Callable[..., object]:
+    """Add the options `--url`, `--api-key` and `--standalone`, which `command` receives as one parameter `target`."""
+
+    @functools.wraps(command)
+    def with_target(url: str | None, api_key: str | None, standalone: bool, **given: object) -> object:
+        return command(target=Target(url, api_key, standalone), **given)
+
+    return url_option(api_key_option(standalone_option(with_target)))
 
 
 class Choice(click.Choice[str]):
@@ -139,6 +165,39 @@ def load_quietly(config_path: str | None, *, fetches: bool = True, acceptance: A
     # An entry can start a Python server with the interpreter that runs Moongate.
     environ = {"MOONGATE_PYTHON": sys.executable, **os.environ}
     return load_config(config_path, environ, fetches=fetches, admission=acceptance or Acceptance())
+
+
+def state_folder_of(loaded: LoadedConfig) -> StateFolder:
+    """Return the state folder of a configuration. Raises `StorageError` if none is configured and the system has no default."""
+    from gateway.storage.state_folder import StateFolder, state_dir
+
+    return StateFolder(state_dir(loaded.config.storage.dir))
+
+
+def key_store_of(loaded: LoadedConfig) -> KeyStore:
+    """Return the API keys of the gateways with this state folder."""
+    from gateway.auth.api_keys import KeyStore
+
+    return KeyStore(state_folder_of(loaded).path / "keys.json")
+
+
+def with_servers(loaded: LoadedConfig, names: Sequence[str], **rules: object) -> LoadedConfig:
+    """Return the same configuration with these servers only, all started at once; `rules` replace keys of their policies."""
+    config = loaded.config
+    eager = {name: config.policy(name).model_copy(update={"start": "eager", **rules}) for name in names}
+    servers, policies = {name: config.mcp_servers[name] for name in names}, {**config.policies, **eager}
+    return dataclasses.replace(loaded, config=config.model_copy(update={"mcp_servers": servers, "policies": policies}))
+
+
+def require_servers(loaded: LoadedConfig, names: Iterable[str]) -> None:
+    """Check that every name is a configured server. Raises `NotFound`, which says why the server is disabled, or suggests a name."""
+    from gateway.config.suggest import did_you_mean
+
+    for name in names:
+        if name not in loaded.config.mcp_servers:
+            disabled = next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), "")
+            hint = disabled or did_you_mean(name, loaded.config.mcp_servers)
+            raise NotFound("server", name, f"Unknown server {name!r}. {hint}".rstrip())
 
 
 @contextlib.contextmanager

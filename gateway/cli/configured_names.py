@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
 
 
+def source_names(loaded: LoadedConfig) -> list[str]:
+    """Return the names of all sources: the servers, disabled ones included, the local sources, and the gateway's own tools."""
+    from gateway.config.models import RESERVED_SOURCES
+
+    return [*loaded.config.mcp_servers, *(entry.name for entry in loaded.disabled), *sorted(RESERVED_SOURCES)]
+
+
 def agent_names(loaded: LoadedConfig) -> list[str]:
     """Return the names of the agents that the configuration exposes; for an invalid file, its file name."""
     from gateway.agents.definition import read_agent
@@ -41,15 +48,10 @@ def workflow_files(loaded: LoadedConfig) -> dict[str, Path]:
 def tool_names(loaded: LoadedConfig, wanted: str) -> list[str]:
     """Return exposed names that `wanted` may be a misspelling of: all agents and workflows, and `wanted` with each server's prefix."""
     config = loaded.config
-
-    def exposed(source: str, name: str) -> str:
-        prefix = config.policy(source).prefix
-        return f"{source if prefix is None else prefix}__{name}"
-
     _, separator, native = wanted.partition("__")
-    servers = [exposed(server, native) for server in config.mcp_servers] if separator else []
-    local = [("agent", agent_names(loaded)), ("workflow", workflow_files(loaded))]
-    return [*servers, *(exposed(source, name) for source, names in local for name in names)]
+    names = [(server, native) for server in config.mcp_servers] if separator else []
+    names += [("agent", name) for name in agent_names(loaded)] + [("workflow", name) for name in workflow_files(loaded)]
+    return [f"{config.prefix_of(source)}__{name}" for source, name in names]
 
 
 def _folders(loaded: LoadedConfig) -> Sequence[Path]:

@@ -182,13 +182,13 @@ async def _script_checks(loaded: LoadedConfig) -> list[Check]:
 
 async def _database_checks(loaded: LoadedConfig) -> list[Check]:
     """Check whether the database server can be used, if one is configured."""
+    from gateway.cli.common import state_folder_of
     from gateway.storage.records import Records
-    from gateway.storage.state_folder import StateFolder, state_dir
 
     storage = loaded.config.storage
     if storage.url is None:
         return []
-    records = Records(StateFolder(state_dir(storage.dir)), audit_days=storage.audit_days, url=storage.url)
+    records = Records(state_folder_of(loaded), audit_days=storage.audit_days, url=storage.url)
     try:
         await records.database()
     except StorageError as error:

@@ -83,10 +83,10 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
     import httpx2
 
     from gateway.auth.identity import Identity
-    from gateway.storage.state_folder import StateFolder, state_dir
+    from gateway.cli.common import state_folder_of
 
     parts = urlsplit(url)
-    identity = Identity(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
+    identity = Identity(state_folder_of(loaded), loaded.path or loaded.base_dir)
     challenge = secrets.token_hex(16)
     try:
         health = await _read(parts, f"/health?challenge={challenge}")

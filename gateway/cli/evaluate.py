@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gateway.cli.common import data_options, gateway_options, load, run_async
+from gateway.cli.common import Target, data_options, gateway_options, load, run_async
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import print_json, tell
 from gateway.config.paths import did_you_mean_path
@@ -18,7 +18,6 @@ from gateway.json_types import JsonObject
 
 if TYPE_CHECKING:
     from gateway.agents.evaluation.cases import Case, Judge
-    from gateway.cli.hub import Target
     from gateway.config.load import LoadedConfig
     from gateway.tools.base import Tool
 
@@ -32,26 +31,21 @@ CASE_TIMEOUT_SECONDS = 600.0
 @click.option("--judge", "judge_model", metavar="MODEL", help="Model that judges criteria, as in an agent file: openai:NAME.")
 @gateway_options
 @data_options
-@click.pass_context
-def evaluate(ctx: click.Context, /, **_: object) -> None:
+def evaluate(agent: str, cases: str, judge_model: str | None, target: Target, config_path: str | None, as_json: bool) -> None:
     """Send the cases of a JSON Lines file to an agent, one after the other, and judge its answers. Exits with 5 if one fails."""
     from gateway.agents.evaluation.cases import read_cases
-    from gateway.cli.hub import Target
 
-    given = ctx.params
     try:
-        text = Path(given["cases"]).read_text(encoding="utf-8")
+        text = Path(cases).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
-        text = f"Cannot read the cases {given['cases']!r}: {reason}. {did_you_mean_path(given['cases'])}".rstrip()
-        raise ConfigError(text, path=given["cases"]) from None
-    cases = read_cases(text, name=given["cases"])
-    target = Target(given["url"], given["api_key"], given["standalone"])
-    loaded = load(given["config_path"])
-    results = run_async(lambda: _evaluate(given["agent"], cases, given["judge_model"], loaded, target))
+        raise ConfigError(f"Cannot read the cases {cases!r}: {reason}. {did_you_mean_path(cases)}".rstrip(), path=cases) from None
+    parsed = read_cases(text, name=cases)
+    loaded = load(config_path)
+    results = run_async(lambda: _evaluate(agent, parsed, judge_model, loaded, target))
     failed = [result for result in results if not result["passed"]]
-    if given["as_json"]:
-        print_json({"agent": given["agent"], "passed": len(results) - len(failed), "failed": len(failed), "cases": results})
+    if as_json:
+        print_json({"agent": agent, "passed": len(results) - len(failed), "failed": len(failed), "cases": results})
     else:
         _show(results)
     if failed:

@@ -6,10 +6,10 @@ answers. Used by `list`, `inspect`, `call`, `eval`, `policy`, `lock` and `doctor
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, cast
 
 from gateway import __version__
 from gateway.cli.failures import CommandFailed
@@ -23,8 +23,10 @@ from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
 
 if TYPE_CHECKING:
     from gateway.app import Gateway
+    from gateway.cli.common import Target
     from gateway.cli.endpoint import Status
     from gateway.config.load import LoadedConfig
+    from gateway.gate.tools import GuardedTool
     from gateway.upstream.input_guard import Answered, Relayed
     from gateway.upstream.server_session import Session
     from gateway.upstream.tasks import TaskFollower
@@ -35,6 +37,9 @@ NEGOTIATE_TIMEOUT_SECONDS = 30.0
 LOCAL_SOURCES = ("agent", "workflow", "function")
 """Local sources whose tools have the source's name as prefix, like those of servers."""
 
+SKILL_TOOLS = frozenset(("search_skills", "load_skill", "read_skill_resource"))
+"""Names of the tools that serve skills, which have no prefix."""
+
 OWN_TOOLS = frozenset(
     "read_result gateway_status task_status task_result task_cancel session_list session_delete review_approvals "
     "list_tools load_tools unload_tools".split()
@@ -43,20 +48,6 @@ OWN_TOOLS = frozenset(
 
 SOURCES_TIMEOUT_SECONDS = 60.0
 """Seconds for which a command waits until the sources that it started have connected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """The gateway that the options `--url`, `--api-key` and `--standalone` name."""
-
-    url: str | None = None
-    api_key: str | None = None
-    standalone: bool = False
-
-    def __post_init__(self) -> None:
-        """Check that the options do not contradict each other. Raises `CommandFailed`."""
-        if self.url is not None and self.standalone:
-            raise CommandFailed("--url uses a running gateway, and --standalone uses none. Give one of them.", code="usage")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,46 +84,9 @@ class HubTool:
         return str(self.wire["name"])
 
 
-class Hub(Protocol):
-    """A gateway, as commands use it."""
-
-    origin: str
-    """Text for messages: the endpoint, or the configuration file."""
-    denial: str | None
-    """The running gateway's message if the scopes of the API key do not include the status; else `None`."""
-    has_key: bool
-    """Whether an API key was given, whose scopes may leave entries out of the lists."""
-    is_own: bool
-    """Whether the gateway serves the same configuration that the command has loaded."""
-
-    @property
-    def shows_sources(self) -> bool:
-        """Whether `sources` can be read."""
-        ...
-
-    async def sources(self) -> list[JsonObject]:
-        """Return every source as an object with the fields of `SourceStatus`.
-
-        Raises:
-            CommandFailed: The running gateway does not show them.
-        """
-        ...
-
-    async def not_loaded(self) -> list[JsonObject]:
-        """Return the files that could not be loaded: `source`, `where` (the file) and `message` of each."""
-        ...
-
-    async def problems(self) -> list[str]:
-        """Return problems of the gateway as a whole, one text each."""
-        ...
-
-    async def tools(self) -> list[HubTool]:
-        """Return every tool that the gateway lists, in its order."""
-        ...
-
-    async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return every resource, resource template or prompt, as MCP transmits it."""
-        ...
+def to_hub_tools(tools: Iterable[GuardedTool]) -> list[HubTool]:
+    """Return tools of a catalog as commands use them."""
+    return [HubTool(tool, tool.definition.to_wire(tool.exposed_name), tool.source, tool.definition.name) for tool in tools]
 
 
 @asynccontextmanager
@@ -198,45 +152,33 @@ def _say_which(url: str, status: Status, own: LoadedConfig | None) -> None:
 
 
 class OwnHub:
-    """A gateway that runs in this process for one command."""
+    """A gateway that runs in this process for one command. Has the same members as `RunningHub`, for the commands that use either."""
 
-    def __init__(self, gateway: Gateway, origin: str) -> None:
-        self._gateway = gateway
-        self.origin = origin
-        self.denial: str | None = None
-        self.has_key, self.is_own = False, True
-
-    @property
-    def shows_sources(self) -> bool:
-        """Always true."""
-        return True
+    def __init__(self, gateway: Gateway) -> None:
+        self.gateway = gateway
+        self.has_key, self.is_own, self.shows_sources = False, True, True
 
     async def sources(self) -> list[JsonObject]:
         """Return the status of the gateway's sources."""
-        return [status.to_json() for status in self._gateway.sources()]
+        return [status.to_json() for status in self.gateway.sources()]
 
     async def not_loaded(self) -> list[JsonObject]:
-        """Return the files that did not load."""
+        """Return the files that could not be loaded: `source`, `where` (the file) and `message` of each."""
         from gateway.app.about import not_loaded
 
-        return not_loaded(self._gateway.inspection)
+        return not_loaded(self.gateway.inspection)
 
     async def problems(self) -> list[str]:
-        """Return the gateway's problems."""
-        return self._gateway.problems()
+        """Return problems of the gateway as a whole, one text each."""
+        return self.gateway.problems()
 
     async def tools(self) -> list[HubTool]:
         """Return the tools of the catalog."""
-        return [HubTool(t, t.definition.to_wire(t.exposed_name), t.source, t.definition.name) for t in await self._gateway.catalog.tools()]
+        return to_hub_tools(await self.gateway.catalog.tools())
 
     async def listing(self, kind: Kind) -> list[JsonObject]:
-        """Return a listing of the catalog."""
-        return self._gateway.catalog.wire(kind)
-
-    @property
-    def gateway(self) -> Gateway:
-        """The gateway itself, for `doctor`."""
-        return self._gateway
+        """Return every resource, resource template or prompt, as MCP transmits it."""
+        return self.gateway.catalog.wire(kind)
 
 
 @asynccontextmanager
@@ -254,19 +196,21 @@ async def open_own(loaded: LoadedConfig) -> AsyncGenerator[OwnHub, None]:
         with working("starting the configured sources"):
             await gateway.ready(SOURCES_TIMEOUT_SECONDS)
             await gateway.inspection.judge_definitions()
-        yield OwnHub(gateway, str(loaded.path or "no configuration"))
+        yield OwnHub(gateway)
 
 
 class RunningHub:
     """A running gateway, of which the command is an MCP client. Implements `SessionHooks` for requests that the gateway sends."""
 
     def __init__(self, url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker) -> None:
-        self.origin = url
-        self.denial = status.denial
+        self._url = url
         self.has_key = bool(target.api_key)
+        """Whether an API key was given, whose scopes may leave entries out of the lists."""
         self.is_own = target.url is None  # then the gateway has proved that it serves this configuration
+        """Whether the gateway serves the same configuration that the command has loaded."""
         self.session: Session
         self._loaded = loaded
+        self._denial = status.denial
         self._status: JsonMapping = status.page or {}
         self._asker = asker
 
@@ -277,10 +221,10 @@ class RunningHub:
 
     async def sources(self) -> list[JsonObject]:
         """Return the sources on the gateway's status page."""
-        if self.denial is not None:
-            raise CommandFailed(f"The gateway does not show its sources to this API key: {self.denial}", code="denied")
+        if self._denial is not None:
+            raise CommandFailed(f"The gateway does not show its sources to this API key: {self._denial}", code="denied")
         if not self.shows_sources:
-            text = f"{self.origin} has no status page, so its sources are unknown; `moongate list tools --url` lists its tools."
+            text = f"{self._url} has no status page, so its sources are unknown; `moongate list tools --url` lists its tools."
             raise CommandFailed(text, code="unreachable")
         return list(self._status["sources"])
 
@@ -328,26 +272,18 @@ class RunningHub:
             with anyio.fail_after(NEGOTIATE_TIMEOUT_SECONDS):
                 return (await list_all(self.session, what, PLAIN)).entries
         except TimeoutError:
-            raise NotSent(f"The gateway at {self.origin} does not answer.", server="moongate") from None
+            raise NotSent(f"The gateway at {self._url} does not answer.", server="moongate") from None
 
     def _origin_of(self, name: str) -> tuple[str | None, str]:
         """Return the source that an exposed name most likely belongs to, and the name there, by prefixes. For display only."""
         config = self._loaded.config
         shown = cast("list[JsonMapping]", self._status.get("sources") or [])
-        candidates = [str(source["name"]) for source in shown] or [*config.mcp_servers, *LOCAL_SOURCES]
-        written = self._status.get("prefixes")
-        prefixes = cast("JsonMapping", written) if isinstance(written, dict) else {n: config.policy(n).prefix for n in candidates}
-        source, stem = None, ""
-        for candidate in candidates:
-            prefix = prefixes.get(candidate)
-            start = f"{candidate if prefix is None else prefix}__"
-            if start != "__" and name.startswith(start) and len(start) > len(stem):
-                source, stem = candidate, start
-        if source is None and name in ("search_skills", "load_skill", "read_skill_resource"):
-            source = "skill"
-        if source is None and name in OWN_TOOLS:
-            source = "gateway"
-        return source, name.removeprefix(stem)
+        written = cast("JsonMapping | None", self._status.get("prefixes"))
+        names = [str(source["name"]) for source in shown] or [*config.mcp_servers, *LOCAL_SOURCES]
+        prefixes = {n: str(written.get(n, n)) if written is not None else config.prefix_of(n) for n in names}
+        if (found := longest_prefix(name, prefixes)) is not None:
+            return found[0], name.removeprefix(found[1])
+        return "skill" if name in SKILL_TOOLS else "gateway" if name in OWN_TOOLS else None, name
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: JsonMapping | None = None) -> JsonObject:
         """Send one request with the call's context and return its result (implements what `RemoteTool` needs)."""
@@ -398,6 +334,16 @@ class RunningHub:
             await self._asker.caller.log(params.get("level") or "info", params.get("data"), params.get("logger"))
 
 
+Hub = OwnHub | RunningHub
+"""A gateway, as commands use it."""
+
+
+def longest_prefix(name: str, prefixes: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the source with the longest of `prefixes` that an exposed name begins with, and this beginning; `None` without one."""
+    found = [(source, start) for source, prefix in prefixes.items() if prefix and name.startswith(start := f"{prefix}__")]
+    return max(found, key=lambda item: len(item[1]), default=None)
+
+
 @asynccontextmanager
 async def _connect(
     url: str, target: Target, loaded: LoadedConfig, status: Status, asker: Asker
@@ -428,22 +374,33 @@ async def _connect(
         yield hub
 
 
+def named_tool(tools: Iterable[HubTool], name: str) -> HubTool | None:
+    """Return the tool with the exposed name `name`, or `SOURCE/NAME`, else the only tool with that name at its source.
+
+    Raises:
+        ToolFailed: Several sources have a tool of that name.
+    """
+    native: list[HubTool] = []
+    for tool in tools:
+        if name in (tool.name, f"{tool.source}/{tool.native}"):
+            return tool
+        if tool.native == name:
+            native.append(tool)
+    if len(native) > 1:
+        raise ToolFailed(f"Several tools are called {name!r}: {', '.join(tool.name for tool in native)}; use one of these names.")
+    return native[0] if native else None
+
+
 def pick_tool(tools: Sequence[HubTool], name: str, sources: Sequence[JsonObject] = ()) -> HubTool:
-    """Return the tool with the exposed name `name`, else the only tool with that name at its source.
+    """Return the tool that `named_tool` finds.
 
     Raises:
         PolicyDenied: One of `sources` has quarantined the tool.
         ToolFailed: Several sources have a tool of that name.
         NotFound: There is no such tool; the message suggests the closest name.
     """
-    for tool in tools:
-        if tool.name == name:
-            return tool
-    native = [tool for tool in tools if tool.native == name]
-    if len(native) == 1:
-        return native[0]
-    if native:
-        raise ToolFailed(f"Several tools are called {name!r}: {', '.join(tool.name for tool in native)}; use one of these names.")
+    if (found := named_tool(tools, name)) is not None:
+        return found
     for source in sources:
         for held, why in cast("dict[str, str]", source.get("quarantined") or {}).items():
             if name in (held, f"{source['name']}__{held}", f"{source['name']}/{held}"):

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from gateway.cli.common import data_options, gateway_options, load, run_async
+from gateway.cli.common import Target, data_options, gateway_options, load, run_async
 from gateway.cli.output import camel_keys, masked, print_json, tell
 from gateway.errors import NotFound
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from gateway.cli.hub import HubTool, Target
+    from gateway.cli.hub import HubTool
     from gateway.config.load import LoadedConfig
     from gateway.tools.base import Kind
 
@@ -30,12 +30,10 @@ _READABLE: tuple[tuple[Kind, str, str], ...] = (
 @click.argument("name")
 @gateway_options
 @data_options
-def inspect(name: str, url: str | None, api_key: str | None, standalone: bool, config_path: str | None, as_json: bool) -> None:
+def inspect(name: str, target: Target, config_path: str | None, as_json: bool) -> None:
     """Show one tool (with its schema as clients see it), server (with its state and policy), prompt or resource."""
-    from gateway.cli.hub import Target
-
     loaded = load(config_path, fetches=False)
-    found = run_async(lambda: _find(name, loaded, Target(url, api_key, standalone)))
+    found = run_async(lambda: _find(name, loaded, target))
     shown = cast("JsonObject", masked(found, loaded.secrets))
     print_json(shown) if as_json else _print(shown)
 

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import Group, data_options, load
-from gateway.cli.output import moment, print_json, print_table, say, show
+from gateway.cli.common import Group, data_options, key_store_of, load
+from gateway.cli.configured_names import source_names
+from gateway.cli.output import moment, print_json, say, show, show_table
 from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound
 from gateway.json_types import JsonObject
@@ -58,10 +59,9 @@ def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], conf
 
 def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
     """Return a warning for each scope that matches no source. This is allowed, because a server may be added later."""
-    from gateway.cli.hub import LOCAL_SOURCES
     from gateway.policy.scopes import ADMIN_SCOPE, knows_source
 
-    known = [*loaded.config.mcp_servers, *(entry.name for entry in loaded.disabled), *LOCAL_SOURCES, "skill", "gateway"]
+    known = source_names(loaded)
     idle = [scope for scope in scopes if scope != ADMIN_SCOPE and not any(knows_source((scope,), source) for source in known)]
     names = {scope: scope.partition("/")[0].rpartition(":")[2] for scope in idle}
     return [f"Scope {scope!r} fits no source of the configuration. {did_you_mean(names[scope], known)}".rstrip() for scope in idle]
@@ -72,12 +72,9 @@ def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
 def list_keys(config_path: str | None, as_json: bool) -> None:
     """List the keys' names and scopes; the keys themselves are never shown."""
     infos = [_as_json(info) for info in _store(config_path).list()]
-    if as_json:
-        print_json({"keys": infos})
-        return
     columns = ("id", "name", "created", "expires", "scopes")
     none = "No API keys: every program on this machine may use the gateway. `moongate keys add NAME` makes a key."
-    print_table(columns, [_row(info) for info in infos], empty=none)
+    show_table({"keys": infos}, columns, [_row(info) for info in infos], empty=none, as_json=as_json)
 
 
 @keys.command("revoke")
@@ -99,11 +96,7 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
 
 
 def _store(config_path: str | None) -> KeyStore:
-    from gateway.auth.api_keys import KeyStore
-    from gateway.storage.state_folder import state_dir
-
-    configured = load(config_path, fetches=False).config.storage.dir
-    return KeyStore(state_dir(configured) / "keys.json")
+    return key_store_of(load(config_path, fetches=False))
 
 
 def _as_json(info: KeyInfo) -> JsonObject:

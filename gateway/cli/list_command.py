@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal, cast, get_args
 
 import click
 
-from gateway.cli.common import CHARS_PER_TOKEN, Choice, data_options, gateway_options, load, run_async
+from gateway.cli.common import CHARS_PER_TOKEN, Choice, Target, data_options, gateway_options, load, run_async, with_servers
 from gateway.cli.output import camel_keys, first_line, print_json, print_table, remark_text, say, since_text
 from gateway.json_types import JsonMapping, JsonObject
 
 if TYPE_CHECKING:
-    from gateway.cli.hub import Hub, HubTool, Target
+    from gateway.cli.hub import Hub, HubTool
     from gateway.config.load import LoadedConfig
 
 ListKind = Literal["sources", "servers", "tools", "agents", "skills", "workflows", "prompts", "resources"]
@@ -39,21 +39,15 @@ _SKILL_URI = re.compile(r"skill://.+/SKILL\.md\Z")
 """Matches the URI of the resource that describes one skill."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Column:
-    header: str
-    keys: tuple[str, ...]
-    """Keys of an entry; the value of the first key that has one is shown."""
-
-
-_COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
-    "tools": (_Column("name", ("name",)), _Column("source", ("source",)), _Column("description", ("description", "title"))),
-    "agents": (_Column("name", ("name",)), _Column("description", ("description",))),
-    "workflows": (_Column("name", ("name",)), _Column("description", ("description",))),
-    "skills": (_Column("name", ("name",)), _Column("uri", ("uri",)), _Column("description", ("description",))),
-    "prompts": (_Column("name", ("name",)), _Column("description", ("description", "title"))),
-    "resources": (_Column("uri", ("uri", "uriTemplate")), _Column("type", ("mimeType",)), _Column("name", ("title", "name"))),
+_COLUMNS: dict[ListKind, dict[str, tuple[str, ...]]] = {
+    "tools": {"name": ("name",), "source": ("source",), "description": ("description", "title")},
+    "agents": {"name": ("name",), "description": ("description",)},
+    "workflows": {"name": ("name",), "description": ("description",)},
+    "skills": {"name": ("name",), "uri": ("uri",), "description": ("description",)},
+    "prompts": {"name": ("name",), "description": ("description", "title")},
+    "resources": {"uri": ("uri", "uriTemplate"), "type": ("mimeType",), "name": ("title", "name")},
 }
+"""Columns of a kind's table: the header, and the keys of an entry, of which the first with a value is shown."""
 
 
 @click.command("list")
@@ -61,23 +55,19 @@ _COLUMNS: dict[ListKind, tuple[_Column, ...]] = {
 @gateway_options
 @click.option("--tokens", is_flag=True, help="Estimate the tokens that tools take in a model's context, most first.")
 @data_options
-def list_command(
-    kind: ListKind, url: str | None, api_key: str | None, standalone: bool, tokens: bool, config_path: str | None, as_json: bool
-) -> None:
+def list_command(kind: ListKind, target: Target, tokens: bool, config_path: str | None, as_json: bool) -> None:
     """List what the gateway serves: sources (the default), or another kind.
 
     Uses the running gateway. If none runs, the command reads the files of agents and workflows itself, and starts the configured sources
     for the other kinds.
     """
-    from gateway.cli.hub import Target
-
     if tokens and kind not in ("tools", "servers", "sources"):
         raise click.UsageError("--tokens can only be used with tools, servers or sources.")
     loaded = load(config_path, fetches=False)
     if tokens:
-        _list_tokens(kind, loaded, Target(url, api_key, standalone), as_json=as_json)
+        _list_tokens(kind, loaded, target, as_json=as_json)
         return
-    items, has_key = run_async(lambda: _items(kind, loaded, Target(url, api_key, standalone)))
+    items, has_key = run_async(lambda: _items(kind, loaded, target))
     if as_json:
         print_json({kind: items})
     elif kind in ("sources", "servers"):
@@ -135,7 +125,7 @@ async def _items(kind: ListKind, loaded: LoadedConfig, target: Target) -> tuple[
                 return await _of_files(kind, running), running.has_key
         if kind == "skills":
             return await _own_skills(loaded), False
-        async with open_own(without_servers(loaded)) as own:
+        async with open_own(replace(with_servers(loaded, ()), is_complete=True)) as own:
             return await _of_files(kind, own), False
     async with open_hub(loaded, target) as hub:
         return await _of_hub(kind, hub), hub.has_key
@@ -153,7 +143,9 @@ async def _of_hub(kind: ListKind, hub: Hub) -> list[JsonObject]:
             if source.get("loop"):
                 say(f"problem: server {source['name']!r}: {source['loop']}")
         return [{**tool.wire, "source": tool.source} for tool in await hub.tools()]
-    return await _resources(hub) if kind == "resources" else await hub.listing("prompts")
+    if kind == "resources":
+        return [*await hub.listing("resources"), *await hub.listing("templates")]
+    return await hub.listing("prompts")
 
 
 async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
@@ -184,18 +176,6 @@ def say_not_loaded(problems: Sequence[JsonMapping]) -> None:
         say(f"{label}: {problem['where']}: {problem['message']}")
 
 
-async def _resources(hub: Hub) -> list[JsonObject]:
-    """Return the resources, then the resource templates."""
-    return [*await hub.listing("resources"), *await hub.listing("templates")]
-
-
-def without_servers(loaded: LoadedConfig) -> LoadedConfig:
-    """Return a copy of the configuration without servers."""
-    from dataclasses import replace
-
-    return replace(loaded, config=loaded.config.model_copy(update={"mcp_servers": {}}), is_complete=True)
-
-
 def _print_sources(sources: Sequence[JsonMapping]) -> None:
     rows = [
         [
@@ -214,5 +194,5 @@ def _print_sources(sources: Sequence[JsonMapping]) -> None:
 
 def _print_items(kind: ListKind, items: Sequence[JsonMapping], empty: str) -> None:
     columns = _COLUMNS[kind]
-    rows = [[first_line(next((item[key] for key in column.keys if item.get(key)), "")) for column in columns] for item in items]
-    print_table([column.header for column in columns], rows, empty=empty)
+    rows = [[first_line(next((item[key] for key in keys if item.get(key)), "")) for keys in columns.values()] for item in items]
+    print_table(list(columns), rows, empty=empty)

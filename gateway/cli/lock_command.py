@@ -9,13 +9,13 @@ from __future__ import annotations
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 import click
 
-from gateway.cli.common import data_options, load, run_async
+from gateway.cli.common import data_options, load, require_servers, run_async, state_folder_of, with_servers
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import clean, print_json, say, tell
 from gateway.config.paths import is_bundled_config
@@ -81,7 +81,7 @@ def lock(
     if accepted and accept_commands(config_path, accepted, assume_yes=assume_yes, as_json=as_json):
         return
     loaded = load(config_path)
-    _check_servers(loaded, [name.partition("/")[0] for name in accepted] or servers)
+    require_servers(loaded, [name.partition("/")[0] for name in accepted] or servers)
     comparing = check or diff or bool(accepted)
     path = _lock_file(loaded, is_written=not comparing)
     pins = _pins_to_change(path, full=not servers and not comparing) if not (check or diff) else read_pins(path)
@@ -132,10 +132,9 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
 def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefinitions]:
     """Return the records of the first listings of servers that are not in the lock file. Their tools are compared with these records."""
     from gateway.app.remote_servers import located
-    from gateway.storage.state_folder import state_dir
     from gateway.upstream.accepted_definitions import AcceptedDefinitions
 
-    folder = state_dir(loaded.config.storage.dir)
+    folder = state_folder_of(loaded).path
     servers = loaded.config.mcp_servers.items()
     return {name: AcceptedDefinitions(folder, name, located(entry, loaded)) for name, entry in servers if name not in pins.servers}
 
@@ -169,15 +168,6 @@ def _pins_to_change(path: Path, *, full: bool) -> Pins:
         raise
 
 
-def _check_servers(loaded: LoadedConfig, names: Sequence[str]) -> None:
-    """Check that every name is a configured server. Raises `NotFound`."""
-    configured = loaded.config.mcp_servers
-    for name in names:
-        if name not in configured:
-            disabled = next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), "")
-            raise NotFound("server", name, f"Unknown server {name!r}. {disabled or did_you_mean(name, configured)}".rstrip())
-
-
 async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[str, JsonObject]]:
     """Return the definitions that each named server lists now, by server and tool. All servers must respond, so that none stays unpinned.
 
@@ -185,28 +175,18 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
         NotSent: A server cannot be reached.
     """
     from gateway.cli.hub import open_own
+    from gateway.config.models import Expose
     from gateway.upstream.pins import forms_of
 
-    async with open_own(_only(loaded, names)) as own:
+    chosen = with_servers(loaded, names, pins="off")
+    config = chosen.config.model_copy(update={"expose": Expose(agents=[], skills=[], functions=[])})
+    async with open_own(replace(chosen, config=config, disabled=[])) as own:
         definitions = own.gateway.inspection.definitions()
         for status in own.gateway.sources():
             if status.name in names and status.name not in definitions:
                 text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written; name servers to pin."
                 raise NotSent(text, server=status.name)
         return {name: forms_of(definitions[name]) for name in names}
-
-
-def _only(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
-    """Return the same configuration with these servers only and no local sources, all started at once."""
-    from dataclasses import replace
-
-    from gateway.config.models import Expose
-
-    config = loaded.config
-    servers = {name: config.mcp_servers[name] for name in names}
-    policies = {name: config.policy(name).model_copy(update={"start": "eager", "pins": "off"}) for name in names}
-    update: JsonObject = {"mcp_servers": servers, "policies": policies, "expose": Expose(agents=[], skills=[], functions=[])}
-    return replace(loaded, config=config.model_copy(update=update), disabled=[])
 
 
 def _found(server: str, listed: Forms, pins: Pins, first: Mapping[str, AcceptedDefinitions]) -> list[Difference]:

@@ -66,6 +66,13 @@ def print_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty:
         click.echo(line)
 
 
+def show_table(
+    data: JsonValue, headers: Sequence[str], rows: Sequence[Sequence[str]], *, empty: str, as_json: bool, whole_last: bool = False
+) -> None:
+    """Print the result of a command on stdout: `data` as one line of JSON, or a table for people (see `print_table`)."""
+    print_json(data) if as_json else print_table(headers, rows, empty=empty, whole_last=whole_last)
+
+
 def say(text: str = "", *, folds: bool = True) -> None:
     """Print a note for people on stderr, wrapped to the terminal's width. `folds=False` leaves text unwrapped that the user copies."""
     from gateway.cli.text_tables import fold

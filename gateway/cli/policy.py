@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from gateway.cli.arguments import build_arguments
-from gateway.cli.common import Group, data_options, load, run_async
+from gateway.cli.common import Group, data_options, load, run_async, with_servers
 from gateway.cli.failures import CommandFailed
 from gateway.cli.output import masked, print_json, say, tell
 from gateway.config.suggest import closest, did_you_mean
-from gateway.errors import NotFound, NotSent, ToolFailed
+from gateway.errors import NotFound, NotSent
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 if TYPE_CHECKING:
@@ -62,17 +62,17 @@ def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_pat
 
 
 async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loaded: LoadedConfig) -> JsonObject:
-    from gateway.cli.hub import open_own
+    from gateway.cli.hub import named_tool, open_own, to_hub_tools
     from gateway.policy.explain import explain_call
 
-    async with open_own(_eager(loaded, _concerned(tool, loaded))) as own:
+    async with open_own(with_servers(loaded, _concerned(tool, loaded))) as own:
         catalog = own.gateway.catalog
         sources = [status.name for status in own.gateway.sources()]
-        guarded = await catalog.tools([f"{source}/*" for source in sources])
+        named = named_tool(to_hub_tools(await catalog.tools([f"{source}/*" for source in sources])), tool)
         listed = {found.exposed_name for found in await catalog.tools()}
-        found = _pick(tool, guarded)
-        if found is None:
+        if named is None:
             return _hidden(tool, loaded, own)
+        found = cast("GuardedTool", named.tool)
         rules = loaded.config.policy(found.source)
         native = found.definition.name
         arguments = build_arguments(found.definition.input_schema, pairs, args_json)
@@ -85,36 +85,14 @@ async def _explain(tool: str, pairs: Sequence[str], args_json: str | None, loade
 
 def _concerned(tool: str, loaded: LoadedConfig) -> list[str]:
     """Return the servers that may have the tool: the server whose prefix its name starts with, else all."""
+    from gateway.cli.hub import longest_prefix
+
     config = loaded.config
     source = tool.partition("/")[0]
     if "/" in tool and source in config.mcp_servers:
         return [source]
-    starts: dict[str, str] = {}
-    for name in config.mcp_servers:
-        prefix = config.policy(name).prefix
-        starts[f"{name if prefix is None else prefix}__"] = name
-    fitting = [start for start in starts if start != "__" and tool.startswith(start)]
-    return [starts[max(fitting, key=len)]] if fitting else list(config.mcp_servers)
-
-
-def _eager(loaded: LoadedConfig, names: Sequence[str]) -> LoadedConfig:
-    """Return the same configuration with these servers only, all started at once."""
-    from dataclasses import replace
-
-    config = loaded.config
-    policies = {**config.policies, **{name: config.policy(name).model_copy(update={"start": "eager"}) for name in names}}
-    servers = {name: config.mcp_servers[name] for name in names}
-    return replace(loaded, config=config.model_copy(update={"mcp_servers": servers, "policies": policies}))
-
-
-def _pick(name: str, tools: Sequence[GuardedTool]) -> GuardedTool | None:
-    for tool in tools:
-        if name in (tool.exposed_name, f"{tool.source}/{tool.definition.name}"):
-            return tool
-    native = [tool for tool in tools if tool.definition.name == name]
-    if len(native) > 1:
-        raise ToolFailed(f"Several tools are called {name!r}: {', '.join(tool.exposed_name for tool in native)}; use one of these names.")
-    return native[0] if native else None
+    found = longest_prefix(tool, {name: config.prefix_of(name) for name in config.mcp_servers})
+    return [found[0]] if found is not None else list(config.mcp_servers)
 
 
 def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
@@ -132,7 +110,7 @@ def _hidden(name: str, loaded: LoadedConfig, own: OwnHub) -> JsonObject:
     for source, definitions in own.gateway.inspection.definitions().items():
         rules = loaded.config.policy(source)
         for native in (str(wire["name"]) for wire in definitions):
-            exposed = expose_name(source if rules.prefix is None else rules.prefix, native)
+            exposed = expose_name(loaded.config.prefix_of(source), native)
             if name not in (native, exposed, f"{source}/{native}"):
                 continue
             quarantined = next((s.quarantined.get(native) for s in own.gateway.sources() if s.name == source), None)
@@ -157,9 +135,8 @@ def _suggestion(name: str, loaded: LoadedConfig, own: OwnHub) -> str:
         return f"Unknown source {source!r}. {hint or '`moongate list` shows the sources.'}"
     tools: dict[str, str] = {}
     for of, definitions in own.gateway.inspection.definitions().items():
-        prefix = loaded.config.policy(of).prefix
         for native in (str(wire["name"]) for wire in definitions):
-            exposed = expose_name(of if prefix is None else prefix, native)
+            exposed = expose_name(loaded.config.prefix_of(of), native)
             tools |= {exposed: exposed, f"{of}/{native}": f"{of}/{native}", native: exposed}
     near = closest(name, tools)
     return f"Did you mean {tools[near]!r}?" if near is not None else "`moongate list tools` shows what there is."
@@ -222,7 +199,7 @@ def lint(config_path: str | None, as_json: bool) -> None:
 async def _lint(loaded: LoadedConfig) -> JsonObject:
     from gateway.cli.hub import open_own
 
-    async with open_own(_eager(loaded, list(loaded.config.mcp_servers))) as own:
+    async with open_own(with_servers(loaded, list(loaded.config.mcp_servers))) as own:
         found = await own.gateway.inspection.findings()
         unchecked: list[JsonObject] = [
             {"source": status.name, "reason": status.error or status.state}

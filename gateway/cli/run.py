@@ -156,11 +156,10 @@ def _taken(loaded: LoadedConfig, host: str, port: int) -> ConfigError:
 
 def _check_bind(loaded: LoadedConfig, host: str) -> None:
     """Raise `ConfigError` if other machines could connect and no API key exists."""
-    from gateway.auth.api_keys import KeyStore
+    from gateway.cli.common import key_store_of
     from gateway.server.key_gate import check_bind
-    from gateway.storage.state_folder import state_dir
 
-    check_bind(host, KeyStore(state_dir(loaded.config.storage.dir) / "keys.json"))
+    check_bind(host, key_store_of(loaded))
 
 
 def _collect_from_here() -> None:

@@ -109,12 +109,12 @@ def findable_at(url: str | None, loaded: LoadedConfig) -> Generator[None, None, 
 
 def _base(loaded: LoadedConfig) -> Path:
     """Return the path of this configuration's URL files without their suffix, which is the port."""
-    from gateway.storage.state_folder import state_dir
+    from gateway.cli.common import state_folder_of
 
     # As in `auth.identity`: a link to the folder stands for the same configuration, a link to the file does not.
     folder, name = os.path.split(os.path.normpath(loaded.path or loaded.base_dir))
     digest = hashlib.sha256(os.fsencode(os.path.join(os.path.realpath(folder), name))).hexdigest()[:32]
-    return state_dir(loaded.config.storage.dir) / FOLDER / digest
+    return state_folder_of(loaded).path / FOLDER / digest
 
 
 def _files(loaded: LoadedConfig) -> list[Path]:

@@ -8,9 +8,8 @@ import click
 
 from gateway.cli.common import ListingGroup, data_options, load
 from gateway.cli.configured_names import agent_names
-from gateway.cli.output import moment, print_json, print_table, show, tell
-from gateway.cli.stored_rows import pick, with_records
-from gateway.config.suggest import did_you_mean
+from gateway.cli.output import moment, print_json, show, show_table, tell
+from gateway.cli.stored_rows import empty_text, pick, with_records
 
 if TYPE_CHECKING:
     from gateway.json_types import JsonObject
@@ -34,20 +33,15 @@ def list_sessions(agent: str | None, caller: str | None, config_path: str | None
 
     every = with_records(config_path, read)
     found = [session for session in every if agent in (None, session.agent) and caller in (None, session.principal)]
-    if as_json:
-        print_json({"sessions": [_shown(session) for session in found]})
-        return
     rows = [
         [s.id, s.agent, s.principal, str(s.turns), moment(s.used_at), moment(s.expires_at), "busy" if s.is_busy else ""] for s in found
     ]
-    empty = "No sessions are kept."
-    if not rows and not (agent is caller is None):
-        agents, callers = {session.agent for session in every}, {session.principal for session in every}
+    agents = {session.agent for session in every}
+    if not rows and agent is not None:
         agents.update(agent_names(load(config_path, fetches=False)))
-        hint = did_you_mean(agent, agents) if agent is not None and agent not in agents else ""
-        hint = hint or (did_you_mean(caller, callers) if caller is not None and caller not in callers else "")
-        empty = f"No such sessions are kept. {hint}".rstrip()
-    print_table(("id", "agent", "caller", "turns", "last used", "kept until", "state"), rows, empty=empty)
+    empty = empty_text("sessions", (agent, agents), (caller, {session.principal for session in every}))
+    headers = ("id", "agent", "caller", "turns", "last used", "kept until", "state")
+    show_table({"sessions": [_shown(session) for session in found]}, headers, rows, empty=empty, as_json=as_json)
 
 
 @sessions.command("show")
@@ -59,7 +53,7 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
 
     async def read(records: Records) -> tuple[StoredSession, list[JsonObject]]:
         store = await records.sessions()
-        [found] = await _matching(records, session_id)
+        found = await _matching(records, session_id)
         return await store.get(found.id, found.principal)
 
     session, messages = with_records(config_path, read)
@@ -77,20 +71,18 @@ def show_session(session_id: str, config_path: str | None, as_json: bool) -> Non
 @data_options
 def delete_session(session_id: str, config_path: str | None, as_json: bool) -> None:
     """Delete one session with all its messages."""
-    async def work(records: Records) -> list[str]:
-        store = await records.sessions()
+    async def work(records: Records) -> str:
         found = await _matching(records, session_id)
-        for session in found:
-            await store.delete(session.id, session.principal)
-        return [session.id for session in found]
+        await (await records.sessions()).delete(found.id, found.principal)
+        return found.id
 
     deleted = with_records(config_path, work)
-    show({"deleted": deleted}, f"deleted {', '.join(deleted)}", as_json=as_json)
+    show({"deleted": [deleted]}, f"deleted {deleted}", as_json=as_json)
 
 
-async def _matching(records: Records, session_id: str) -> list[StoredSession]:
-    """Return a list with the session with this id, or with the only session whose id begins with it."""
-    return [pick(await (await records.sessions()).list(), session_id, "session", "sessions list")]
+async def _matching(records: Records, session_id: str) -> StoredSession:
+    """Return the session with this id, or the only session whose id begins with it."""
+    return pick(await (await records.sessions()).list(), session_id, "session", "sessions list")
 
 
 def _shown(session: StoredSession) -> JsonObject:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from gateway.cli.common import load, run_async
+from gateway.cli.common import load, run_async, state_folder_of
 from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound
 
@@ -26,14 +26,13 @@ RowT = TypeVar("RowT", bound=_Row)
 def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
     """Return the result of `work`, which receives the open records of a configuration; they are closed afterwards."""
     from gateway.storage.records import Records
-    from gateway.storage.state_folder import StateFolder, state_dir
     from gateway.upstream.hop_id import configuration_id
 
     loaded = load(config_path, fetches=False)
     storage = loaded.config.storage
 
     async def inner() -> T:
-        state = StateFolder(state_dir(storage.dir))
+        state = state_folder_of(loaded)
         records = Records(state, audit_days=storage.audit_days, url=storage.url, gateway=configuration_id(state, loaded))
         try:
             return await work(records)
@@ -41,6 +40,14 @@ def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]
             await records.aclose()
 
     return run_async(inner)
+
+
+def empty_text(what: str, *filters: tuple[str | None, Collection[str]]) -> str:
+    """Return the sentence for a list of `what` without rows. Each filter is the value that the user gave, and the known values."""
+    if all(given is None for given, _ in filters):
+        return f"No {what} are kept."
+    hints = [did_you_mean(given, known) for given, known in filters if given is not None and given not in known]
+    return f"No such {what} are kept. {next(filter(None, hints), '')}".rstrip()
 
 
 def pick(rows: Sequence[RowT], row_id: str, what: str, listing: str) -> RowT:

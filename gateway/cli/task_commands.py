@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -16,14 +16,13 @@ from gateway.cli.arguments import build_answer
 from gateway.cli.common import Choice, ListingGroup, data_options, load
 from gateway.cli.configured_names import tool_names
 from gateway.cli.failures import CommandFailed
-from gateway.cli.output import clean, moment, print_content, print_json, print_table, show, tell
-from gateway.cli.stored_rows import pick, with_records
-from gateway.config.suggest import did_you_mean
+from gateway.cli.output import clean, moment, print_content, print_json, show, show_table, tell
+from gateway.cli.stored_rows import empty_text, pick, with_records
 from gateway.errors import AnswerRefused
 from gateway.storage.record_types import KEPT
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gateway.json_types import JsonObject
     from gateway.storage.record_types import Steps, TaskRow
@@ -61,21 +60,15 @@ def list_tasks(status: str | None, tool: str | None, caller: str | None, config_
         return [await _seen(records, row) for row in every if tool in (None, row.tool) and caller in (None, row.principal)]
 
     found = [seen for seen in with_records(config_path, read) if status in (None, seen.status)]
-    if as_json:
-        print_json({"tasks": [seen.to_json() for seen in found]})
-        return
     rows = [
         [row.id[:12], row.tool, row.principal, seen.standing(), moment(row.created_at), moment(row.updated_at), seen.message()]
         for row, seen in ((seen.row, seen) for seen in found)
     ]
     headers = ("id", "tool", "caller", "status", "begun", "changed", "says")
-    empty = "No tasks are kept."
-    if not rows and not (tool is status is caller is None):
-        known = {*tools, *tool_names(load(config_path, fetches=False), tool)} if tool is not None else set[str]()
-        hint = did_you_mean(tool, known) if tool is not None and tool not in known else ""
-        hint = hint or (did_you_mean(caller, callers) if caller is not None and caller not in callers else "")
-        empty = f"No such tasks are kept. {hint}".rstrip()
-    print_table(headers, rows, empty=empty, whole_last=True)
+    if not rows and tool is not None:
+        tools.update(tool_names(load(config_path, fetches=False), tool))
+    empty = empty_text("tasks", (tool, tools), (caller, callers), (status, STATUSES))
+    show_table({"tasks": [seen.to_json() for seen in found]}, headers, rows, empty=empty, as_json=as_json, whole_last=True)
 
 
 @tasks.command("show")
@@ -123,42 +116,36 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
 @click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
 @click.option("--decline", is_flag=True, help="Decline to answer.")
 @data_options
-def answer_task(**given: Any) -> None:
+def answer_task(
+    task_id: str, pairs: tuple[str, ...], question: str | None, args_json: str | None, decline: bool, config_path: str | None, as_json: bool
+) -> None:
     """Answer the question of a task. `moongate tasks show` shows the question and its fields."""
-    words = _Words(given["task_id"], given["pairs"], given["args_json"], given["question"], given["decline"])
-    _tell(with_records(given["config_path"], lambda records: _answer(records, words)), "has its answer", as_json=given["as_json"])
+    def answer_to(form: JsonObject) -> JsonObject:
+        return {"action": "decline"} if decline else {"action": "accept", "content": build_answer(form, pairs, args_json)}
+
+    row = with_records(config_path, lambda records: _answer(records, task_id, question, answer_to))
+    _tell(row, "has its answer", as_json=as_json)
 
 
-@dataclass(frozen=True, slots=True)
-class _Words:
-    task_id: str
-    pairs: tuple[str, ...]
-    args_json: str | None
-    question: str | None
-    declines: bool
-
-
-async def _answer(records: Records, words: _Words) -> TaskRow:
-    """Store an answer, which the gateway that runs the task then reads. Return the task."""
+async def _answer(records: Records, task_id: str, question: str | None, answer_to: Callable[[JsonObject], JsonObject]) -> TaskRow:
+    """Store what `answer_to` returns for a question's form, which the gateway that runs the task then reads. Return the task."""
     from gateway.tasks.task import Task
     from gateway.tasks.task_questions import await_verdicts, usable_answers
 
-    seen = await _seen(records, await _matching(records, words.task_id))
+    seen = await _seen(records, await _matching(records, task_id))
     task = Task(seen.row)
-    keys = [words.question] if words.question else list(task.open_requests)
+    keys = [question] if question else list(task.open_requests)
     if not task.open_requests:
-        elsewhere = "".join(f" `{question.command}` answers the question that it waits for." for question in seen.questions)
+        elsewhere = "".join(f" `{found.command}` answers the question that it waits for." for found in seen.questions)
         raise CommandFailed(f"Task {task.id[:12]} is {seen.standing()} and has no open question.{elsewhere}", code="usage")
     if len(keys) != 1 or keys[0] not in task.open_requests:
-        which = f"has no open question {words.question!r}" if words.question else "asks several questions: name one with --question"
+        which = f"has no open question {question!r}" if question else "asks several questions: name one with --question"
         raise CommandFailed(f"Task {task.id[:12]} {which}. Open: {', '.join(task.open_requests)}.", code="usage")
     request = task.open_requests[keys[0]]
     params: JsonObject = request.get("params") or {}
     if request.get("method") != "elicitation/create":
         raise CommandFailed(f"Only the client of the task can answer {request.get('method')}.", code="usage")
-    answer: JsonObject = {"action": "decline"}
-    if not words.declines:
-        answer = {"action": "accept", "content": build_answer(params.get("requestedSchema") or {}, words.pairs, words.args_json)}
+    answer = answer_to(params.get("requestedSchema") or {})
     rows = await records.tasks()
     try:
         usable = usable_answers(task, {keys[0]: answer})

@@ -309,6 +309,11 @@ class GatewayConfig(Model):
         """Return the policy of a source; the default policy if the configuration has none for it."""
         return self.policies.get(source) or SourcePolicy()
 
+    def prefix_of(self, source: str) -> str:
+        """Return the prefix of the exposed names of a source's tools: the source's name, none for skills, or what its policy sets."""
+        prefix = self.policy(source).prefix
+        return prefix if prefix is not None else "" if source == "skill" else source
+
 
 def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:
     """Return why the key `name` of `policies` matches no source; `None` if it matches one.
