@@ -20,26 +20,23 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
-from gateway.app.about import about, not_loaded, prover_of
 from gateway.app.inspection import Inspection
 from gateway.app.local_sources import LocalSources
 from gateway.app.model_access import Models
-from gateway.app.readiness import Readiness
-from gateway.app.reload import Reloader, fixed_changes, with_fixed
 from gateway.app.remote_servers import Servers
-from gateway.app.shared_skills import SharedSkills
 from gateway.app.source_host import SourceHost
-from gateway.app.startup_snapshot import keep_answers
-from gateway.app.statuses import local_status, server_status, switched_off_status, unused_status
 from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal, is_operator
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.disclosure import Disclosure
 from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
+from gateway.catalog.shared_skills import SharedSkills
+from gateway.catalog.source_statuses import local_status, server_status, switched_off_status, unused_status
 from gateway.catalog.status import GatewayStatus
 from gateway.config.load import LoadedConfig
 from gateway.config.policies import ApprovalBy
+from gateway.config.reload import Reloader, fixed_changes, with_fixed
 from gateway.config.watch import FileWatch
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
@@ -54,6 +51,7 @@ from gateway.policy.approval_policy import approvers_of, may_need_approval, with
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.instructions import build_instructions
 from gateway.server.startup_answers import StartupAnswers
+from gateway.server.startup_snapshot import keep_answers
 from gateway.storage.records import Records
 from gateway.storage.result_store import ResultStore
 from gateway.storage.state_folder import StateFolder, state_dir
@@ -71,6 +69,7 @@ from gateway.upstream.input_guard import AskServices
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.lock_file import LockFile
 from gateway.upstream.pins import Pins
+from gateway.upstream.readiness import Readiness
 from gateway.upstream.source import UpstreamSource
 from gateway.wire.heap import Heap
 
@@ -438,9 +437,6 @@ class Gateway:
 
     # -- serving -----------------------------------------------------------------------------------------------
 
-    def _about(self) -> JsonObject:
-        return about(self.loaded, not_loaded(self.inspection))
-
     async def serve_stdio(self, first: StartupAnswers | None = None) -> None:
         """Serve one client over standard input and output until it closes its input, or SIGINT or SIGTERM arrives.
 
@@ -466,7 +462,9 @@ class Gateway:
             ConfigError: The address is in use, or needs API keys that do not exist.
         """
         from gateway.app.serving import Endpoint, serve_http
+        from gateway.auth.identity import Identity
         from gateway.policy.quotas import caller_quotas
+        from gateway.server.clients import viewer_of
         from gateway.server.connections import connection_limit, raise_open_files
         from gateway.server.dispatch import build_http_app
         from gateway.server.key_gate import check_bind
@@ -479,19 +477,19 @@ class Gateway:
         endpoint = Endpoint.bind(host, port, server, listener)
 
         def routes() -> list[BaseRoute]:
-            from gateway.app.about import viewer_of
             from gateway.console.routes import build_routes
 
-            pages = build_routes(server.name, endpoint.url, self.sources, self.problems, self._about, viewer_of)
+            pages = build_routes(server.name, endpoint.url, self.sources, self.problems, lambda: self.inspection.facts(), viewer_of)
             return [*pages, *([self._server.agui_route(self._local, server.http.max_request_bytes)] if server.http.agui else [])]
 
+        identity = await anyio.to_thread.run_sync(Identity.of, self.loaded)
         app = build_http_app(
             self._server,
             server.http,
             self.keys,
             host=host,
             port=endpoint.port,
-            probes=Probes(lambda: self._readiness.is_settled, await anyio.to_thread.run_sync(prover_of, self.loaded, endpoint.port)),
+            probes=Probes(lambda: self._readiness.is_settled, lambda challenge: identity.prove(challenge, endpoint.port)),
             routes=routes,
         )
         await serve_http(endpoint, app, on_ready)

@@ -6,14 +6,15 @@ The commands `doctor`, `lock`, `policy` and `list` use it, and so do the status 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gateway.app.local_sources import LocalSources
-from gateway.app.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
 from gateway.app.remote_servers import Servers
-from gateway.app.rule_findings import own_findings, remarks_of, server_findings
 from gateway.catalog import Catalog
+from gateway.catalog.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
+from gateway.catalog.rule_findings import own_findings, remarks_of, server_findings
 from gateway.config.load import LoadedConfig
 from gateway.json_types import JsonObject
 from gateway.policy.lint import Finding
@@ -53,6 +54,26 @@ class Inspection:
         """Return the files of functions, agents and workflows that did not load, each with its source."""
         return self._local.noted("problems")
 
+    def not_loaded(self) -> list[JsonObject]:
+        """Return the files of agents, workflows, functions and skills that could not be loaded: `source`, `where` and `message` of each."""
+        found: list[JsonObject] = [
+            {"source": source, "where": problem.where, "message": problem.message} for source, problem in self.local_problems()
+        ]
+        if reports := self.skill_problems():
+            from gateway.skills.model import rejected_skills  # not loaded without skills
+
+            found += rejected_skills(reports)
+        return found
+
+    def facts(self) -> JsonObject:
+        """Return what the status page shows of the gateway itself: configuration, process id, name prefixes, files that did not load."""
+        return {
+            "configuration": str(self._loaded.path) if self._loaded.path is not None else None,
+            "pid": os.getpid(),
+            "prefixes": {name: policy.prefix for name, policy in self._loaded.config.policies.items() if policy.prefix is not None},
+            "notLoaded": self.not_loaded(),
+        }
+
     def local_remarks(self) -> list[tuple[str, SourceProblem]]:
         """Return warnings about functions, agents and workflows that are served, each with its source."""
         return self._local.noted("remarks")
@@ -72,7 +93,7 @@ class Inspection:
 
     async def remarks(self) -> list[str]:
         """Return faults of the policies of all connected sources, and tools that imitate tools of other sources, one line each."""
-        found = remarks_of(await own_findings(self._loaded, self._local.table))
+        found = remarks_of(await own_findings(self._loaded, self._local.sources))
         found += [remark for upstream in self._servers.sources for remark in self._remarks_on(upstream)]
         patterns = [f"{upstream.id}/*" for upstream in self._servers.sources]
         tools = await self._catalog.tools(patterns) if patterns else ()
@@ -81,19 +102,19 @@ class Inspection:
 
     async def findings(self) -> dict[str, tuple[Finding, ...]]:
         """Return `policy lint` findings by key of `policies`: on connected sources, and on policies of unknown sources."""
-        return await own_findings(self._loaded, self._local.table) | server_findings(self._loaded, self.definitions())
+        return await own_findings(self._loaded, self._local.sources) | server_findings(self._loaded, self.definitions())
 
     async def unmet_needs(self) -> list[UnmetNeed]:
         """Return the tools, agents and skills that files of agents and workflows name, but that no source serves."""
-        return await unmet_needs(self._local.table, self._catalog, self._statuses(), idle=self._loaded.idle)
+        return await unmet_needs(self._local.sources, self._catalog, self._statuses(), idle=self._loaded.idle)
 
     def models_used(self) -> dict[str, list[str]]:
         """Return each model spec (such as `openai:NAME`) in use, with the names of the agents and policies that use it."""
-        return models_used(self._local.table, self._loaded.config)
+        return models_used(self._local.sources, self._loaded.config)
 
     async def unreachable_agents(self) -> dict[str, str]:
         """Return the files of remote agents that do not respond, each with the reason. Sends requests."""
-        return await unreachable_agents(self._local.table)
+        return await unreachable_agents(self._local.sources)
 
     async def check_model(self, spec: str) -> ModelCheck | None:
         """Request the list of models from the endpoint of a model spec; see `ModelResolver.check`. Raises `ModelError`."""
@@ -101,7 +122,7 @@ class Inspection:
 
     async def note_own_rules(self) -> None:
         """Log a warning for each fault of the policies of local sources."""
-        for remark in remarks_of(await own_findings(self._loaded, self._local.table)):
+        for remark in remarks_of(await own_findings(self._loaded, self._local.sources)):
             logger.warning("%s", remark)
 
     def note_rules_of(self, upstream: UpstreamSource) -> None:

@@ -7,7 +7,7 @@ functions. Used by `local_sources`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,14 +16,11 @@ import anyio
 import anyio.to_thread
 
 from gateway.config.load import LoadedConfig
-from gateway.config.watch import POLL_SECONDS, Signature, signature_of
+from gateway.config.watch import POLL_SECONDS, Signature, definition_files, signature_of
 from gateway.errors import GatewayError
 from gateway.tools.modules import OwnModules
 
 logger = logging.getLogger(__name__)
-
-SUFFIXES = (".md", ".yaml", ".yml")
-"""File suffixes of agents and workflows."""
 
 SETTLE_SECONDS = 0.1
 """Seconds for which the files must stay unchanged before they are read, because editors write in several steps."""
@@ -119,16 +116,6 @@ class LocalFiles:
         found: dict[str, Signature] = {}
         for name in loaded.config.expose.agents:
             path = loaded.base_dir / name
-            found |= {str(file): signature_of(file) for file in files_of(path)}
+            found |= {str(file): signature_of(file) for file in definition_files(path)}
         modules = sorted(self._modules.files) if self._modules is not None else []
         return Files(tuple(sorted(found.items())), tuple((path, signature_of(Path(path))) for path in modules))
-
-
-def files_of(path: Path) -> Sequence[Path]:
-    """Return the files of a folder, or the file itself; nothing if the folder cannot be read."""
-    if not path.is_dir():
-        return [path]
-    try:
-        return [item for item in path.iterdir() if item.suffix in SUFFIXES]
-    except OSError:
-        return []

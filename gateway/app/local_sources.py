@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Literal, cast
 import anyio.to_thread
 
 from gateway.app.local_files import LocalFiles
-from gateway.app.roots import RootRules
-from gateway.app.source_host import HostableSource, HostedSource, SourceHost
+from gateway.app.source_host import Changes, HostableSource, HostedSource, HostedTable, SourceHost
 from gateway.config.load import LoadedConfig
 from gateway.config.models import GatewayConfig
 from gateway.config.policies import SkillFilter
 from gateway.errors import SkillError
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.function_rules import FunctionRules
+from gateway.gate.root_rules import RootRules
 from gateway.json_types import JsonValue
 from gateway.policy.root_policy import Access
 from gateway.policy.skill_policy import judge_skill
@@ -57,15 +57,6 @@ class LocalSource:
     """The state of the files it was read from (`Files.of`)."""
 
 
-@dataclass(frozen=True, slots=True)
-class LocalChanges:
-    """The local sources of a new configuration, compared with the current ones. `table` is in catalog order."""
-
-    table: dict[str, LocalSource]
-    joining: list[LocalSource]
-    leaving: list[LocalSource]
-
-
 class ServedSkills:
     """Implements `SkillTexts` for agents with the skills that the gateway serves at the time of each call.
 
@@ -90,7 +81,7 @@ class ServedSkills:
         return source
 
 
-class LocalSources:
+class LocalSources(HostedTable[LocalSource]):
     """The local sources. `prepare` builds and starts new sources, `take` makes them current, `release` stops the sources they replace."""
 
     def __init__(
@@ -107,14 +98,13 @@ class LocalSources:
 
         `records` stores the sessions of agents. `acceptance` decides which files may import Python modules.
         """
-        self._hosts = hosts
+        super().__init__(hosts)
         self._acceptance = acceptance
         self._records = records
         self._state_folder = state_folder
         self._events = events
         self._toolbox = toolbox
         self._models = models
-        self._table: dict[str, LocalSource] = {}
         self.problem: str | None = None
         """Why some paths in `skills.scripts.readPaths` are ignored; `None` if all are used."""
         self._functions: FunctionSource | None = None
@@ -125,9 +115,9 @@ class LocalSources:
         return self._functions.names_of(objects) if self._functions is not None else []
 
     @property
-    def table(self) -> dict[str, LocalSource]:
-        """The local sources by id, in catalog order."""
-        return self._table
+    def sources(self) -> dict[str, ToolSource]:
+        """The sources themselves by id, in catalog order."""
+        return {kind: local.source for kind, local in self._table.items()}
 
     @property
     def skills(self) -> SkillSource | None:
@@ -158,7 +148,7 @@ class LocalSources:
         """Return the problems (files not served) or remarks (warnings) of functions, agents and workflows, each with its source's id."""
         return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
 
-    async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> LocalChanges | None:
+    async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> Changes[LocalSource] | None:
         """Add the skills of remote servers to the source `skill`.
 
         Return changes to release if that adds or removes the source, else `None`.
@@ -172,7 +162,7 @@ class LocalSources:
         self.take(changes)
         return changes
 
-    async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> LocalChanges:
+    async def prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None = None) -> Changes[LocalSource]:
         """Build and start the sources of `loaded` that are new or changed, and return all changes. `take` puts them in force.
 
         If remote servers have skills (`remote`), there is a source `skill` even without local skills.
@@ -192,9 +182,8 @@ class LocalSources:
         """
         await self._files.follow(loaded, take_up)
 
-    async def _prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None) -> LocalChanges:
+    async def _prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None) -> Changes[LocalSource]:
         table: dict[str, LocalSource] = {}
-        joining: set[str] = set()
         if not loaded.config.expose.functions:
             self._functions = None
         roots = RootRules(loaded)
@@ -217,14 +206,11 @@ class LocalSources:
                 await self._hosts.start(local.held)
                 if kind == "skill" and remote is not None:
                     cast("SkillSource", source).library.add(remote)
-                joining.add(kind)
             table[kind] = local
             if kind == "function":  # workflows load next and look up names of functions
                 self._functions = cast("FunctionSource", local.source)
             roots.protect(getattr(local.source, "modules", ()))
-        table = {kind: table[kind] for kind in wanted}
-        leaving = [local for kind, local in self._table.items() if table.get(kind) is not local]
-        return LocalChanges(table, [table[kind] for kind in wanted if kind in joining], leaving)
+        return self.changes({kind: table[kind] for kind in wanted})
 
     async def _is_judged_anew(self, source: ToolSource, roots: RootRules) -> bool:
         """Return whether a file of `source` waits for acceptance, or the decision about an agent's folder has changed."""
@@ -235,15 +221,6 @@ class LocalSources:
             if await anyio.to_thread.run_sync(roots.refusal, root, access) != before:
                 return True
         return False
-
-    def take(self, changes: LocalChanges) -> None:
-        """Make `changes.table` the current sources."""
-        self._table = changes.table
-
-    def release(self, locals_: Sequence[LocalSource]) -> None:
-        """Stop sources when their in-flight calls have ended."""
-        for local in locals_:
-            self._hosts.release(local.held)
 
     def _build(self, kind: str, loaded: LoadedConfig, roots: RootRules) -> ToolSource:
         expose, base = loaded.config.expose, loaded.base_dir

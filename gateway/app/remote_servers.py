@@ -5,13 +5,13 @@ The catalog decides what is served; each `UpstreamSource` connects to its server
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.app.source_host import HostedSource, SourceHost
+from gateway.app.source_host import Changes, HostedSource, HostedTable, SourceHost
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
@@ -28,6 +28,7 @@ from gateway.upstream.source import UpstreamSource
 if TYPE_CHECKING:
     from gateway.upstream.credential_protocols import OwnedCredentials
 
+
 @dataclass(frozen=True, slots=True)
 class Server:
     """One server and the settings that it was built from."""
@@ -38,47 +39,30 @@ class Server:
     held: HostedSource
 
 
-@dataclass(frozen=True, slots=True)
-class ServerChanges:
-    """The servers of a new configuration, compared with the current ones."""
-
-    table: Mapping[str, Server]
-    """All servers after the change, in file order."""
-    joining: list[Server]
-    leaving: list[Server]
-
-
-class Servers:
+class Servers(HostedTable[Server]):
     """The remote servers. Apply a configuration with `plan`, `take`, `start` and `release`, in this order."""
 
     def __init__(
         self, hosts: SourceHost, state: StateFolder, services: AskServices, children: ChildProcesses, *, own_id: str, client: JsonObject
     ) -> None:
         """`hosts` runs the sources; `own_id` is the gateway's id for loop detection (`hop_id`); `client` is its MCP `clientInfo`."""
+        super().__init__(hosts)
         self.services = services
         """Passed to the sources that `plan` builds; may be replaced between two calls."""
         self._state = state
         self._children = children
         self._own_id = own_id
         self._client = client
-        self._hosts = hosts
-        self._table: Mapping[str, Server] = {}
         self._accepted: FileWatch | None = None
-
-    @property
-    def table(self) -> Mapping[str, Server]:
-        """The current servers by name, in file order."""
-        return self._table
 
     @property
     def sources(self) -> list[UpstreamSource]:
         """The sources of the current servers, in file order."""
         return [server.source for server in self._table.values()]
 
-    async def plan(self, loaded: LoadedConfig, pins: Pins) -> ServerChanges:
+    async def plan(self, loaded: LoadedConfig, pins: Pins) -> Changes[Server]:
         """Build sources for the servers of `loaded` that are new or changed, and return all changes. Nothing is started or stopped."""
         table: dict[str, Server] = {}
-        joining: list[Server] = []
         # The watch is made before the records are read, so that no acceptance is missed.
         if self._accepted is None:
             self._accepted = await anyio.to_thread.run_sync(FileWatch, accepted_mark(self._state.path))
@@ -92,9 +76,7 @@ class Servers:
                 continue
             source = await self._build(name, entry, policy, pins, known.source if known is not None else None)
             table[name] = Server(entry, policy, source, HostedSource(source, policy.timeout_seconds))
-            joining.append(table[name])
-        leaving = [server for name, server in self._table.items() if table.get(name) is not server]
-        return ServerChanges(table, joining, leaving)
+        return self.changes(table)
 
     async def _build(
         self, name: str, entry: ServerEntry, policy: SourcePolicy, pins: Pins, former: UpstreamSource | None
@@ -123,19 +105,10 @@ class Servers:
             for source in self.sources:
                 await source.lists.read_pins_again()
 
-    def take(self, changes: ServerChanges) -> None:
-        """Make `changes.table` the current servers."""
-        self._table = changes.table
-
     async def start(self, servers: Sequence[Server]) -> None:
         """Start the sources of new servers; each connects in the background."""
         for server in servers:
             await self._hosts.start(server.held)
-
-    def release(self, servers: Sequence[Server]) -> None:
-        """Stop the sources of removed servers when their in-flight calls have ended, at the latest after their `timeoutSeconds`."""
-        for server in servers:
-            self._hosts.release(server.held)
 
 
 def located(entry: ServerEntry, loaded: LoadedConfig) -> ServerEntry:

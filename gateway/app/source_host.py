@@ -6,9 +6,10 @@ A released source first finishes its in-flight calls, up to its timeout. `remote
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
@@ -41,6 +42,55 @@ class HostedSource:
     """Cancelled when the grace period for in-flight calls ends."""
 
 
+class HostedTableEntry(Protocol):
+    """One source with what it was built from."""
+
+    @property
+    def held(self) -> HostedSource:
+        """The source as the host runs it."""
+        ...
+
+
+EntryT = TypeVar("EntryT", bound=HostedTableEntry)
+
+
+@dataclass(frozen=True, slots=True)
+class Changes(Generic[EntryT]):
+    """The sources of a new configuration, compared with the current ones. `table` has all of them, in catalog order."""
+
+    table: Mapping[str, EntryT]
+    joining: list[EntryT]
+    leaving: list[EntryT]
+
+
+class HostedTable(Generic[EntryT]):
+    """The current sources of one kind. Subclasses compare them with a configuration; `take` and `release` apply the changes."""
+
+    def __init__(self, hosts: SourceHost) -> None:
+        """`hosts` runs the sources."""
+        self._hosts = hosts
+        self._table: Mapping[str, EntryT] = {}
+
+    @property
+    def table(self) -> Mapping[str, EntryT]:
+        """The current sources by id, in catalog order."""
+        return self._table
+
+    def changes(self, table: Mapping[str, EntryT]) -> Changes[EntryT]:
+        """Return the difference between `table` and the current sources."""
+        joining = [entry for name, entry in table.items() if self._table.get(name) is not entry]
+        return Changes(table, joining, [entry for name, entry in self._table.items() if table.get(name) is not entry])
+
+    def take(self, changes: Changes[EntryT]) -> None:
+        """Make `changes.table` the current sources."""
+        self._table = changes.table
+
+    def release(self, entries: Iterable[EntryT]) -> None:
+        """Stop sources when their in-flight calls have ended, at the latest after their `timeoutSeconds`."""
+        for entry in entries:
+            entry.held.stop.set()
+
+
 class SourceHost:
     """Async context manager: enter it before `start`. Leaving it stops every source at once."""
 
@@ -61,10 +111,6 @@ class SourceHost:
     async def start(self, held: HostedSource) -> None:
         """Start a source and return when it has started. Raises what the source raises on entering."""
         await self._tasks.start(self._hold, held)
-
-    def release(self, held: HostedSource) -> None:
-        """Stop a source when its in-flight calls have ended, at the latest after its timeout. Returns at once."""
-        held.stop.set()
 
     async def _hold(self, held: HostedSource, *, task_status: TaskStatus[None]) -> None:
         self._entered.add(held)

@@ -11,8 +11,12 @@ import hmac
 import os
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gateway.storage.state_folder import StateFolder
+from gateway.storage.state_folder import StateFolder, state_dir
+
+if TYPE_CHECKING:
+    from gateway.config.load import LoadedConfig
 
 CHALLENGE_PATTERN = re.compile(r"[0-9a-f]{32}\Z")
 """128 random bits as hexadecimal digits; the gateway answers no other challenge."""
@@ -35,6 +39,11 @@ class Identity:
         folder, name = os.path.split(os.path.normpath(configuration))
         paths = dict.fromkeys((os.path.join(folder, name), os.path.join(os.path.realpath(folder), name)))
         self._keys = [hmac.digest(state.key("identity"), os.fsencode(path), "sha256") for path in paths]
+
+    @classmethod
+    def of(cls, loaded: LoadedConfig) -> Identity:
+        """Return the identity of the gateways with this configuration. Blocks. Raises `StorageError`."""
+        return cls(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
 
     def prove(self, challenge: str, port: int) -> str:
         """Return the proofs for a challenge, one per path; they are valid only for the gateway that listens on `port`."""

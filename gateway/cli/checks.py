@@ -84,9 +84,9 @@ def _programs(loaded: LoadedConfig) -> list[Check]:
 
 def _pins(loaded: LoadedConfig) -> list[Check]:
     """Check whether the lock file, if there is one, can be read, and which servers are not in it."""
-    from gateway.upstream.pins import lock_path, read_pins
+    from gateway.upstream.pins import read_pins
 
-    path = lock_path(loaded)
+    path = loaded.lock_path
     if path is None or not path.exists():
         return []
     try:

@@ -83,10 +83,9 @@ async def find_listener(url: str, loaded: LoadedConfig) -> Listener | None:
     import httpx2
 
     from gateway.auth.identity import Identity
-    from gateway.cli.common import state_folder_of
 
     parts = urlsplit(url)
-    identity = Identity(state_folder_of(loaded), loaded.path or loaded.base_dir)
+    identity = Identity.of(loaded)
     challenge = secrets.token_hex(16)
     try:
         health = await _read(parts, f"/health?challenge={challenge}")

@@ -164,9 +164,7 @@ class OwnHub:
 
     async def not_loaded(self) -> list[JsonObject]:
         """Return the files that could not be loaded: `source`, `where` (the file) and `message` of each."""
-        from gateway.app.about import not_loaded
-
-        return not_loaded(self.gateway.inspection)
+        return self.gateway.inspection.not_loaded()
 
     async def problems(self) -> list[str]:
         """Return problems of the gateway as a whole, one text each."""

@@ -159,8 +159,8 @@ async def _of_files(kind: ListKind, hub: Hub) -> list[JsonObject]:
 
 
 async def _own_skills(loaded: LoadedConfig) -> list[JsonObject]:
-    from gateway.app.about import rejected_skills
     from gateway.cli.skill_commands import read_index, skill_row
+    from gateway.skills.model import rejected_skills
 
     index = await read_index(loaded)
     say_not_loaded(rejected_skills([*index.reports, *index.trouble]))

@@ -118,9 +118,7 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
     Raises:
         ConfigError: The configuration file does not exist, or it ships with Moongate and the lock file would be written beside it.
     """
-    from gateway.upstream.pins import lock_path
-
-    path = lock_path(loaded)
+    path = loaded.lock_path
     if path is None:
         raise ConfigError("Nothing can be pinned without a configuration file; `moongate add` makes one.", path="server.lockFile")
     if is_written and loaded.path is not None and is_bundled_config(loaded.path):

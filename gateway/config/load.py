@@ -62,6 +62,14 @@ class LoadedConfig:
     idle: frozenset[str] = frozenset()
     """Servers of the bundled configuration that were left out, because they need environment variables that are not set."""
 
+    @property
+    def lock_path(self) -> Path | None:
+        """The file of `moongate lock`; `None` for a configuration without a file."""
+        written = self.config.server.lock_file
+        if written is not None:
+            return self.base_dir / Path(written).expanduser()
+        return self.path.with_name(f"{self.path.stem}.lock.json") if self.path is not None else None
+
 
 def load_config(
     path: str | Path | None, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None

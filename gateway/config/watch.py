@@ -5,12 +5,16 @@ The running gateway watches its configuration, its lock file and the record of a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import anyio
 
 POLL_SECONDS = 0.5
 """Polling interval; a change is noticed within twice this time."""
+
+DEFINITION_SUFFIXES = (".md", ".yaml", ".yml")
+"""File suffixes of agents and workflows."""
 
 Signature = tuple[int, int, int, int] | None
 """Change time, size, inode and device; `None` if the file does not exist."""
@@ -47,3 +51,13 @@ class FileWatch:
                     self._seen = found
                     return
                 found = again
+
+
+def definition_files(path: Path) -> Sequence[Path]:
+    """Return the files of agents and workflows in a folder, or the file itself; nothing if the folder cannot be read."""
+    if not path.is_dir():
+        return [path]
+    try:
+        return [item for item in path.iterdir() if item.suffix in DEFINITION_SUFFIXES]
+    except OSError:
+        return []

@@ -1,6 +1,6 @@
 """Decides which folders a model may use: none in which it could change what the gateway runs, or read the gateway's secrets.
 
-Plain data in, plain data out: `storage.path_identity` identifies folders, and `app.roots` lists the protected ones.
+Plain data in, plain data out: `storage.path_identity` identifies folders, and `gate.root_rules` lists the protected ones.
 """
 
 from __future__ import annotations

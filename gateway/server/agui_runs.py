@@ -19,14 +19,13 @@ from starlette.responses import JSONResponse, Response
 from gateway.agents.agui.conversion import last_text, problem_of, to_messages, to_tools
 from gateway.agents.agui.response_body import Channel, EventStream, refusal
 from gateway.agents.agui.run_events import RunEvents
-from gateway.auth.principal import LOCAL, Principal
 from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, GatewayError, text_for_caller
 from gateway.gate.refusals import RULE_META_KEY
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
-from gateway.server.clients import PRINCIPAL_SCOPE_KEY
+from gateway.server.clients import viewer_of
 from gateway.server.key_gate import insufficient_scope
 from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
 from gateway.tools.base import Complete, InputRequired, Tool
@@ -71,7 +70,7 @@ class AguiRoute:
         guarded = await self._catalog.tools([f"agent/{name}"])
         if work is None or not guarded:
             return refusal(404, f"Unknown agent {name!r}.")
-        principal = cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
+        principal = viewer_of(request)
         if isinstance(verdict := guarded[0].admit(principal), Reject):
             content, challenge = insufficient_scope(f"tools:agent/{name}", verdict)
             return JSONResponse(content, 403, headers=challenge)

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from mcp.server.connection import Connection
     from mcp.server.context import ServerRequestContext
     from mcp.server.session import ServerSession
+    from starlette.requests import Request
     from starlette.types import Scope
 
 logger = logging.getLogger(__name__)
@@ -308,6 +309,11 @@ class Clients:
 def is_modern(ctx: RequestContext) -> bool:
     """Whether a request is of the 2026 era."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
+
+
+def viewer_of(request: Request) -> Principal:
+    """Return the authenticated principal of a request for a page; the local user if the gateway has no API keys."""
+    return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
 def principal_of(ctx: RequestContext) -> Principal:

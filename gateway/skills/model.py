@@ -7,7 +7,7 @@ document, `reader`, `remote` and `code` fill the files, `index` assigns the ids 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import cast
 
@@ -65,6 +65,15 @@ class SkillReport:
             "listed": self.listed,
             "diagnostics": [d.to_json() for d in self.diagnostics],
         }
+
+
+def rejected_skills(reports: Iterable[SkillReport]) -> list[JsonObject]:
+    """Return `source`, `where` and `message` of each rejected skill, the form in which a gateway lists files that it could not load."""
+    return [
+        {"source": "skill", "where": report.path, "message": "; ".join(d.message for d in report.diagnostics if d.level == "error")}
+        for report in reports
+        if report.verdict == "rejected"
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ import anyio
 from gateway.config.load import LoadedConfig
 from gateway.config.watch import FileWatch
 from gateway.errors import ConfigError
-from gateway.upstream.pins import Pins, lock_path, read_pins
+from gateway.upstream.pins import Pins, read_pins
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +33,7 @@ class LockFile:
             ConfigError: The file cannot be read; the previous file is still followed.
         """
         config = loaded.config
-        path = lock_path(loaded) if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
+        path = loaded.lock_path if any(config.policy(name).pins != "off" for name in config.mcp_servers) else None
         # The watch is made before the file is read, so that no change is missed.
         watch = self._watch
         if path is None or watch is None or watch.path != path:

@@ -15,7 +15,6 @@ from typing import Literal
 from pydantic import Field, ValidationError
 
 from gateway.config.base_models import Model
-from gateway.config.load import LoadedConfig
 from gateway.config.problems import problems_of
 from gateway.errors import ConfigError, StorageError
 from gateway.json_types import JsonMapping, JsonObject
@@ -63,14 +62,6 @@ class Pins:
 
 NO_PINS = Pins({})
 """The pins if there is no lock file."""
-
-
-def lock_path(loaded: LoadedConfig) -> Path | None:
-    """Return the path of a configuration's lock file; `None` for a configuration without a file."""
-    written = loaded.config.server.lock_file
-    if written is not None:
-        return loaded.base_dir / Path(written).expanduser()
-    return loaded.path.with_name(f"{loaded.path.stem}.lock.json") if loaded.path is not None else None
 
 
 def read_pins(path: Path | None) -> Pins:

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gateway.app.roots import RootRules
 from gateway.config.load import load_config
+from gateway.gate.root_rules import RootRules
 from gateway.policy.root_policy import Access
 from tests.agents.test_tool import agent_file
 from tests.cli.processes import moongate

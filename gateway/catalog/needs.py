@@ -9,12 +9,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from gateway.app.local_sources import LocalSource
 from gateway.catalog.catalog import Catalog
 from gateway.config.models import GatewayConfig
 from gateway.config.suggest import did_you_mean
 from gateway.errors import AgentError, ModelError
-from gateway.tools.base import SourceStatus
+from gateway.tools.base import SourceStatus, ToolSource
 
 if TYPE_CHECKING:
     from gateway.agents.definition import AgentDefinition
@@ -46,7 +45,7 @@ class UnmetNeed:
 
 
 async def unmet_needs(
-    local: Mapping[str, LocalSource], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
+    local: Mapping[str, ToolSource], catalog: Catalog, statuses: Sequence[SourceStatus], *, idle: Collection[str] = ()
 ) -> list[UnmetNeed]:
     """Return the names in files of agents and workflows that no source serves, in the order of the files.
 
@@ -64,12 +63,12 @@ async def unmet_needs(
     return found + _unknown_skills(local)
 
 
-async def unreachable_agents(local: Mapping[str, LocalSource]) -> dict[str, str]:
+async def unreachable_agents(local: Mapping[str, ToolSource]) -> dict[str, str]:
     """Return the files of remote agents that do not return an agent card within `REACH_SECONDS`, each with the reason. No agent runs."""
     import anyio
 
     found: dict[str, str] = {}
-    loaded = cast("AgentSource", local["agent"].source).loaded.values() if "agent" in local else ()
+    loaded = cast("AgentSource", local["agent"]).loaded.values() if "agent" in local else ()
     for one in loaded:
         remote = (one.remote.agent or one.remote.client) if one.remote is not None else None
         if remote is None:
@@ -84,11 +83,11 @@ async def unreachable_agents(local: Mapping[str, LocalSource]) -> dict[str, str]
     return found
 
 
-def models_used(local: Mapping[str, LocalSource], config: GatewayConfig) -> dict[str, list[str]]:
+def models_used(local: Mapping[str, ToolSource], config: GatewayConfig) -> dict[str, list[str]]:
     """Return each model spec (such as `openai:NAME`) in use, with the names of the agents and policies that use it."""
     used: dict[str, list[str]] = {}
     if "agent" in local:
-        for definition in cast("AgentSource", local["agent"].source).definitions:
+        for definition in cast("AgentSource", local["agent"]).definitions:
             file = definition.file
             if file.remote is None:
                 judge = [file.loop_until.judge] if file.loop_until is not None and file.loop_until.judge else []
@@ -101,19 +100,19 @@ def models_used(local: Mapping[str, LocalSource], config: GatewayConfig) -> dict
     return used
 
 
-def _definitions(local: Mapping[str, LocalSource]) -> list[AgentDefinition]:
+def _definitions(local: Mapping[str, ToolSource]) -> list[AgentDefinition]:
     """Return the agents that loaded, and those that did not load only because a file or tool that they name is missing."""
-    source = cast("AgentSource", local["agent"].source)
+    source = cast("AgentSource", local["agent"])
     return list({definition.path: definition for definition in (*source.definitions, *source.unloaded)}.values())
 
 
-def _patterns(local: Mapping[str, LocalSource]) -> list[tuple[str, str, list[str]]]:
+def _patterns(local: Mapping[str, ToolSource]) -> list[tuple[str, str, list[str]]]:
     """Return `(kind, file, tool patterns)` for every agent and workflow."""
     found: list[tuple[str, str, list[str]]] = []
     if "agent" in local:
         found += [("agent", str(definition.path), definition.file.tools) for definition in _definitions(local)]
     if "workflow" in local:
-        found += [("workflow", where, patterns) for where, patterns in cast("WorkflowSource", local["workflow"].source).needs().items()]
+        found += [("workflow", where, patterns) for where, patterns in cast("WorkflowSource", local["workflow"]).needs().items()]
     return found
 
 
@@ -140,10 +139,10 @@ def _missing(pattern: str, known: Mapping[str, SourceStatus], tools: Collection[
     return f"{pattern!r}: server {source!r} has no such tool. {hint}"
 
 
-def _unknown_skills(local: Mapping[str, LocalSource]) -> list[UnmetNeed]:
+def _unknown_skills(local: Mapping[str, ToolSource]) -> list[UnmetNeed]:
     if "agent" not in local:
         return []
-    index = cast("SkillSource", local["skill"].source).index if "skill" in local else None
+    index = cast("SkillSource", local["skill"]).index if "skill" in local else None
     found: list[UnmetNeed] = []
     for definition in _definitions(local):
         for name in definition.file.skills:

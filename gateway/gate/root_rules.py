@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal, cast
 
-from gateway.app.command_places import places_of_command
 from gateway.config.agents import reference_of
+from gateway.config.command_places import places_of_command
 from gateway.config.load import LoadedConfig
 from gateway.config.models import StdioServer
 from gateway.errors import StorageError
@@ -22,7 +22,6 @@ from gateway.policy.decision import Reject
 from gateway.policy.root_policy import Access, Protected, judge_root, remark_root
 from gateway.storage.path_identity import Place, place_of
 from gateway.storage.state_folder import default_state_dir, state_dir
-from gateway.upstream.pins import lock_path
 
 
 class RootRules:
@@ -95,7 +94,7 @@ def _own_files(loaded: LoadedConfig) -> Iterator[Protected]:
     config, base = loaded.config, loaded.base_dir
     if loaded.path is not None:
         yield _of("the configuration file", loaded.path, is_remarked=True)
-    if (lock := lock_path(loaded)) is not None:
+    if (lock := loaded.lock_path) is not None:
         yield _of("the lock file", lock, is_remarked=True)
     for folder in dict.fromkeys((state_dir(config.storage.dir), _default_state())):
         if folder is not None:

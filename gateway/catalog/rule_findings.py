@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from gateway.app.local_sources import LocalSource
 from gateway.config.load import LoadedConfig
 from gateway.config.policies import OWN_SOURCE_KINDS
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.lint import Finding, lint_names, lint_policy, lint_unlisted
 from gateway.policy.own_sources import is_own_source
+from gateway.tools.base import ToolSource
 
 if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
@@ -19,15 +19,15 @@ Findings = Mapping[str, Sequence[Finding]]
 """Findings by key of `policies` in the configuration."""
 
 
-async def own_findings(loaded: LoadedConfig, local: Mapping[str, LocalSource]) -> dict[str, tuple[Finding, ...]]:
+async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) -> dict[str, tuple[Finding, ...]]:
     """Return the findings on policies of local sources, of tools that files of agents and workflows define, and of unknown sources."""
     policies = loaded.config.policies
     servers = {*loaded.config.mcp_servers, *(server.name for server in loaded.disabled)}
-    known = cast("AgentSource", local["agent"].source).file_schemas() if "agent" in local else {}
+    known = cast("AgentSource", local["agent"]).file_schemas() if "agent" in local else {}
     found = {name: lint_unlisted(policy, known.get(name, {})) for name, policy in policies.items() if is_own_source(name)}
     own: list[str] = []
     for name, source in local.items():
-        schemas = {tool.definition.name: tool.definition.input_schema for tool in await source.source.tools()}
+        schemas = {tool.definition.name: tool.definition.input_schema for tool in await source.tools()}
         found[name] = lint_policy(loaded.config.policy(name), schemas, is_local=True)
         own += [f"{name}/{tool}" for tool in schemas] if name in OWN_SOURCE_KINDS else []
     return found | lint_names(policies, servers, own)

@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import anyio.to_thread
 
-from gateway.app.local_files import files_of
 from gateway.auth.principal import LOCAL
 from gateway.config.load import LoadedConfig
+from gateway.config.watch import definition_files
 from gateway.errors import GatewayError
 from gateway.server.startup_answers import StartupAnswers
 from gateway.storage.startup_cache import MAX_FILES, CachedAnswers
 from gateway.storage.state_folder import state_dir
-from gateway.upstream.pins import lock_path
 
 if TYPE_CHECKING:
     from gateway.server.gateway_server import GatewayServer
@@ -49,12 +48,12 @@ async def keep_answers(loaded: LoadedConfig, server: GatewayServer, modules: Col
 
 def _deciding(loaded: LoadedConfig) -> Iterator[Path]:
     """Yield the files, other than Python modules, on which the listings depend, and the folders in which new ones may appear."""
-    if (lock := lock_path(loaded)) is not None:
+    if (lock := loaded.lock_path) is not None:
         yield lock
     yield state_dir(loaded.config.storage.dir) / "keys.json"
     for name in loaded.config.expose.agents:
         yield loaded.base_dir / name
-        yield from files_of(loaded.base_dir / name)
+        yield from definition_files(loaded.base_dir / name)
     for name in loaded.config.expose.skills:
         for folder, folders, files in os.walk(name):
             folders[:] = [inner for inner in folders if inner != "__pycache__"]
