@@ -198,6 +198,16 @@ class AgentResponseUpdate(_Update):
 UpdateT = TypeVar("UpdateT", ChatResponseUpdate, AgentResponseUpdate)
 
 
+class _NamesValueType:
+    """Base of classes that accept a type in brackets although they are not generic."""
+
+    __slots__ = ()
+
+    def __class_getitem__(cls, item: object) -> GenericAlias:
+        """Allow `AgentResponse[City]`, which documents the type of `value` in agent-framework's code."""
+        return GenericAlias(cls, item)
+
+
 class _Response(Generic[UpdateT]):
     """Base of both whole responses: messages, structured output, JSON form, and conversion from and to updates."""
 
@@ -221,10 +231,6 @@ class _Response(Generic[UpdateT]):
     _update: ClassVar[Callable[..., Any]]
     """Class of the updates."""
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
-
-    def __class_getitem__(cls, item: object) -> GenericAlias:
-        """Allow `AgentResponse[City]`, which documents the type of `value` in agent-framework's code."""
-        return GenericAlias(cls, item)
 
     __deepcopy__ = sharing_raw
 
@@ -342,7 +348,7 @@ class _Response(Generic[UpdateT]):
         return isinstance(other, type(self)) and self.to_dict() == other.to_dict()
 
 
-class ChatResponse(_Response[ChatResponseUpdate]):
+class ChatResponse(_NamesValueType, _Response[ChatResponseUpdate]):
     """A whole model response."""
 
     __slots__ = ("conversation_id", "model")
@@ -392,7 +398,7 @@ class ChatResponse(_Response[ChatResponseUpdate]):
         return made
 
 
-class AgentResponse(_Response[AgentResponseUpdate]):
+class AgentResponse(_NamesValueType, _Response[AgentResponseUpdate]):
     """A whole run: every message that the run added to the conversation, tool rounds included."""
 
     __slots__ = ("agent_id",)
