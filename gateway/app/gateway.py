@@ -41,11 +41,11 @@ from gateway.config.watch import FileWatch
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.audited_events import audit
+from gateway.gate.concurrency import Usage
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates
 from gateway.gate.pipeline import GateServices
 from gateway.gate.results import ResultKeeper
-from gateway.gate.slot import Usage
 from gateway.json_types import JsonObject
 from gateway.policy.approval_policy import approvers_of, may_need_approval, with_script_approval
 from gateway.server.gateway_server import GatewayServer

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from gateway.gate.slot import Usage
+from gateway.gate.concurrency import Usage
 
 logger = logging.getLogger(__name__)
 

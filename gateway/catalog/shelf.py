@@ -14,10 +14,10 @@ from gateway.catalog.names import expose_names, expose_uri
 from gateway.catalog.prompt_tools import PromptTool, prompt_tools
 from gateway.catalog.uris import UriTool
 from gateway.config.policies import SourcePolicy
+from gateway.gate.concurrency import Limiter, Usage
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.published import judge_definition
 from gateway.gate.reads import ReadGate
-from gateway.gate.slot import Limiter, Usage
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject

@@ -13,9 +13,9 @@ from collections.abc import Sequence
 
 from gateway.config.policies import SourcePolicy
 from gateway.gate.approvals import Question, note_approved
+from gateway.gate.concurrency import Limiter
 from gateway.gate.function_rules import FUNCTION_SOURCE, FunctionRules
 from gateway.gate.pipeline import GateServices, SourceGate
-from gateway.gate.slot import Limiter
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject

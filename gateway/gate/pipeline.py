@@ -15,8 +15,8 @@ from typing import Generic, TypeVar
 
 from gateway.errors import GatewayError, mask_secrets
 from gateway.gate.approvals import Approvals
+from gateway.gate.concurrency import Limiter, Usage, run_within
 from gateway.gate.results import ResultKeeper
-from gateway.gate.slot import Limiter, Usage, run_within
 from gateway.policy.decision import Reject
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.context import CallContext

@@ -1,12 +1,13 @@
-"""`CallHandler`: serves `tools/call` of both eras. `run` and `run_legacy` are used by both paths, the handler itself by the SDK path.
+"""`CallHandler`: runs `tools/call` requests of both eras. `to_wire` and `is_plain_result`: the form in which results are sent.
 
-Policy is applied by the gate: the catalog's tools are already guarded.
+Both paths run calls by `run`, `run_plain` and `run_legacy` and send the same results; the SDK path calls the handler itself. Policy is
+applied by the gate: the catalog's tools are already guarded.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
 
@@ -14,14 +15,20 @@ from gateway.catalog import Catalog
 from gateway.errors import AskUnavailable, NotFound, Rejected, TaskError, ToolFailed
 from gateway.gate.refusals import refusal
 from gateway.gate.tools import GuardedTool
-from gateway.json_types import JsonObject
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.pin_check import PINS_RULE
-from gateway.protocol import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, TASKS_EXTENSION, RpcError
-from gateway.server.call_results import is_plain_result, to_wire
+from gateway.protocol import (
+    INVALID_PARAMS,
+    METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
+    SERVER_INFO_META_KEY,
+    TASKS_EXTENSION,
+    RpcError,
+)
 from gateway.server.client_limits import fit_outcome
 from gateway.server.clients import Clients, CloseableCaller, RequestContext, is_modern, scope_of_request
-from gateway.server.fast_path.in_flight import InFlightCall
+from gateway.server.fast_path.in_flight import STARTED_SCOPE_KEY, InFlightCall
 from gateway.server.parked import GONE, ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.rpc_errors import relays_code, to_rpc_error
 from gateway.server.running_calls import RunningCalls
@@ -38,10 +45,17 @@ if TYPE_CHECKING:
 FIRST_WITH_TASKS = "2025-11-25"
 """The first protocol version with tasks."""
 
-STARTED_SCOPE_KEY = "moongate.started"
-"""ASGI scope key of the `InFlightCall` of a request that the fast path started and delegated."""
-
 KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
+
+
+_BLOCKS: Mapping[str, Sequence[str]] = {
+    "text": ("text",),
+    "image": ("data", "mimeType"),
+    "audio": ("data", "mimeType"),
+}
+"""The fields of content blocks, in addition to `type`."""
+_RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
+"""Fields of a result that are the same in every protocol version."""
 
 
 class CallHandler:
@@ -125,6 +139,13 @@ class CallHandler:
                 return seal_upstream_state(outcome)
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
+    async def run_plain(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Run a 2026 client's call as `run` does, if the tool never runs as a task of this gateway and does not ask the client."""
+        outcome = await tool.call(arguments, ctx)
+        if isinstance(outcome, Complete):
+            return outcome
+        return seal_upstream_state(outcome) if isinstance(outcome, InputRequired) else self._tasks.relayed(tool, outcome, ctx)
+
     def _attended(self, tool: GuardedTool) -> Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]:
         async def run(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
             return await self._tasks.attend(tool, arguments, ctx, lambda inner: tool.call(arguments, inner))
@@ -159,3 +180,64 @@ def _started_call(ctx: RequestContext) -> InFlightCall | None:
         return request
     scope = scope_of_request(ctx)
     return None if scope is None else cast("InFlightCall | None", scope.get(STARTED_SCOPE_KEY))
+
+
+def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
+    """Return an outcome as `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`."""
+    match outcome:
+        case Complete():
+            result: JsonObject = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
+            return {"resultType": "complete", **result} if modern else result
+        case InputRequired():
+            return input_required_to_wire(outcome)
+        case TaskStarted():
+            return {**outcome.task, "resultType": "task"}
+
+
+def input_required_to_wire(outcome: InputRequired) -> JsonObject:
+    """Return an outcome as `InputRequiredResult`."""
+    wire: JsonObject = {"resultType": "input_required"}
+    if outcome.requests:
+        wire["inputRequests"] = {key: dict(request) for key, request in outcome.requests.items()}
+    if outcome.state is not None:
+        wire["requestState"] = outcome.state
+    if outcome.meta:
+        wire["_meta"] = outcome.meta
+    return wire
+
+
+def is_plain_result(result: JsonMapping) -> bool:
+    """Whether the SDK's models of every protocol version would send the result unchanged."""
+    content: list[JsonMapping] | None = result.get("content")  # checked in the next line
+    if not isinstance(content, list):
+        return False
+    for key in result:
+        if key not in _RESULT:
+            return False
+    if "_meta" in result and not _is_plain_result_meta(result["_meta"]):
+        return False
+    if "structuredContent" in result and result["structuredContent"] is None:
+        return False
+    if "isError" in result and not isinstance(result["isError"], bool):
+        return False
+    for block in content:
+        if not _is_plain_block(block):
+            return False
+    return True
+
+
+def _is_plain_result_meta(meta: JsonValue) -> bool:
+    return isinstance(meta, dict) and SERVER_INFO_META_KEY not in meta and None not in cast("JsonMapping", meta).values()
+
+
+def _is_plain_block(block: JsonMapping) -> bool:
+    if not isinstance(block, dict):
+        return False
+    kind = block.get("type")
+    known = _BLOCKS.get(kind) if isinstance(kind, str) else None
+    if known is None or len(block) != len(known) + 1:
+        return False
+    for name in known:
+        if not isinstance(block.get(name), str):
+            return False
+    return True

@@ -128,7 +128,6 @@ class Clients:
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
-        self._last_plain: CallContext | None = None
         self.tasks: TaskGroup | None = None
         """Task group of the running server, for delayed notifications."""
 
@@ -274,14 +273,9 @@ class Clients:
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
         return self._context(principal, profile, level, params, caller)
 
-    def plain_context(
-        self, principal: Principal, profile: ClientProfile, crossing: JsonMapping, caller: LeveledCaller, late_clock: LateClock
-    ) -> CallContext:
-        """Return the call context of a plain 2026 request. `crossing` is the forwardable part of its `_meta` (`request_meta`)."""
-        last = self._last_plain
-        if last is None or last.client is not profile:  # many successive calls are from one client
-            last = self._last_plain = CallContext(client=profile, ask_timeout_seconds=self._ask_timeout_seconds)
-        return last.of_request(principal, caller, crossing, late_clock)
+    def template(self, profile: ClientProfile) -> CallContext:
+        """Return the template of the contexts of a 2026 client's plain calls, for `CallContext.of_request`."""
+        return CallContext(client=profile, ask_timeout_seconds=self._ask_timeout_seconds)
 
     def _context(
         self,

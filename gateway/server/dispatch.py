@@ -37,11 +37,11 @@ from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
 from gateway.server.envelopes import MAX_KNOWN_CLIENTS, Envelopes
 from gateway.server.fast_path.fast_sessions import FastSessions
 from gateway.server.fast_path.handshake import plain_initialize
-from gateway.server.fast_path.in_flight import InFlightCall
+from gateway.server.fast_path.in_flight import InFlightCall, StartedCall
 from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainRequest, plain_request, session_request
 from gateway.server.fast_path.plain_calls import PlainCalls
 from gateway.server.fast_path.session_messages import INITIALIZED, apply_notification, session_result
-from gateway.server.fast_path.started_requests import RefusedRequest, StartedAnswer, StartedCall, StartedRequest
+from gateway.server.fast_path.started_requests import RefusedRequest, StartedAnswer, StartedRequest
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.head import Head
 from gateway.server.key_gate import KeyGate, check_bind
@@ -50,7 +50,7 @@ from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
 from gateway.server.session_table import SessionTable
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
-from gateway.telemetry.instrumentation import is_traced
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object, notification
 
 if TYPE_CHECKING:
@@ -169,7 +169,8 @@ class HttpDispatch:
 
     def _start(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> StartedRequest | None:
         """Start a plain request, or refuse it if a quota of its caller is used up."""
-        usage = self._server.usages.of(principal)
+        usages = self._server.usages
+        usage = usages.by_id.get(principal.id) or usages.of(principal)
         if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:
             refusal = usage.refuse_call(head.length)
             if refusal is not None:
@@ -197,7 +198,7 @@ class HttpDispatch:
         """Return the 2025 session of a request that may be plain, true if it is a 2026 request, false if it is not plain."""
         if head.is_plain is None:
             head.is_plain = self._is_plain(head)
-        if not head.is_plain or head.length > self._max_request_bytes or is_traced():
+        if not head.is_plain or head.length > self._max_request_bytes or OBSERVABILITY_SETTINGS.enable_instrumentation:
             return False
         version = head.fields.get(b"mcp-protocol-version")
         if version in _MODERN:
@@ -287,7 +288,8 @@ class LineDispatch:
             code, text = problem
             await self._write(to_json({"jsonrpc": "2.0", "id": None, "error": {"code": code, "message": text}}) + b"\n")
             return
-        if message is not None and self._uses_fast_path and not is_traced() and await self._answers(message, line):
+        is_traced = OBSERVABILITY_SETTINGS.enable_instrumentation  # the SDK path records traces
+        if message is not None and self._uses_fast_path and not is_traced and await self._answers(message, line):
             return
         await self._pass_on(message, line)
 

@@ -1,17 +1,17 @@
-"""A request as it came: its message, and whether what one of 2026 says of itself in `_meta`, and once more in headers, is as the protocol
-has it.
+"""`Envelopes`: checks what a 2026 request declares about its client in `_meta`, and that its headers repeat the same values.
 
-What is said in the plainest way is known here; all else is shown to the SDK's models where the SDK is there, and is not plain before.
+The envelope is the part of `_meta` that the protocol defines: version, capabilities and name of the client. Common forms are checked here;
+all others are checked by the SDK's models if the SDK is loaded, and make a request not plain if it is not. Used by the fast path.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
+from itertools import starmap
 from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
-from gateway.policy.metadata import request_meta
 from gateway.protocol import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -20,52 +20,38 @@ from gateway.protocol import (
     PROTOCOL_VERSION_META_KEY,
 )
 from gateway.server.clients import modern_profile
-from gateway.tools.context import ClientProfile
+from gateway.tools.context import CallContext, ClientProfile
 
 MAX_KNOWN_CLIENTS = 256
 """Client declarations remembered as valid."""
 
 MAX_KEPT_CHARS = 2_048
-"""Of an envelope that a connection keeps, to know it again."""
+"""Maximum size of an envelope that a connection keeps for comparison."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
 
-_NOTHING: JsonMapping = {}
 _INFO = {"name", "version", "title", "description"}
 
 
-class Introduced:
-    """What the `_meta` of a `tools/call` said of its client, which was found to be in order."""
+class KnownClient:
+    """The client of a plain 2026 call. The next call of a connection is compared with it, because most clients declare the same again."""
 
-    __slots__ = ("_envelope", "_spelled", "profile")
+    __slots__ = ("context", "envelope", "spelled")
 
-    def __init__(self, meta: JsonMapping, profile: ClientProfile) -> None:
-        """`profile` is what `meta` says."""
-        self.profile = profile
+    def __init__(self, meta: JsonMapping, context: CallContext) -> None:
+        """`meta` is the valid `_meta` of a call, and `context` the template of the contexts of the client's plain calls."""
+        self.context = context
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
-        self._envelope = envelope if is_small else None
-        self._spelled = "" if is_exact else repr(envelope)
-
-    def crossing(self, meta: JsonValue) -> JsonMapping | None:
-        """What of another `_meta` goes on to the next hop, if that says the same of its client and asks for nothing."""
-        known, own = self._envelope, _NOTHING
-        envelope: JsonMapping | None = meta  # at best
-        if known is None or not isinstance(envelope, dict):
-            return None
-        if len(envelope) != len(known):
-            if not is_plain_meta(envelope):
-                return None
-            own = request_meta(envelope)
-            envelope = {key: value for key, value in envelope.items() if key in ENVELOPE}
-        if envelope != known or (self._spelled and repr(envelope) != self._spelled):
-            return None
-        return own
+        self.envelope = envelope if is_small else None
+        """The declaration of the client; `None` if it is too large to keep."""
+        self.spelled = "" if is_exact else repr(envelope)
+        """The declaration as text, if different declarations may compare as equal."""
 
 
 def is_plain_meta(meta: JsonMapping) -> bool:
-    """Whether nothing in a `_meta` asks for something, beside the envelope."""
+    """Whether `_meta` requests nothing: it has no progress token, and no key of the protocol outside the envelope."""
     for key in meta:
         if key not in ENVELOPE and (key == "progressToken" or key.startswith("io.modelcontextprotocol/")):
             return False
@@ -73,12 +59,12 @@ def is_plain_meta(meta: JsonMapping) -> bool:
 
 
 def is_named(name: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether headers say this name, in the plainest way."""
+    """Whether `Mcp-Name` is this name, unencoded."""
     return name.isascii() and "=?" not in name and headers.get(b"mcp-name") == name.encode()
 
 
 def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
-    """Whether an envelope is small enough to be kept; whether only what says the same equals it: 1, 1.0 and true are equal."""
+    """Return whether an envelope is small enough to keep, and whether only the same JSON equals it: in Python 1, 1.0 and true are equal."""
     left: list[JsonValue] = [envelope]
     room, is_exact = MAX_KEPT_CHARS, True
     while left and room > 0:
@@ -98,15 +84,15 @@ def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
 
 
 class Envelopes:
-    """Which client declarations are valid: each is looked at once."""
+    """Checks envelopes; each one is checked once."""
 
     def __init__(self, has_sdk: Callable[[], bool]) -> None:
-        """`has_sdk` says whether the SDK is loaded."""
+        """`has_sdk` returns whether the SDK is loaded."""
         self._has_sdk = has_sdk
         self._valid: OrderedDict[str, ClientProfile] = OrderedDict()
 
     def profile_of(self, meta: JsonMapping) -> ClientProfile | None:
-        """What a request's `_meta` says of its client, if version, capabilities and name are as the protocol has them."""
+        """Return the client that `_meta` declares; `None` if version, capabilities or name are invalid, or only the SDK can check them."""
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         key = repr(envelope)
         known = self._valid.get(key)
@@ -120,19 +106,19 @@ class Envelopes:
         return profile
 
     def agree(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether headers and body of a request with a `_meta` say the same."""
-        return _says_the_same(message, headers) or (self._has_sdk() and _routes(message, headers))
+        """Whether the headers of a request have the values that its body has."""
+        return _repeat_body(message, headers) or (self._has_sdk() and _routes(message, headers))
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether an envelope is valid and has nothing but what is known here."""
+    """Whether an envelope is valid and has only keys that are known here."""
     if envelope.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS:
         return False
     info = envelope.get(CLIENT_INFO_META_KEY, {"name": "", "version": ""})
     if not isinstance(info, dict) or not {"name", "version"} <= info.keys() <= _INFO or not _are(cast("JsonMapping", info), str):
         return False
-    said = envelope.get(CLIENT_CAPABILITIES_META_KEY)
-    return isinstance(said, dict) and all(_is_plain_capability(name, value) for name, value in cast("JsonMapping", said).items())
+    declared = envelope.get(CLIENT_CAPABILITIES_META_KEY)
+    return isinstance(declared, dict) and all(starmap(_is_plain_capability, cast("JsonMapping", declared).items()))
 
 
 def _is_plain_capability(name: str, value: JsonValue) -> bool:
@@ -156,8 +142,8 @@ def _are(fields: JsonMapping, kind: type) -> bool:
     return all(isinstance(value, kind) for value in fields.values())
 
 
-def _says_the_same(message: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether headers and body agree in the plainest way."""
+def _repeat_body(message: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
+    """Whether headers repeat version, method and name of the body, unencoded."""
     method, params = cast("str", message["method"]), cast("JsonMapping", message["params"])
     meta = cast("JsonMapping", params["_meta"])
     version = meta.get(PROTOCOL_VERSION_META_KEY)
@@ -173,8 +159,8 @@ def _says_the_same(message: JsonMapping, headers: Mapping[bytes, bytes]) -> bool
 def _routes(message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
     from mcp.shared.inbound import InboundModernRoute, classify_inbound_request
 
-    told = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
-    return isinstance(classify_inbound_request(message, headers=told), InboundModernRoute)
+    decoded = {name.decode("latin-1"): value.decode("latin-1") for name, value in headers.items()}
+    return isinstance(classify_inbound_request(message, headers=decoded), InboundModernRoute)
 
 
 def _is_valid(envelope: JsonMapping) -> bool:

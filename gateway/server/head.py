@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from starlette.types import Scope
 
     from gateway.auth.api_keys import KeyInfo
-    from gateway.server.envelopes import Introduced
+    from gateway.server.envelopes import KnownClient
 
 
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
@@ -25,7 +25,7 @@ VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"bagga
 class Head(RequestHead):
     """The head of one request, or of several equal requests on one connection."""
 
-    __slots__ = ("has_place", "introduced", "is_plain", "key", "named")
+    __slots__ = ("client", "has_place", "is_plain", "key", "named")
 
     def __init__(self, facts: Scope) -> None:
         super().__init__(facts)
@@ -35,10 +35,10 @@ class Head(RequestHead):
         """The API key of the credentials. `KeyStore.holds` says whether it is still valid."""
         self.is_plain: bool | None = None
         """Whether the fast path may take the request; `None` if not derived yet."""
-        self.introduced: Introduced | None = None
-        """Client facts of the last body that agreed with this head."""
+        self.client: KnownClient | None = None
+        """The client that the last request with this head declared in its body."""
         self.named: str | None = None
-        """Tool that the last such body named; `None` if `mcp-name` may name another one."""
+        """Tool that the body of that request named; `None` if `mcp-name` may name another one."""
 
     @property
     def is_stream(self) -> bool:
@@ -49,5 +49,5 @@ class Head(RequestHead):
         """As `RequestHead.with_values`, for values of `VARYING` fields."""
         other = super().with_values(values, length)
         other.has_place, other.key, other.is_plain = self.has_place, self.key, self.is_plain
-        other.introduced, other.named = self.introduced, None
+        other.client, other.named = self.client, None
         return other

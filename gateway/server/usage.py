@@ -193,29 +193,31 @@ class Usages:
     def __init__(self) -> None:
         self._totals = Totals()
         self._log = SparseLog(logger)
-        self._by_id: dict[str, Usage] = {}
+        self.by_id: dict[str, Usage] = {}
+        """The callers that are known, by id of their principal. For a caller that is not in it, `of` makes the usage."""
         self.bound_by(CallerQuotas())
 
     def bound_by(self, quotas: CallerQuotas) -> None:
         """Set the quotas, before the first request."""
         self._quotas, self._unshared = quotas, quotas.unshared()
-        self._by_id.clear()
+        self.by_id.clear()
 
     def of(self, principal: Principal) -> Usage:
         """Return the usage of a caller."""
-        usage = self._by_id.get(principal.id)
+        usage = self.by_id.get(principal.id)
         return usage if usage is not None else self._new(principal)
 
     def known(self, principal_id: str) -> Usage:
         """Return the usage of the caller with this id."""
-        return self._by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
+        return self.by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
 
     def _new(self, principal: Principal) -> Usage:
-        if len(self._by_id) >= MAX_KNOWN:
-            self._by_id = {id_: usage for id_, usage in self._by_id.items() if not usage.is_empty}
+        if len(self.by_id) >= MAX_KNOWN:
+            for empty in [id_ for id_, usage in self.by_id.items() if usage.is_empty]:
+                del self.by_id[empty]
         quotas = self._unshared if principal is LOCAL else self._quotas
         facts = {"is_admin": is_admin(principal), "is_paced": principal is not LOCAL}
-        usage = self._by_id[principal.id] = Usage(principal.id, quotas, self._totals, self._log, **facts)
+        usage = self.by_id[principal.id] = Usage(principal.id, quotas, self._totals, self._log, **facts)
         return usage
 
 

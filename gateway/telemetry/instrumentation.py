@@ -44,6 +44,7 @@ class ObservabilitySettings:
     def __init__(self) -> None:
         """Start switched off and not refused."""
         self.enable_instrumentation = False
+        """Whether traces and metrics are recorded. Then every request takes the SDK path, which records them."""
         self.enable_sensitive_data = False
         """Whether messages, tool arguments and results are recorded too."""
         self._is_refused = False
@@ -119,11 +120,6 @@ def enable_sensitive_telemetry(*, force: bool = False) -> None:
 def disable_instrumentation() -> None:
     """Record no traces and metrics; enabling them again needs `force`."""
     OBSERVABILITY_SETTINGS.refuse()
-
-
-def is_traced() -> bool:
-    """Return whether requests are traced and timed. If they are, every request takes the SDK path, which records them."""
-    return OBSERVABILITY_SETTINGS.enable_instrumentation
 
 
 def get_tracer(

@@ -16,7 +16,7 @@ from typing import TypeVar
 import anyio
 import anyio.to_thread
 
-from gateway.gate.queues import CallerQueues
+from gateway.gate.concurrency import CallerQueues
 from gateway.json_types import JsonValue
 from gateway.tools.base import Releasable
 from gateway.upstream.large_result_helpers import HELD_BYTES, HelperPool

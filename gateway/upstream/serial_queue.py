@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import anyio
 
 from gateway.errors import AskWithdrawn
-from gateway.gate.queues import CallerQueues
+from gateway.gate.concurrency import CallerQueues
 from gateway.tools.context import CallContext, Presence
 
 MAX_JOINED = 32

@@ -32,7 +32,7 @@ from gateway.protocol import (
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
 )
-from gateway.telemetry.instrumentation import is_traced
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext, LogLevel, severity
 from gateway.upstream.carriers.carrier import Carrier, Headers, OutgoingRequest, describe
 from gateway.upstream.carriers.pipe_carrier import PipeCarrier
@@ -128,7 +128,7 @@ class Session:
         if self.closed.is_set():
             raise self._gone()
         meta = self._meta(envelope)
-        if is_traced():
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return await request_in_span(
                 method,
                 params,

@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from gateway.errors import WorkflowFailed
-from gateway.gate.slot import Limiter
+from gateway.gate.concurrency import Limiter
 from gateway.json_types import JsonObject
 from gateway.sdk import load
 from gateway.tools.base import Complete, Tool, ToolDefinition

@@ -11,10 +11,10 @@ import pytest
 from gateway.auth.principal import Principal
 from gateway.config.policies import SourcePolicy
 from gateway.errors import PolicyDenied, Rejected, UpstreamTimeout
+from gateway.gate.concurrency import Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.reads import Read, ReadGate
 from gateway.gate.results import ResultKeeper
-from gateway.gate.slot import Limiter
 from gateway.json_types import JsonObject
 from gateway.storage.result_store import ResultStore
 from gateway.telemetry.gateway_events import EventStream

@@ -23,10 +23,10 @@ from gateway.errors import (
     ToolFailed,
     UserInputRequired,
 )
+from gateway.gate.concurrency import Limiter, Usage
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
 from gateway.gate.results import ResultKeeper, ResultRules
-from gateway.gate.slot import Limiter, Usage
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject

@@ -15,9 +15,9 @@ from gateway.auth.principal import Principal
 from gateway.config.policies import ApprovalLists, SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, NotSent, Rejected, SkillError, ToolFailed
 from gateway.gate.approvals import Approvals
+from gateway.gate.concurrency import Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
-from gateway.gate.slot import Limiter
 from gateway.gate.tool_rules import DEFAULT_TASK_SECONDS, ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue

@@ -10,9 +10,9 @@ import pytest
 from gateway.app.source_host import HostedSource, SourceHost
 from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound, PolicyDenied, Rejected
+from gateway.gate.concurrency import Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.reads import Read, ReadGate
-from gateway.gate.slot import Limiter
 from gateway.gate.tool_rules import ToolRules
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject

@@ -61,6 +61,6 @@ def test_plain_2026_call_has_the_facts_of_its_own_request(clients: Clients) -> N
     for profile in (profiles[0], profiles[0], profiles[1], profiles[0]):
         for principal in (LOCAL, KEYED, replace(KEYED, scopes=None)):
             caller, clock = PlainCaller(), LateClock(1.0)
-            found = clients.plain_context(principal, profile, {"x/y": 1}, caller, clock)
+            found = clients.template(profile).of_request(principal, caller, {"x/y": 1}, clock)
             assert found == replace(clients.modern_context(principal, profile, {"_meta": {"x/y": 1}}, caller), late_clock=clock)
             assert found.principal is principal and found.client is profile

@@ -8,7 +8,7 @@ import anyio
 import pytest
 
 from gateway.errors import AskExpired
-from gateway.gate.slot import run_within
+from gateway.gate.concurrency import run_within
 from gateway.server.fast_path import in_flight
 from gateway.server.fast_path.deferred_caller import PlainCaller
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall

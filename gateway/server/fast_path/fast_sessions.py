@@ -27,16 +27,16 @@ from gateway.auth.principal import Principal
 from gateway.json_types import JsonObject
 from gateway.protocol import HANDSHAKE_PROTOCOL_VERSIONS
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive
-from gateway.server.calls import STARTED_SCOPE_KEY
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, Clients
 from gateway.server.fast_path.fast_session import FastSession, Stream
 from gateway.server.fast_path.handshake import plain_initialize
+from gateway.server.fast_path.in_flight import STARTED_SCOPE_KEY
 from gateway.server.fast_path.plain_answers import PlainAnswers, session_request
 from gateway.server.fast_path.session_messages import INITIALIZED, apply_notification, session_result
 from gateway.server.sdk_path.lazy_application import LazyApplication
 from gateway.server.session_table import SHOWN_CHARACTERS, Reason, SessionTable
 from gateway.server.usage import Usages
-from gateway.telemetry.instrumentation import is_traced
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object
 from gateway.wire.sse import encode_comment
 
@@ -112,7 +112,7 @@ class FastSessions:
             return
         wire_id = next((value for name, value in raw if name == b"mcp-session-id"), None)
         if wire_id is None:
-            if is_odd or not self._is_plain_post(scope, headers) or is_traced():
+            if is_odd or not self._is_plain_post(scope, headers) or OBSERVABILITY_SETTINGS.enable_instrumentation:
                 await self._app(scope, receive, send)
             else:
                 await self._open(scope, int(headers[b"content-length"]), receive, send)

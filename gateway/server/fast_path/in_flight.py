@@ -1,6 +1,8 @@
-"""`InFlightCall`: a tool call that the fast path started, and `Deadlines`, which hands slow calls over to the SDK path.
+"""`InFlightCall`: a tool call that the fast path started; `StartedCall`: its request; `Deadlines`: hands slow calls over to the SDK path.
 
-Nothing is decided or sent here: `plain_calls` starts and answers calls, and `calls.CallHandler` awaits the calls that were handed over.
+Nothing is decided here: `plain_calls` starts calls and encodes their results. A request that the fast path cannot answer is delegated with
+its running `InFlightCall`, over HTTP in the ASGI scope (`STARTED_SCOPE_KEY`), over lines in the metadata of its message.
+`calls.CallHandler` then awaits that call instead of calling again.
 
 Decided: every call is an ordinary coroutine in a plain `asyncio.Task`.
 Because: compared with stepping coroutines by hand in the callbacks of the connections (c5bb979), processor time of a call of 100 B was
@@ -14,16 +16,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 
-from gateway.server.clients import CloseableCaller, LegacySession
+from gateway.auth.principal import Principal
+from gateway.server.clients import PRINCIPAL_SCOPE_KEY, CloseableCaller, LegacySession
 from gateway.server.fast_path.deferred_caller import DeferredCaller
+from gateway.server.fast_path.started_requests import Body, StartedRequest
 from gateway.server.usage import SMALL_BYTES, Usage
 from gateway.tools.base import ToolOutcome
 from gateway.tools.clocks import CallClock, LateClock
 from gateway.tools.drive import WITHDRAW_SECONDS
+from gateway.wire.http1_exchange import Field
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+STARTED_SCOPE_KEY = "moongate.started"
+"""ASGI scope key of the `InFlightCall` of a request that the fast path started and delegated."""
 
 HAND_OVER_SECONDS = 1.0
 """A call that takes this long is handed over to the SDK path, which keeps silent connections alive and notices that a client left."""
@@ -236,3 +247,76 @@ class InFlightCall:
         then, self._on_settled = self._on_settled, None
         if then is not None:
             then()
+
+
+class StartedCall(StartedRequest):
+    """A `tools/call`."""
+
+    __slots__ = ("_app", "_encode", "_in_session", "_key", "_principal", "running")
+
+    def __init__(
+        self,
+        app: ASGIApp | None,
+        running: InFlightCall,
+        encode: Callable[[ToolOutcome], Body | None],
+        principal: Principal,
+        key: tuple[str, int | str] | None,
+        in_session: dict[tuple[str, int | str], InFlightCall],
+    ) -> None:
+        """`app` is the application behind the fast path, `None` over lines. `encode` makes the response of a plain outcome.
+
+        `key` is the session and request id of a 2025 call, under which `in_session` has it.
+        """
+        self.running = running
+        self._app = app
+        self._encode = encode
+        self._principal = principal
+        self._key = key
+        self._in_session = in_session
+
+    @property
+    def is_cancelled(self) -> bool:
+        """Whether the call was cancelled."""
+        return self.running.is_over and isinstance(self.running.error, asyncio.CancelledError)
+
+    def cancel(self, msg: object = None) -> None:
+        """Cancel the call."""
+        self.running.cancel()
+
+    def left(self) -> None:
+        """Cancel a 2026 call. In a session, a disconnect is not a cancellation (2025-11-25, Transports)."""
+        if self._key is None:
+            self.cancel()
+
+    def when_settled(self, then: Callable[[], None]) -> None:
+        """Have `then` called once: when the call ended or was handed over."""
+        self.running.when_settled(then)
+
+    def answer(self) -> tuple[Field | None, Body] | None:
+        """Return the session's header field and the response of a call that ended with a plain result."""
+        outcome = self.running.result
+        body = None if outcome is None else self._encode(outcome)
+        if body is None:
+            return None
+        return None if self._key is None else (b"mcp-session-id", self._key[0].encode("latin-1")), body
+
+    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delegate the call to the SDK path, then end it."""
+        assert self._app is not None, "calls over lines are delegated by their connection"
+        scope[PRINCIPAL_SCOPE_KEY], scope[STARTED_SCOPE_KEY] = self._principal, self.running
+        try:
+            await self._app(scope, receive, send)
+        finally:
+            scope.pop(STARTED_SCOPE_KEY, None)  # the connection keeps the scope, and with it the result, until its next request
+            await self.end()
+
+    async def end(self) -> None:
+        """End the call, unless the SDK path has it for a session: then it runs on when the client disconnects."""
+        self.forget()
+        if self._key is None or not self.running.is_taken:
+            await self.running.end()
+
+    def forget(self) -> None:
+        """Drop the call from the calls of its session."""
+        if self._key is not None and self._in_session.get(self._key) is self.running:
+            del self._in_session[self._key]

@@ -8,6 +8,7 @@ as it runs (`started_requests`), so nothing is decided or worded twice. Policy i
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -22,14 +23,14 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
-from gateway.server.call_results import is_plain_result, to_wire
-from gateway.server.calls import CallHandler
+from gateway.server.calls import CallHandler, is_plain_result, to_wire
 from gateway.server.clients import Clients, LegacySession
-from gateway.server.envelopes import ENVELOPE, Envelopes, Introduced, is_named, is_plain_meta
+from gateway.server.envelopes import ENVELOPE, Envelopes, KnownClient, is_named, is_plain_meta
 from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
-from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
-from gateway.server.fast_path.started_requests import Body, StartedCall
+from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall, StartedCall
+from gateway.server.fast_path.started_requests import Body
 from gateway.server.head import Head
+from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.clocks import LateClock
@@ -67,7 +68,7 @@ class PlainCalls:
         self._app = app
         self._caller = PlainCaller()
         self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
-        self._last_introduced: Introduced | None = None
+        self._last_client: KnownClient | None = None
         """The client of the last 2026 call without headers."""
         self._server_info: JsonObject = {SERVER_INFO_META_KEY: parts.identity}
         self._deadlines = Deadlines()
@@ -103,23 +104,23 @@ class PlainCalls:
         if params is None:
             return None
         name, fields = params["name"], head.fields
-        last = head.introduced if name == head.named or is_named(name, fields) else None
-        introduced = self._introduced(message, params, fields, last)
-        if introduced is None:
+        last = head.client if name == head.named or is_named(name, fields) else None
+        declared = self._declared(message, params, fields, last)
+        if declared is None:
             return None
-        head.introduced, head.named = introduced[0], name
-        return self._start(message, params, *introduced, principal, usage, head.length)
+        head.client, head.named = declared[0], name
+        return self._start(message, params, *declared, principal, usage, head.length)
 
     def start_line(self, message: JsonObject, principal: Principal, session: LegacySession | None) -> StartedCall | None:
         """Start a plain call that came without headers, in `session` if it is a 2025 call; `None` if it is not plain."""
         if session is not None:
             return self.start_in_session(message, session, principal)
         params = _plain_params(message)
-        introduced = None if params is None else self._introduced(message, params, None, self._last_introduced)
-        if params is None or introduced is None:
+        declared = None if params is None else self._declared(message, params, None, self._last_client)
+        if params is None or declared is None:
             return None
-        self._last_introduced = introduced[0]
-        return self._start(message, params, *introduced, principal)
+        self._last_client = declared[0]
+        return self._start(message, params, *declared, principal)
 
     def in_session(self, wire_id: str, number: JsonValue) -> InFlightCall | None:
         """Return the call of a 2025 session with this request id, if it is in flight here."""
@@ -129,36 +130,39 @@ class PlainCalls:
         self,
         message: JsonObject,
         params: JsonObject,
-        introduced: Introduced,
-        crossing: JsonMapping,
+        client: KnownClient,
+        forwarded: JsonMapping,
         principal: Principal,
         usage: Usage | None = None,
         size: int = 0,
     ) -> StartedCall | None:
-        """Start a 2026 call. `crossing` is the part of its `_meta` that is sent to the tool's server."""
+        """Start a 2026 call. `forwarded` is the part of its `_meta` that is sent to the tool's server."""
         tool = self._tool(params["name"])
-        if tool is None or (tool.definition.may_ask and introduced.profile.can_be_asked):
+        if tool is None or (tool.definition.may_ask and client.context.client.can_be_asked):
             return None
         clock = LateClock(HAND_OVER_SECONDS)
-        ctx = self._parts.clients.plain_context(principal, introduced.profile, crossing, self._caller, clock)
-        work = self._parts.calls.run(tool, params.get("arguments") or {}, ctx, ctx.caller)
+        ctx = client.context.of_request(principal, self._caller, forwarded, clock)
+        work = self._parts.calls.run_plain(tool, params.get("arguments") or {}, ctx)
         running = InFlightCall(work, clock, self._deadlines, usage=usage, size=size)
         return StartedCall(self._app, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
 
-    def _introduced(
-        self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: Introduced | None
-    ) -> tuple[Introduced, JsonMapping] | None:
-        """Return the client facts and the forwardable `_meta` of a 2026 request; `None` if they are invalid or differ from the headers.
+    def _declared(
+        self, message: JsonObject, params: JsonObject, headers: Mapping[bytes, bytes] | None, last: KnownClient | None
+    ) -> tuple[KnownClient, JsonMapping] | None:
+        """Return the client and the forwardable `_meta` of a 2026 request; `None` if they are invalid or differ from the headers.
 
         `last` is the client of an earlier request with the same headers.
         """
         meta = params.get("_meta")
-        if last is not None and (crossing := last.crossing(meta)) is not None:
-            return last, crossing
+        if last is not None and (forwarded := _forwarded(last, meta)) is not None:
+            return last, forwarded
         if not _is_plain_meta(meta) or (headers is not None and not self._envelopes.agree(message, headers)):
             return None
         profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
-        return None if profile is None else (Introduced(meta, profile), request_meta(meta))
+        if profile is None:
+            return None
+        context = self._parts.clients.template(profile)
+        return KnownClient(meta, dataclasses.replace(context, takes_tasks=declares_tasks(context))), request_meta(meta)
 
     def _tool(self, name: str) -> GuardedTool | None:
         """Return the tool of this exposed name, if the fast path may call it."""
@@ -225,6 +229,22 @@ def _plain_params(message: JsonObject) -> JsonObject | None:
         if key not in _PARAMS:
             return None
     return params if isinstance(params.get("name"), str) and isinstance(params.get("arguments", _NOTHING), dict) else None
+
+
+def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
+    """Return the part of `meta` that is sent to the tool's server; `None` unless `meta` declares this client and requests nothing."""
+    known, own = client.envelope, _NOTHING
+    envelope: JsonMapping | None = meta  # checked in the next line
+    if known is None or not isinstance(envelope, dict):
+        return None
+    if len(envelope) != len(known):
+        if not is_plain_meta(envelope):
+            return None
+        own = request_meta(envelope)
+        envelope = {key: value for key, value in envelope.items() if key in ENVELOPE}
+    if envelope != known or (client.spelled and repr(envelope) != client.spelled):
+        return None
+    return own
 
 
 def _is_plain_meta(meta: JsonValue, *, has_envelope: bool = True) -> TypeGuard[JsonMapping]:

@@ -22,7 +22,7 @@ from gateway.catalog import Catalog
 from gateway.errors import GatewayError
 from gateway.json_types import JsonObject
 from gateway.protocol import INVALID_PARAMS, RpcError
-from gateway.server.call_results import input_required_to_wire
+from gateway.server.calls import input_required_to_wire
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, scope_of_request
 from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstream_state
 from gateway.server.rpc_errors import to_rpc_error

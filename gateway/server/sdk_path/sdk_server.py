@@ -36,10 +36,11 @@ from gateway.catalog.skills import SkillFace
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.metadata import via_of
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS
-from gateway.server.calls import STARTED_SCOPE_KEY, CallHandler
+from gateway.server.calls import CallHandler
 from gateway.server.capabilities import legacy_capabilities, modern_capabilities
 from gateway.server.changes import Changes
 from gateway.server.clients import Clients, LegacySession, RequestContext, is_modern, presence_of, principal_of, scope_of_request
+from gateway.server.fast_path.in_flight import STARTED_SCOPE_KEY
 from gateway.server.listings import LISTINGS, ListingRequest, Listings
 from gateway.server.parked import ParkedCalls
 from gateway.server.rpc_errors import to_rpc_error

@@ -26,7 +26,7 @@ import anyio.to_thread
 from anyio.abc import ByteReceiveStream, Process
 
 from gateway.errors import SkillError
-from gateway.gate.slot import Limiter
+from gateway.gate.concurrency import Limiter
 from gateway.processes import seal_descriptors
 from gateway.skills.sandbox import NOBODY
 from gateway.skills.sandbox.spec import Spec

@@ -21,7 +21,7 @@ from gateway.egress.tls import tls_context
 from gateway.errors import Malformed, NotSent, OutcomeUnknown, Rejected, TooLarge, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
-from gateway.telemetry.instrumentation import is_traced
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.carriers.carrier import Headers, OutgoingRequest, Receiver, rejected
 from gateway.upstream.carriers.http_failures import refusal
@@ -106,7 +106,7 @@ class HttpCarrier:
         if head is None:
             raise NeedsSdk
         self.last_id = number = self.last_id + 1
-        if is_traced():
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
             note_request_id(number)
         meta = request.meta
         if request.progress is not None:

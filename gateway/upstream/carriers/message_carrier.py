@@ -11,7 +11,7 @@ import anyio.abc
 from gateway.errors import OutcomeUnknown, RequestFailure, SessionGone
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
-from gateway.telemetry.instrumentation import is_traced
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, Headers, OutgoingRequest, Progress, Receiver
 from gateway.upstream.carriers.message_encoding import CANCELLATION, report
@@ -63,7 +63,7 @@ class MessageCarrier(ABC):
         if not self.is_open:
             raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
         self._last_id = number = self._last_id + 1
-        if is_traced():
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
             note_request_id(number)
         meta = dict(request.meta or {})
         if request.progress is not None:

@@ -10,7 +10,7 @@ import anyio.abc
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
-from gateway.telemetry.instrumentation import is_traced
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, rejected
 from gateway.upstream.carriers.message_encoding import RequestWriter, cancellation, encode_message, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
@@ -43,7 +43,7 @@ class PipeCarrier:
     async def request(self, request: OutgoingRequest) -> JsonObject:
         """As `Carrier.request`."""
         self._last_id = number = self._last_id + 1
-        if is_traced():
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
             note_request_id(number)
         method, meta = request.method, request.meta
         if request.progress is not None:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import anyio
 import pytest
 
-from gateway.gate.slot import Limiter, run_within
+from gateway.gate.concurrency import Limiter, run_within
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.clocks import LateClock
