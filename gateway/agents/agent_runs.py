@@ -24,8 +24,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.tool_narrowing import narrow_tools
 from gateway.sessions.session_context import ContextProvider
 from gateway.tools.base import Complete, Tool, ToolOutcome
-from gateway.tools.context import CallContext
-from gateway.tools.toolbox import ToolGuard
+from gateway.tools.context import CallContext, ToolGuard
 from gateway.tools.wrappers import RenamedTool
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
@@ -149,7 +148,7 @@ class AgentRuns:
             compaction_strategy=to_strategy(file.compaction, client, keep_summary),
         )
 
-    async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard | None) -> Sequence[Tool]:
+    async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard[Tool] | None) -> Sequence[Tool]:
         """Return the tools that the file names and the skill tools, narrowed to the tools that its skills allow if the file says so.
 
         Skill tools that the key `skills` adds are returned behind `guard`. The description of `load_skill` lists the skills that the file

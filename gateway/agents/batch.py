@@ -197,7 +197,7 @@ class ToolBatch:
         )
         if approval is not None:
             context.metadata["approval_response"] = approval
-        context.ctx = self.ctx.child(run_tools=self.tools, invocation=context)
+        context.ctx = self.ctx.child(context)
         if (durable := self.ctx.durable) is not None:
             context.ctx = dataclasses.replace(context.ctx, durable=durable.asking(label))
         return context

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.context import CallContext
+from gateway.tools.ports import LogLevel
 from gateway.tools.told_lines import NewLines, Sentences
 from gateway.types.responses import AgentResponseUpdate
 

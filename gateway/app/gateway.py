@@ -59,8 +59,7 @@ from gateway.tasks.task_tools import TaskTools
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.logging import SecretMask
 from gateway.tools.base import ReadOutcome, Source, SourceStatus, Tool, ToolSource
-from gateway.tools.context import CallContext
-from gateway.tools.toolbox import ToolGuard
+from gateway.tools.context import CallContext, ToolGuard
 from gateway.tools.wrappers import RenamedTool
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.gateway_chain import configuration_of
@@ -372,7 +371,7 @@ class Gateway:
         await self.catalog.ready()
         return [RenamedTool(tool, tool.exposed_name) for tool in await self.catalog.tools(patterns)]
 
-    def guard_of(self, source: str) -> ToolGuard:
+    def guard_of(self, source: str) -> ToolGuard[Tool]:
         """Return the object that applies policies to tools that one agent's or workflow's file defines (implements `ToolGuards`)."""
         return self._gates.guard_of(source)
 
@@ -466,7 +465,7 @@ class Gateway:
         from gateway.policy.quotas import caller_quotas
         from gateway.server.clients import viewer_of
         from gateway.server.connections import connection_limit, raise_open_files
-        from gateway.server.dispatch import build_http_app
+        from gateway.server.http_app import build_http_app
         from gateway.server.key_gate import check_bind
         from gateway.server.sdk_path.lazy_application import Probes
 

@@ -19,7 +19,7 @@ from gateway.errors import AskUnavailable
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.approval_policy import Decision, decision_answer, offered_decisions
 from gateway.policy.framing import BAR, fit, frame, quote, shown
-from gateway.tools.context import LogLevel, capability_of
+from gateway.tools.ports import LogLevel, capability_of
 
 MAX_MESSAGE = 400
 """Maximum characters shown of a progress message."""

@@ -46,8 +46,7 @@ async def _call(tool: str, pairs: Sequence[str], args_json: str | None, loaded: 
     from gateway.cli.hub import Asker, RunningHub, open_hub, pick_tool
     from gateway.cli.list_command import say_not_loaded
     from gateway.tools.base import Complete
-    from gateway.tools.clocks import CallClock
-    from gateway.tools.context import CallContext
+    from gateway.tools.context import CallClock, CallContext
     from gateway.tools.drive import drive
 
     caller = TerminalCaller(interactive=is_interactive())

@@ -73,8 +73,7 @@ async def _run(case: Case, tool: Tool, judge: Judge | None) -> JsonObject:
     from gateway.agents.evaluation.evaluators import LocalEvaluator
     from gateway.agents.evaluation.items import EvalItem
     from gateway.tools.base import Complete
-    from gateway.tools.clocks import CallClock
-    from gateway.tools.context import CallContext
+    from gateway.tools.context import CallClock, CallContext
     from gateway.tools.drive import drive
     from gateway.types.messages import Message
 

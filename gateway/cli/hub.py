@@ -19,7 +19,8 @@ from gateway.errors import NotFound, NotSent, PolicyDenied, ToolFailed, Upstream
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.pin_check import PINS_RULE
 from gateway.tools.base import InputRequired, Kind, Tool, ToolDefinition
-from gateway.tools.context import CallContext, Caller, ClientProfile, NoCaller
+from gateway.tools.context import CallContext
+from gateway.tools.ports import Caller, ClientProfile, NoCaller
 
 if TYPE_CHECKING:
     from gateway.app import Gateway

@@ -117,15 +117,14 @@ class Grant:
 
 def approved_in_run(ctx: CallContext) -> bool:
     """Whether a person approved this call in the conversation of the run that makes it (`approval_mode` of a tool), or at the gate."""
-    metadata = cast("JsonMapping", getattr(ctx.invocation, "metadata", None) or {})
+    metadata: JsonObject = ctx.invocation.metadata if ctx.invocation is not None else {}
     return metadata.get(_APPROVED_KEY) is True or getattr(metadata.get("approval_response"), "approved", None) is True
 
 
 def note_approved(ctx: CallContext) -> None:
     """Record in the run's metadata that a person approved this call at the gate, for `approved_in_run`."""
-    metadata: JsonObject | None = getattr(ctx.invocation, "metadata", None)
-    if metadata is not None:
-        metadata[_APPROVED_KEY] = True
+    if ctx.invocation is not None:
+        ctx.invocation.metadata[_APPROVED_KEY] = True
 
 
 class Approvals:

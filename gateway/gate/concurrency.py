@@ -13,8 +13,7 @@ from typing import Generic, TypeVar
 import anyio
 
 from gateway.errors import AskExpired
-from gateway.tools.clocks import CallClock
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallClock, CallContext
 
 T = TypeVar("T")
 

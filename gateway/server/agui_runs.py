@@ -26,10 +26,11 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.server.clients import viewer_of
-from gateway.server.key_gate import insufficient_scope
+from gateway.server.http_responses import insufficient_scope
 from gateway.server.parked import HANDLE_PREFIX, ParkedCaller, ParkedCalls
 from gateway.tools.base import Complete, InputRequired, Tool
-from gateway.tools.context import CallContext, ClientProfile, LogLevel, capability_of
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile, LogLevel, capability_of
 from gateway.types.messages import Message
 from gateway.types.responses import AgentResponseUpdate
 

@@ -34,8 +34,9 @@ from gateway.server.rpc_errors import relays_code, to_rpc_error
 from gateway.server.running_calls import RunningCalls
 from gateway.server.task_calls import TaskHandler, declares_tasks
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
-from gateway.tools.context import CallContext, Caller
+from gateway.tools.context import CallContext
 from gateway.tools.drive import drive, drive_on
+from gateway.tools.ports import Caller
 
 if TYPE_CHECKING:
     from mcp_types import CallToolRequestParams

@@ -8,7 +8,7 @@ from typing import cast
 
 from gateway.json_types import JsonMapping, JsonValue
 from gateway.tools.base import Complete
-from gateway.tools.context import ClientProfile
+from gateway.tools.ports import ClientProfile
 
 RESOURCE_LINKS_SINCE = "2025-06-18"
 """First protocol version with `resource_link` content."""

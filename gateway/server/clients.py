@@ -21,8 +21,8 @@ from gateway.policy.metadata import request_meta
 from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.server.fast_path.handshake import InitializeRequest
 from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
-from gateway.tools.clocks import LateClock
-from gateway.tools.context import CallContext, Caller, ClientProfile, LogLevel, Presence
+from gateway.tools.context import CallContext, LateClock
+from gateway.tools.ports import Caller, ClientProfile, LogLevel, Presence
 
 if TYPE_CHECKING:
     from typing import Any

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gateway.json_types import JsonValue
-from gateway.tools.context import Caller, LogLevel, severity
+from gateway.tools.ports import Caller, LogLevel, severity
 
 
 def wants_level(wanted: LogLevel | None, level: str) -> bool:

@@ -13,17 +13,15 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, cast
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Protocol, cast
 
 import anyio
 from anyio.abc import TaskGroup
 from anyio.streams.memory import MemoryObjectSendStream
 from pydantic_core import to_json
 
-from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import LOCAL, Principal
-from gateway.config.models import HttpSettings
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import (
     CLIENT_CAPABILITIES_META_KEY,
@@ -35,26 +33,20 @@ from gateway.sdk import load
 from gateway.server.bodies import COUNTED_SCOPE_KEY, BufferedReceive, problem_of
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY, LegacySession
 from gateway.server.envelopes import MAX_KNOWN_CLIENTS, Envelopes
-from gateway.server.fast_path.fast_sessions import FastSessions
 from gateway.server.fast_path.handshake import plain_initialize
 from gateway.server.fast_path.in_flight import InFlightCall, StartedCall
-from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainRequest, plain_request, session_request
-from gateway.server.fast_path.plain_calls import PlainCalls
+from gateway.server.fast_path.plain_answers import DISCOVER, METHODS, PlainAnswers, PlainRequest, plain_request, session_request
+from gateway.server.fast_path.plain_calls import CallParts, PlainCalls
 from gateway.server.fast_path.session_messages import INITIALIZED, apply_notification, session_result
 from gateway.server.fast_path.started_requests import RefusedRequest, StartedAnswer, StartedRequest
-from gateway.server.gateway_server import GatewayServer
 from gateway.server.head import Head
-from gateway.server.key_gate import KeyGate, check_bind
-from gateway.server.origins import accepted_origins
-from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
-from gateway.server.session_table import SessionTable
+from gateway.server.sdk_path.lazy_application import SdkParts
 from gateway.server.startup_answers import Listed
 from gateway.server.usage import SMALL_BYTES
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.wire.jsonrpc import decode_object, notification
 
 if TYPE_CHECKING:
-    from starlette.routing import BaseRoute
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from gateway.server.sdk_path.sdk_lines import DelegatedLine
@@ -79,40 +71,25 @@ Write = Callable[[bytes], Awaitable[None]]
 """Sends whole lines."""
 
 
-def build_http_app(
-    server: GatewayServer,
-    settings: HttpSettings,
-    keys: KeyStore,
-    *,
-    host: str,
-    port: int,
-    probes: Probes,
-    routes: Callable[[], Sequence[BaseRoute]] = tuple,
-) -> KeyGate:
-    """Compose the ASGI application: authentication, then the fast path, then 2025 sessions without the SDK, then the SDK path.
+class ServerParts(CallParts, SdkParts, Protocol):
+    """The parts of the server that both paths need (`GatewayServer`)."""
 
-    Its lifespan is that of the 2025 sessions. `routes` makes the routes of other packages when the first request needs them.
+    plain: PlainAnswers
 
-    Raises:
-        ConfigError: `check_bind` refuses the address.
-    """
-    requires_key = check_bind(host, keys)
-    origins = accepted_origins(host, port, settings.allowed_hosts, settings.allowed_origins)
-    table = SessionTable()
-    application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
-    app: ASGIApp = application
-    fast_path = None
-    if settings.direct_path == "auto":
-        path, max_bytes = settings.path, settings.max_request_bytes
-        sessions = FastSessions(application, server, server.plain, table, path=path, max_request_bytes=max_bytes)
-        app = fast_path = HttpDispatch(sessions, server, path=path, max_request_bytes=max_bytes)
-    return KeyGate(app, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=fast_path)
+    @property
+    def has_sdk(self) -> bool:
+        """Whether the SDK path was created."""
+        ...
+
+    def introduction(self, version: str, principal: Principal) -> JsonObject:
+        """Return the result of `initialize`."""
+        ...
 
 
 class HttpDispatch:
     """ASGI application behind the key gate: starts plain requests on the fast path, and passes all others to `app`."""
 
-    def __init__(self, app: ASGIApp, server: GatewayServer, *, path: str, max_request_bytes: int) -> None:
+    def __init__(self, app: ASGIApp, server: ServerParts, *, path: str, max_request_bytes: int) -> None:
         """`path` is that of the MCP endpoint. Larger bodies than `max_request_bytes` are passed to `app`."""
         self._app = app
         self._server = server
@@ -256,7 +233,7 @@ class LineSession:
 class LineDispatch:
     """One client over lines, one JSON-RPC message each. `take` receives every line; `end` is called after the last line."""
 
-    def __init__(self, server: GatewayServer, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
+    def __init__(self, server: ServerParts, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
         """`tasks` must outlive the connection. `listed` runs in it after the first listing of a 2025 session."""
         self._listed = listed
         self._server = server

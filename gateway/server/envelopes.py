@@ -20,7 +20,8 @@ from gateway.protocol import (
     PROTOCOL_VERSION_META_KEY,
 )
 from gateway.server.clients import modern_profile
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 
 MAX_KNOWN_CLIENTS = 256
 """Client declarations remembered as valid."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.policy.decision import Reject
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -55,3 +56,9 @@ def _response(body: bytes, status: int, headers: Mapping[str, str]) -> ASGIApp:
         await send({"type": "http.response.body", "body": body})
 
     return answer
+
+
+def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
+    """Return content and headers of a 403 response to a caller without scope `wanted` (RFC 6750, 3.1)."""
+    challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
+    return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}

@@ -23,7 +23,7 @@ from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.fast_path.started_requests import StartedRequest
 from gateway.server.gateway_server import AGUI_PATH
 from gateway.server.head import Head
-from gateway.server.http_responses import LIMIT_REACHED, Refusal, json_response, text_response
+from gateway.server.http_responses import LIMIT_REACHED, Refusal, insufficient_scope, json_response, text_response
 from gateway.server.origins import AcceptedOrigins, is_loopback
 from gateway.server.sdk_path.lazy_application import HEALTH_PATH, READY_PATH
 from gateway.server.usage import RETRY_SECONDS, SMALL_BYTES, CountedBody, Usage, Usages
@@ -58,12 +58,6 @@ _NO_ROOM = Refusal(503, LIMIT_REACHED, "Too many connections are in use (`server
 
 MAX_KNOWN_ORIGINS = 256
 """Maximum number of accepted pairs of Host and Origin that are cached."""
-
-
-def insufficient_scope(wanted: str, verdict: Reject) -> tuple[JsonObject, dict[str, str]]:
-    """Return content and headers of a 403 response to a caller without scope `wanted` (RFC 6750, 3.1)."""
-    challenge = f'Bearer realm="moongate", error="insufficient_scope", scope="{wanted}"'
-    return {"error": "insufficient_scope", "message": verdict.reason}, {"WWW-Authenticate": challenge}
 
 
 def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]:

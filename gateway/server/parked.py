@@ -24,8 +24,9 @@ from gateway.policy.metadata import HELD_KEY, VIA_KEY, WITHDRAWN_KEY
 from gateway.server.detached_caller import DetachedCaller
 from gateway.tasks.open_input_requests import OpenInputRequests
 from gateway.tools.base import InputRequired
-from gateway.tools.context import CallContext, Caller
+from gateway.tools.context import CallContext
 from gateway.tools.drive import withdraw
+from gateway.tools.ports import Caller
 
 logger = logging.getLogger(__name__)
 

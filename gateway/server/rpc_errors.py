@@ -20,7 +20,7 @@ from gateway.errors import (
 )
 from gateway.policy import scopes
 from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
-from gateway.tools.context import Era, nested_capability
+from gateway.tools.ports import Era, nested_capability
 
 logger = logging.getLogger(__name__)
 

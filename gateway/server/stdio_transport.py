@@ -12,19 +12,25 @@ import select
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator
 from contextlib import contextmanager, suppress
-from typing import cast
+from typing import Protocol, cast
 
 import anyio
 import anyio.to_thread
 
 from gateway.sdk import load
 from gateway.server.bodies import problem_of
-from gateway.server.dispatch import LineDispatch
-from gateway.server.gateway_server import GatewayServer
+from gateway.server.dispatch import LineDispatch, ServerParts
+from gateway.server.parked import ParkedCalls
 from gateway.server.startup_answers import READ_SIZE, SHORT_BYTES, AnsweredFilter, EarlyExchange, Listed, StartupAnswers
 
 
-async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
+class StdioParts(ServerParts, Protocol):
+    """The parts of the server that a client over stdio needs."""
+
+    parked: ParkedCalls
+
+
+async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
     """Serve one client until it closes the pipe. `first` answered it until now; `listed` is as in `LineDispatch`."""
     try:
         await _serve(server, first, listed)
@@ -32,7 +38,7 @@ async def serve_stdio(server: GatewayServer, first: StartupAnswers | None = None
         await server.parked.end_behind()
 
 
-async def _serve(server: GatewayServer, first: StartupAnswers | None, listed: Listed | None) -> None:
+async def _serve(server: StdioParts, first: StartupAnswers | None, listed: Listed | None) -> None:
     if sys.platform == "win32" or not _is_pollable(0):
         await _serve_file(server)
         return
@@ -50,7 +56,7 @@ async def _serve(server: GatewayServer, first: StartupAnswers | None, listed: Li
             tasks.cancel_scope.cancel()
 
 
-async def _serve_file(server: GatewayServer) -> None:
+async def _serve_file(server: StdioParts) -> None:
     sdk = await server.load_sdk()
     await load("mcp.server.stdio")
     from mcp.server.stdio import stdio_server

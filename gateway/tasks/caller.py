@@ -21,7 +21,7 @@ from gateway.policy.input_answers import again
 from gateway.storage.record_types import forget, is_open
 from gateway.tasks.open_input_requests import KEY, shown_request
 from gateway.tasks.task import Task
-from gateway.tools.context import Caller, ClientProfile, LogLevel, capability_of, undeclared
+from gateway.tools.ports import Caller, ClientProfile, LogLevel, capability_of, undeclared
 from gateway.tools.told_lines import NewLines
 
 MESSAGE_SECONDS = 0.5

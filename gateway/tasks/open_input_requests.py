@@ -14,7 +14,8 @@ import anyio
 
 from gateway.json_types import JsonObject
 from gateway.policy.metadata import ASK_KEY
-from gateway.tools.context import CallContext, ClientProfile, capability_of, undeclared
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile, capability_of, undeclared
 
 KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """Keys that a server may choose for its requests."""

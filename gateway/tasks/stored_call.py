@@ -12,7 +12,8 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import IDEMPOTENCY_KEY, request_meta
 from gateway.storage.record_types import TaskRow
 from gateway.tasks.caller import fit_message
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 
 INTERNAL = -32603
 """JSON-RPC error code "Internal error"."""

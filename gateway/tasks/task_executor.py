@@ -27,7 +27,8 @@ from gateway.tasks.step_log import StepLog
 from gateway.tasks.stored_call import ended, error_outcome
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
-from gateway.tools.context import CallContext, Caller, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import Caller, ClientProfile
 
 logger = logging.getLogger(__name__)
 

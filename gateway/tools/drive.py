@@ -19,7 +19,8 @@ from gateway.errors import GatewayError, ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.metadata import ASK_KEY, HELD_KEY, WITHDRAWN_KEY
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool
-from gateway.tools.context import CallContext, NoCaller
+from gateway.tools.context import CallContext
+from gateway.tools.ports import NoCaller
 
 logger = logging.getLogger(__name__)
 

@@ -25,7 +25,8 @@ from gateway.policy.metadata import judge_meta
 from gateway.policy.retry_safety import may_resend
 from gateway.protocol import TASKS_EXTENSION
 from gateway.tools.base import OpenQuestion
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from gateway.upstream.caller_sessions import CallerSessions
 from gateway.upstream.child_processes import Holder
 from gateway.upstream.connection import Connection

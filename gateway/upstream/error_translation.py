@@ -16,7 +16,8 @@ from gateway.errors import PolicyDenied, Rejected, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.framing import shown
 from gateway.protocol import MISSING_REQUIRED_CLIENT_CAPABILITY
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 
 URL_REQUIRED = -32042
 """Error code of 2025-11-25: a person has to open the URLs in `data.elicitations` before the request can succeed."""

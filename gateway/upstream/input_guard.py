@@ -25,7 +25,8 @@ from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
 from gateway.storage.records import Records
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import InputRequired
-from gateway.tools.context import CallContext, ClientProfile, capability_of
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile, capability_of
 
 if TYPE_CHECKING:
     from gateway.chat.chat_context import SupportsChatGetResponse

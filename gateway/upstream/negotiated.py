@@ -7,7 +7,7 @@ from typing import cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
-from gateway.tools.context import Era
+from gateway.tools.ports import Era
 
 
 @dataclass(frozen=True, slots=True)

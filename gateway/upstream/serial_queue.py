@@ -14,7 +14,8 @@ import anyio
 
 from gateway.errors import AskWithdrawn
 from gateway.gate.concurrency import CallerQueues
-from gateway.tools.context import CallContext, Presence
+from gateway.tools.context import CallContext
+from gateway.tools.ports import Presence
 
 MAX_JOINED = 32
 """Calls of one client that may join its turn while others wait. Not 0, because a client may make calls before it answers a request for

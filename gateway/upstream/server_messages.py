@@ -10,7 +10,8 @@ import anyio
 from gateway.errors import AskUnavailable, GatewayError, ModelError
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import INTERNAL_ERROR, INVALID_REQUEST, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, RpcError
-from gateway.tools.context import CallContext, nested_capability
+from gateway.tools.context import CallContext
+from gateway.tools.ports import nested_capability
 from gateway.upstream.serial_queue import SETTLE_SECONDS
 
 logger = logging.getLogger(__name__)

@@ -33,7 +33,8 @@ from gateway.protocol import (
     UNSUPPORTED_PROTOCOL_VERSION,
 )
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.tools.context import CallContext, LogLevel, severity
+from gateway.tools.context import CallContext
+from gateway.tools.ports import LogLevel, severity
 from gateway.upstream.carriers.carrier import Carrier, Headers, OutgoingRequest, describe
 from gateway.upstream.carriers.pipe_carrier import PipeCarrier
 from gateway.upstream.negotiated import Negotiated

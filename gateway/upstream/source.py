@@ -27,8 +27,9 @@ from gateway.errors import (
 )
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
-from gateway.tools.context import CallContext, ClientProfile, LogLevel
+from gateway.tools.context import CallContext
 from gateway.tools.drive import keyed
+from gateway.tools.ports import ClientProfile, LogLevel
 from gateway.upstream.change_listener import ChangeListener
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.connection import Connection

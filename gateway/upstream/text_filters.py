@@ -14,7 +14,8 @@ from gateway.errors import PolicyDenied
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text, strip_value
-from gateway.tools.context import CallContext, Caller, LogLevel
+from gateway.tools.context import CallContext
+from gateway.tools.ports import Caller, LogLevel
 from gateway.upstream.gateway_chain import received_ask
 
 

@@ -7,7 +7,8 @@ from typing import Protocol
 from gateway.errors import AskUnavailable
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.framing import frame
-from gateway.tools.context import CallContext, Caller, LogLevel
+from gateway.tools.context import CallContext
+from gateway.tools.ports import Caller, LogLevel
 
 
 class Forms(Protocol):

@@ -1,4 +1,4 @@
-"""Python functions that a workflow file names, each run behind the gate (`tools.toolbox.ToolGuard`).
+"""Python functions that a workflow file names, each run behind the gate (`tools.context.ToolGuard`).
 
 Used by `plan`, `steps` and `team`. Outside a gateway the functions run directly, without a gate.
 """

@@ -16,7 +16,8 @@ from gateway.gate.concurrency import Limiter
 from gateway.json_types import JsonObject
 from gateway.sdk import load
 from gateway.tools.base import Complete, Tool, ToolDefinition
-from gateway.tools.context import CallContext, Caller
+from gateway.tools.context import CallContext
+from gateway.tools.ports import Caller
 from gateway.tools.told_lines import NewLines, Sentences
 from gateway.tools.toolbox import ToolBox, ToolGuards
 from gateway.types.responses import AgentResponseUpdate

@@ -13,7 +13,7 @@ from gateway import CallContext, FunctionTool
 from gateway.agents.definition import read_agent
 from gateway.errors import AgentError
 from gateway.tools.base import Complete
-from gateway.tools.context import ClientProfile
+from gateway.tools.ports import ClientProfile
 from gateway.tools.wrappers import RenamedTool
 from tests.agents.test_tool import Listener, Tools, agent_file, endpoint, source_of
 from tests.fakes.openai_server import ScriptedServer, openai_server

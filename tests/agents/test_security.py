@@ -20,7 +20,7 @@ from gateway.security import (
     check_confidentiality_allowed,
     combine_labels,
 )
-from gateway.tools.context import ClientProfile
+from gateway.tools.ports import ClientProfile
 
 pytestmark = [pytest.mark.filterwarnings("ignore::gateway.staging.ExperimentalWarning"), pytest.mark.requirement("SC1")]
 

@@ -27,7 +27,7 @@ from gateway.json_types import JsonObject
 from gateway.policy.metadata import AGENT_META_KEY
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
-from gateway.tools.context import ClientProfile
+from gateway.tools.ports import ClientProfile
 from gateway.tools.told_lines import MAX_SAID
 from gateway.types.responses import AgentResponseUpdate
 from tests.agents.test_tool import Listener, Tools, agent_file, endpoint

@@ -20,7 +20,7 @@ from gateway.chat.model_resolver import ModelResolver
 from gateway.errors import AgentError, ModelError
 from gateway.policy.metadata import AGENT_META_KEY
 from gateway.tools.base import Complete, Tool
-from gateway.tools.context import ClientProfile, NoCaller
+from gateway.tools.ports import ClientProfile, NoCaller
 from tests.fakes.openai_server import ScriptedServer, openai_server
 
 

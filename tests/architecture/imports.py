@@ -14,13 +14,13 @@ def module_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-def import_graph(*, type_checking: bool = False) -> dict[str, set[str]]:
-    """The modules that each module of the package imports, inside functions too; `type_checking` adds imports for type checkers only."""
+def import_graph() -> dict[str, set[str]]:
+    """The modules that each module of the package imports: inside functions and for type checkers too."""
     files = {module_of(path): path for path in python_files("gateway")}
     graph: dict[str, set[str]] = {}
     for module, path in files.items():
         found: set[str] = set()
-        for node in ast.walk(parsed(path)) if type_checking else runtime_nodes(parsed(path)):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.Import):
                 found |= {alias.name for alias in node.names}
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
@@ -28,16 +28,6 @@ def import_graph(*, type_checking: bool = False) -> dict[str, set[str]]:
                 found |= {name for name in members if name in files} or {node.module}
         graph[module] = {name for name in found if name in files and name != module}
     return graph
-
-
-def runtime_nodes(node: ast.AST) -> list[ast.AST]:
-    """All nodes below `node` except those under `if TYPE_CHECKING:`."""
-    found: list[ast.AST] = []
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-            continue
-        found += [child, *runtime_nodes(child)]
-    return found
 
 
 def circles(graph: dict[str, set[str]]) -> list[list[str]]:

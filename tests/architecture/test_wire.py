@@ -51,7 +51,7 @@ def imported(path: Path) -> set[str]:
 
 
 def test_wire_imports_only_errors_and_json_types() -> None:
-    graph = import_graph(type_checking=True)
+    graph = import_graph()
     found = {name: others for name in graph if name.startswith("gateway.wire") and (others := _outside(graph[name]) - ALLOWED_BELOW_WIRE)}
     assert found == {}
     from_protocol = [

@@ -9,7 +9,7 @@ import pytest
 from gateway import CallContext, ChatOptions, Content, FunctionTool, Message
 from gateway.chat.sampling_client import NO_TOOLS, SamplingChatClient
 from gateway.errors import ModelError
-from gateway.tools.context import ClientProfile, NoCaller
+from gateway.tools.ports import ClientProfile, NoCaller
 
 ANSWER = {"role": "assistant", "content": {"type": "text", "text": "ok"}, "model": "m", "stopReason": "endTurn"}
 

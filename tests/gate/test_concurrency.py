@@ -11,8 +11,7 @@ import pytest
 from gateway.gate.concurrency import Limiter, run_within
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.clocks import LateClock
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, LateClock
 
 
 def started(work: Callable[[], Awaitable[ToolOutcome]]) -> InFlightCall:

@@ -27,7 +27,8 @@ from gateway.gate.own_tools import is_guarded
 from gateway.gate.reads import ReadCall
 from gateway.gate.tools import GuardedTool, ToolCall
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tools.context import CallContext, ClientProfile, LogLevel
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile, LogLevel
 from tests.architecture.sources import parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server

@@ -24,9 +24,10 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired, TaskStarted, Tool, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext, ClientProfile, LogLevel
+from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.function import tool
+from gateway.tools.ports import ClientProfile, LogLevel
 
 Work = Callable[[JsonObject, CallContext], Awaitable[ToolOutcome]]
 SCHEMA: JsonObject = {"type": "object", "properties": {"path": {"type": "string"}}}

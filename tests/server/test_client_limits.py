@@ -6,7 +6,7 @@ import pytest
 
 from gateway.server.client_limits import fit_outcome
 from gateway.tools.base import Complete
-from gateway.tools.context import ClientProfile
+from gateway.tools.ports import ClientProfile
 
 LINK = {"type": "resource_link", "uri": "a://b", "name": "b", "mimeType": "text/plain", "annotations": {"priority": 1}}
 RESULT = Complete({"content": [{"type": "text", "text": "x"}, LINK], "isError": False})

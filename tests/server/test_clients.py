@@ -11,8 +11,8 @@ from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.metadata import request_meta
 from gateway.server.clients import Clients, LegacySession
 from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
-from gateway.tools.clocks import LateClock
-from gateway.tools.context import CallContext, ClientProfile, LogLevel
+from gateway.tools.context import CallContext, LateClock
+from gateway.tools.ports import ClientProfile, LogLevel
 
 KEYED = Principal("key:1", "somebody", ("tools:a/*",))
 METAS: list[dict[str, Any]] = [{}, {"x/y": 1}, {"x/y": {"z": None}, "io.modelcontextprotocol/related-task": {}}]

@@ -21,10 +21,10 @@ from gateway.config.models import HttpSettings, LimitSettings
 from gateway.config.policies import SourcePolicy
 from gateway.gate.pipeline import GateServices
 from gateway.policy.quotas import caller_quotas
-from gateway.server.dispatch import build_http_app
 from gateway.server.fast_path.fast_session import Stream
 from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS
 from gateway.server.gateway_server import GatewayServer
+from gateway.server.http_app import build_http_app
 from gateway.server.sdk_path.lazy_application import Probes
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import InputRequired

@@ -13,8 +13,7 @@ from gateway.server.fast_path import in_flight
 from gateway.server.fast_path.deferred_caller import PlainCaller
 from gateway.server.fast_path.in_flight import Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.clocks import LateClock
-from gateway.tools.context import CallContext
+from gateway.tools.context import CallContext, LateClock
 
 
 class Closable(PlainCaller):

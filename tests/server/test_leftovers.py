@@ -16,7 +16,7 @@ import pytest
 from gateway.server.fast_path.deferred_caller import DeferredCaller
 from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.clocks import LateClock
+from gateway.tools.context import LateClock
 from gateway.wire.http1_exchange import Exchange
 from gateway.wire.http1_server import ServerConnection
 from tests.server.test_plain_calls import heads, post, request, standing

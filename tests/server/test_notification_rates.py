@@ -9,7 +9,7 @@ import pytest
 
 from gateway.json_types import JsonValue
 from gateway.server.sdk_path.notification_rates import LOG_BURST, PROGRESS_BURST, ThrottledLog, ThrottledProgress
-from gateway.tools.context import LogLevel
+from gateway.tools.ports import LogLevel
 
 
 class Client:

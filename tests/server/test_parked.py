@@ -15,8 +15,9 @@ from gateway.json_types import JsonObject
 from gateway.server.parked import MAX_PARKED_PER_PRINCIPAL, ParkedCalls
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.tools.base import Complete, InputRequired, ToolOutcome
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
 from gateway.tools.drive import ASK_KEY
+from gateway.tools.ports import ClientProfile
 
 FORM: JsonObject = {"method": "elicitation/create", "params": {"message": "Your name?", "requestedSchema": {"type": "object"}}}
 

@@ -24,16 +24,18 @@ from gateway.config.models import HttpSettings
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, NotFound, OutcomeUnknown, PolicyDenied, Rejected, ToolFailed
 from gateway.gate.pipeline import GateServices
-from gateway.server.dispatch import HttpDispatch, build_http_app
+from gateway.server.dispatch import HttpDispatch
 from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS
 from gateway.server.gateway_server import GatewayServer
 from gateway.server.head import Head
+from gateway.server.http_app import build_http_app
 from gateway.server.key_gate import KeyGate
 from gateway.server.origins import accepted_origins
 from gateway.server.sdk_path.lazy_application import Probes
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired, OnChange, TaskStarted, Tool, ToolDefinition, ToolOutcome
-from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.context import CallContext
+from gateway.tools.ports import LogLevel
 from tests.fakes.wired import Counting, Kept, Wired, lifespan, served
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"text": {"type": "string", "maxLength": 20}, "n": {}, "héé": {}}}

@@ -12,7 +12,8 @@ import pytest
 from gateway.json_types import JsonObject
 from gateway.server.task_calls import SPACING_SECONDS, TaskHandler
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import running
 
 QUESTIONS = 8

@@ -15,7 +15,7 @@ from gateway.policy.decision import Reject
 from gateway.storage import approval_rules as repository
 from gateway.storage.record_types import ApprovalRule, PendingQuestion
 from gateway.telemetry.gateway_events import EventStream
-from gateway.tools.context import ClientProfile
+from gateway.tools.ports import ClientProfile
 from tests.agents.test_served_agents import Person
 from tests.cli.processes import moongate, write_gateway
 from tests.storage.test_records import records

@@ -28,8 +28,9 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
-from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from gateway.tools.function import FunctionTool
+from gateway.tools.ports import ClientProfile
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool

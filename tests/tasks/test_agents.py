@@ -29,7 +29,8 @@ from gateway.storage.state_folder import StateFolder
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete, Tool, ToolOutcome
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.running import upstream_http
 from tests.tasks.dying import Journal, die, in_a_process, running

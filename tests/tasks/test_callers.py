@@ -16,7 +16,7 @@ from gateway.policy.metadata import ASK_KEY
 from gateway.storage.record_types import TaskRow
 from gateway.tasks.caller import TaskCaller
 from gateway.tasks.task import Task
-from gateway.tools.context import ClientProfile, LogLevel
+from gateway.tools.ports import ClientProfile, LogLevel
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60)]
 ASKABLE = ClientProfile(capabilities={"elicitation": {"form": {}}})

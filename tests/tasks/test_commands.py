@@ -17,7 +17,8 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import Journal, once_asked, running
 
 ANN = CallContext(principal=Principal("ann"), client=ClientProfile(capabilities={"elicitation": {"form": {}}}))

@@ -23,7 +23,8 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from tests.fakes.postgres import Postgres, postgres
 from tests.interaction.wire import over_http
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running

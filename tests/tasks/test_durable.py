@@ -26,7 +26,8 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
@@ -35,8 +36,7 @@ from tests.tasks.dying import Journal, die, in_a_process, once_asked, running, s
 from tests.workflows.scripted import ScriptedToolBox, guard
 
 STEPS = 10
-ASKABLE = ClientProfile(capabilities={"elicitation": {"form": {}}})
-CTX = CallContext(client=ASKABLE)
+CTX = CallContext(client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
 Death = tuple[int, str] | None
 UNDISTURBED = [f"{number} /step#{number + 1}" for number in range(STEPS)]
 
@@ -73,7 +73,7 @@ async def ended(runner: TaskRunner, task: Task) -> Task:
 
 
 def caller(name: str) -> CallContext:
-    return CallContext(principal=Principal(name), client=ASKABLE)
+    return CallContext(principal=Principal(name), client=CTX.client)
 
 
 async def only_task(runner: TaskRunner) -> Task:
@@ -538,7 +538,7 @@ async def test_unfinished_tasks_per_caller_are_limited(tmp_path: Path) -> None:
             await runner.start("tool", {}, CTX)
         with pytest.raises(TaskError, match="already have 3 unfinished tasks"):
             await runner.start("tool", {}, CTX)
-        await runner.start("tool", {}, CallContext(principal=Principal("ann"), client=ASKABLE))
+        await runner.start("tool", {}, CallContext(principal=Principal("ann"), client=CTX.client))
 
 
 # -- workflows -----------------------------------------------------------------------------------------------------

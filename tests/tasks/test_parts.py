@@ -27,7 +27,8 @@ from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_questions import usable_answers
 from gateway.tasks.task_tools import TaskTools, still_running
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import steady
 
 FORM: JsonObject = {"mode": "form", "message": "Go?", "requestedSchema": {}}
@@ -43,11 +44,8 @@ def question(key: Any = None, **params: Any) -> JsonObject:
 @pytest.mark.parametrize(("wanted", "key", "is_refused"), [(None, "step", True), ("color", "step", False), (None, "", False)])
 async def test_fields_are_judged_for_questions_of_the_gateway_only(wanted: str | None, key: str, is_refused: bool) -> None:
     """A server judges the answers to its own questions: one that names its key, and one without a durable key."""
-
-    async def save(task: Task) -> None: ...
-
     task = Task(TaskRow("t", "ada", "tool", {}, 60.0))
-    asking = TaskCaller(task, ASKABLE, save, ask_timeout_seconds=60)
+    asking = TaskCaller(task, ASKABLE, lambda _: anyio.lowlevel.checkpoint(), ask_timeout_seconds=60)
     schema: JsonObject = {"type": "object", "properties": {"color": {"type": "string"}}, "required": ["color"]}
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(asking.ask, question(wanted, requestedSchema=schema), key)

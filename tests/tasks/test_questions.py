@@ -27,7 +27,8 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, InputRequired
-from gateway.tools.context import CallContext, NoCaller
+from gateway.tools.context import CallContext
+from gateway.tools.ports import NoCaller
 from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.dying import die, in_a_process, running
 from tests.tasks.killing import ASKABLE, SECONDS, Fuse, Ledger, answer_all, in_file, run_killed

@@ -22,7 +22,8 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Complete, ToolDefinition
-from gateway.tools.context import IDEMPOTENCY_KEY, CallContext, ClientProfile
+from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
+from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running
 from tests.tasks.test_durable import Death, ended, finish, only_task, start_and_die, ten_steps
 

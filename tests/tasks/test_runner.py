@@ -28,7 +28,8 @@ from gateway.tasks.runner import TaskRunner
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_tools import TaskTools
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import CallContext, ClientProfile, DurablePort
+from gateway.tools.context import CallContext, DurablePort
+from gateway.tools.ports import ClientProfile
 from tests.tasks.dying import running, steady
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]

@@ -18,7 +18,8 @@ from gateway.storage.record_types import Steps, TaskRow
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.tasks.step_log import StepLog
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from tests.tasks.test_callers import Person
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(60), pytest.mark.requirement(97)]

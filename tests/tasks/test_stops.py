@@ -14,7 +14,8 @@ from gateway.json_types import JsonObject, JsonValue
 from gateway.storage.records import Records
 from gateway.storage.state_folder import StateFolder
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from tests.interaction.wire import over_http
 from tests.tasks.dying import Journal, running
 from tests.tasks.test_durable import ended

@@ -15,8 +15,9 @@ from gateway.json_types import JsonObject
 from gateway.tasks.task import Task
 from gateway.tasks.task_executor import CallTool
 from gateway.tools.base import Complete
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool
+from gateway.tools.ports import ClientProfile
 from gateway.workflows.functional import workflow
 from gateway.workflows.functional_steps import RunContext, step
 from gateway.workflows.loader import parse_workflow

@@ -15,7 +15,8 @@ from gateway.auth.principal import Principal
 from gateway.config.models import HttpServer
 from gateway.errors import OutcomeUnknown, Rejected, SessionGone
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.context import CallContext, ClientProfile
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile
 from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID
 from gateway.upstream.carriers.http_carriers import HttpCarriers
 from gateway.upstream.server_session import Envelope, Session, open_session

@@ -14,7 +14,8 @@ import pytest
 from gateway.config.models import StdioServer
 from gateway.errors import OutcomeUnknown, Rejected, RequestFailure, TooLarge
 from gateway.json_types import JsonMapping, JsonObject
-from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.context import CallContext
+from gateway.tools.ports import LogLevel
 from gateway.upstream.carriers.carrier import OutgoingRequest
 from gateway.upstream.carriers.pipe_carrier import PipeCarrier
 from gateway.upstream.pipe import MAX_UNREAD, ChildLog

@@ -13,7 +13,8 @@ from gateway.errors import AskExpired, AskWithdrawn
 from gateway.gate.approvals import Approvals, Question
 from gateway.json_types import JsonObject
 from gateway.telemetry.gateway_events import EventStream
-from gateway.tools.context import CallContext, ClientProfile, NoCaller
+from gateway.tools.context import CallContext
+from gateway.tools.ports import ClientProfile, NoCaller
 from gateway.upstream.serial_queue import SerialQueue
 
 pytestmark = pytest.mark.attack(42)

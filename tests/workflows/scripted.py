@@ -13,8 +13,9 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.telemetry.gateway_events import EventStream
 from gateway.tools.base import Tool
-from gateway.tools.context import CallContext, LogLevel
+from gateway.tools.context import CallContext
 from gateway.tools.function import FunctionTool
+from gateway.tools.ports import LogLevel
 
 
 class ScriptedToolBox:

@@ -12,7 +12,7 @@ from gateway.chat.chat_context import ChatContext, ChatStream
 from gateway.chat.chat_middleware import ChatMiddleware
 from gateway.errors import AskExpired, ModelError, ToolFailed
 from gateway.middleware import CallNext
-from gateway.tools.clocks import CallClock
+from gateway.tools.context import CallClock
 from gateway.tools.invocation import FunctionInvocationContext, FunctionMiddleware
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
 from gateway.types.streams import ResponseStream

@@ -10,7 +10,7 @@ import anyio
 from gateway.json_types import JsonObject, JsonValue
 from gateway.server.clients import CloseableCaller
 from gateway.server.detached_caller import wants_level
-from gateway.tools.context import LogLevel, Presence, undeclared
+from gateway.tools.ports import LogLevel, Presence, undeclared
 
 
 class PlainCaller:

@@ -26,7 +26,7 @@ from gateway.server.fast_path.deferred_caller import DeferredCaller
 from gateway.server.fast_path.started_requests import Body, StartedRequest
 from gateway.server.usage import SMALL_BYTES, Usage
 from gateway.tools.base import ToolOutcome
-from gateway.tools.clocks import CallClock, LateClock
+from gateway.tools.context import CallClock, LateClock
 from gateway.tools.drive import WITHDRAW_SECONDS
 from gateway.wire.http1_exchange import Field
 

@@ -33,7 +33,7 @@ from gateway.server.head import Head
 from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.clocks import LateClock
+from gateway.tools.context import LateClock
 from gateway.upstream.carriers.message_encoding import has_odd_number
 from gateway.wire.long_text import encode_around
 

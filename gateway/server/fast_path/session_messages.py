@@ -11,7 +11,7 @@ from pydantic_core import to_json
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.server.clients import LegacySession
-from gateway.tools.context import LogLevel
+from gateway.tools.ports import LogLevel
 from gateway.wire.jsonrpc import notification
 
 INITIALIZED = to_json(notification("notifications/initialized", None))

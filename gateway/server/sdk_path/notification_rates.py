@@ -14,7 +14,7 @@ import anyio
 import anyio.abc
 
 from gateway.json_types import JsonValue
-from gateway.tools.context import LogLevel
+from gateway.tools.ports import LogLevel
 
 logger = logging.getLogger(__name__)
 

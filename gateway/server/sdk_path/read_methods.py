@@ -28,8 +28,9 @@ from gateway.server.parked import ParkedCalls, open_upstream_state, seal_upstrea
 from gateway.server.rpc_errors import to_rpc_error
 from gateway.server.sdk_path.wire_caller import WireCaller
 from gateway.tools.base import Finished, InputRequired
-from gateway.tools.context import CallContext, Era
+from gateway.tools.context import CallContext
 from gateway.tools.drive import drive_rounds
+from gateway.tools.ports import Era
 
 MAX_WATCHED = 1_000
 """Resources one client may watch at once."""

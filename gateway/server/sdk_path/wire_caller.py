@@ -29,7 +29,7 @@ from gateway.protocol import CONNECTION_CLOSED
 from gateway.server.clients import RequestContext, is_modern, legacy_profile, presence_of
 from gateway.server.detached_caller import wants_level
 from gateway.server.sdk_path.notification_rates import ThrottledLog, ThrottledProgress
-from gateway.tools.context import LogLevel, Presence, capability_of, undeclared
+from gateway.tools.ports import LogLevel, Presence, capability_of, undeclared
 
 
 class _RelayedRequest(BaseModel):

@@ -13,6 +13,7 @@ from gateway.errors import ToolFailed
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Complete, Tool, ToolDefinition
 from gateway.tools.context import CallContext
+from gateway.tools.invocation import FunctionInvocationContext
 from gateway.upstream.library.functions import MCPFunction, local_name
 
 _NAMES: JsonObject = {
@@ -106,9 +107,10 @@ class Disclosure:
 
 
 def _run_tools(ctx: CallContext) -> list[Tool]:
-    if ctx.run_tools is None:
+    call = ctx.invocation
+    if not isinstance(call, FunctionInvocationContext) or call.tools is None:
         raise ToolFailed("Functions are loaded and unloaded inside an agent's run only.")
-    return ctx.run_tools
+    return call.tools
 
 
 def _names(arguments: JsonObject) -> list[str]:

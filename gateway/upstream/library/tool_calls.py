@@ -11,8 +11,8 @@ from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
-from gateway.tools.context import CallContext, NoCaller
-from gateway.tools.invocation import FunctionInvocationContext
+from gateway.tools.context import CallContext
+from gateway.tools.ports import NoCaller
 
 
 class SamplingCaller(NoCaller):
@@ -42,7 +42,7 @@ def with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallConte
     Raises:
         ToolFailed: The program's `_meta` is malformed, or a value to be sent is not JSON.
     """
-    host = ctx.invocation.kwargs if isinstance(ctx.invocation, FunctionInvocationContext) else {}
+    host: JsonObject = ctx.invocation.kwargs if ctx.invocation is not None else {}
     if (meta := host.get("_meta")) is not None:
         if isinstance(verdict := judge_meta(meta), Reject):
             raise ToolFailed(verdict.reason)

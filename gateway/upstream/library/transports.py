@@ -10,7 +10,6 @@ from gateway.config.models import HttpServer, StdioServer
 from gateway.errors import NotSent, OutcomeUnknown, only_cause
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
-from gateway.tools.invocation import FunctionInvocationContext
 from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.library.mcp_tool import MCPTool
@@ -111,6 +110,6 @@ class MCPStreamableHTTPTool(MCPTool):
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """As `MCPTool.send`, with the header provider's headers."""
         if self._header_provider is not None:
-            values = ctx.invocation.kwargs if isinstance(ctx.invocation, FunctionInvocationContext) else {}
+            values: JsonObject = ctx.invocation.kwargs if ctx.invocation is not None else {}
             headers = {**self._header_provider(values), **(headers or {})}
         return await super().send(method, params, ctx, headers)

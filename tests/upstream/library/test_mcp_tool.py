@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from gateway import Agent, CallContext, Content, MCPStdioTool, MCPStreamableHTTPTool, MCPTool, ScriptedChatClient
 from gateway.errors import ModelError, ToolFailed, UpstreamError
 from gateway.tools.base import Complete
-from gateway.tools.context import ClientProfile, NoCaller
+from gateway.tools.ports import ClientProfile, NoCaller
 from gateway.upstream.library.mcp_tool_options import MCPToolOptions
 from tests.architecture.documents import blocks
 from tests.fakes.openai_server import openai_server

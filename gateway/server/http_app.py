@@ -1,0 +1,49 @@
+"""`build_http_app`: composes the ASGI application of the gateway; used by `app`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from gateway.auth.api_keys import KeyStore
+from gateway.config.models import HttpSettings
+from gateway.server.dispatch import HttpDispatch, ServerParts
+from gateway.server.fast_path.fast_sessions import FastSessions
+from gateway.server.key_gate import KeyGate, check_bind
+from gateway.server.origins import accepted_origins
+from gateway.server.sdk_path.lazy_application import LazyApplication, Probes
+from gateway.server.session_table import SessionTable
+
+if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+    from starlette.types import ASGIApp
+
+
+def build_http_app(
+    server: ServerParts,
+    settings: HttpSettings,
+    keys: KeyStore,
+    *,
+    host: str,
+    port: int,
+    probes: Probes,
+    routes: Callable[[], Sequence[BaseRoute]] = tuple,
+) -> KeyGate:
+    """Compose the ASGI application: authentication, then the fast path, then 2025 sessions without the SDK, then the SDK path.
+
+    Its lifespan is that of the 2025 sessions. `routes` makes the routes of other packages when the first request needs them.
+
+    Raises:
+        ConfigError: `check_bind` refuses the address.
+    """
+    requires_key = check_bind(host, keys)
+    origins = accepted_origins(host, port, settings.allowed_hosts, settings.allowed_origins)
+    table = SessionTable()
+    application = LazyApplication(server, settings, origins, table, probes=probes, routes=routes)
+    app: ASGIApp = application
+    fast_path = None
+    if settings.direct_path == "auto":
+        path, max_bytes = settings.path, settings.max_request_bytes
+        sessions = FastSessions(application, server, server.plain, table, path=path, max_request_bytes=max_bytes)
+        app = fast_path = HttpDispatch(sessions, server, path=path, max_request_bytes=max_bytes)
+    return KeyGate(app, keys, origins, settings, server.usages, requires_key=requires_key, fast_path=fast_path)

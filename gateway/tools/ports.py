@@ -1,0 +1,145 @@
+"""`ClientProfile`: what a client declares; `Caller` and `Presence`: the ports through which a call reaches it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, cast, get_args
+
+from gateway.errors import AskUnavailable
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
+
+Era = Literal["legacy", "modern"]
+"""`legacy`: protocol ≤ 2025-11-25 (handshake, sessions). `modern`: 2026-07-28 (stateless)."""
+
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+_SEVERITY: dict[str, int] = {level: rank for rank, level in enumerate(get_args(LogLevel))}
+
+
+@dataclass(frozen=True, slots=True)
+class ClientProfile:
+    """The connected client. Its name and version are claims: they are shown, and never trusted."""
+
+    era: Era = "modern"
+    protocol_version: str = ""
+    name: str = ""
+    version: str = ""
+    capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
+    """Declared capabilities in wire form (`sampling`, `elicitation`, `roots`, `extensions`, …)."""
+    session_id: str | None = None
+    """Id of the 2025 session or stdio connection; `None` if requests are stateless."""
+
+    def can(self, capability: str) -> bool:
+        """Whether a capability is declared, by dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
+
+        `elicitation: {}` means form only (MCP 2025-11-25), so `elicitation.form` is true for it.
+        """
+        if capability == "elicitation.form":
+            declared = self.capabilities.get("elicitation")
+            return isinstance(declared, Mapping) and ("form" in declared or "url" not in declared)
+        node: JsonValue = self.capabilities
+        for part in capability.split("."):
+            if not isinstance(node, Mapping) or part not in node:
+                return False
+            node = cast("JsonMapping", node)[part]
+        return node is not None and node is not False
+
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether the client declares sampling, elicitation or roots."""
+        return any(map(self.can, ("sampling", "elicitation", "roots")))
+
+
+class Presence(Protocol):
+    """Whether the client of a call can be reached now, for requests that outlive their connection."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether the client has a stream open."""
+        ...
+
+    async def here(self) -> None:
+        """Wait until the client has a stream open."""
+        ...
+
+    def need(self) -> None:
+        """End the request if its client is lost before `release`. Calls nest."""
+        ...
+
+    def release(self) -> None:
+        """Undo one `need`."""
+        ...
+
+    def waiting(self) -> contextlib.AbstractAsyncContextManager[None]:
+        """Return a context manager for a wait for a person or a queue, which calls `need` and `release`."""
+        ...
+
+
+class Caller(Protocol):
+    """The port through which a call reaches its caller, until the call returns."""
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Send progress; dropped if the caller did not request it."""
+        ...
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Send a log message; dropped if the caller did not request that level."""
+        ...
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """Send a request for input (`{"method", "params"}`, wire form) to the client, and return its result.
+
+        `key` identifies the question inside a durable task (`CallContext.question`), and is ignored elsewhere. `CallContext.ask` enforces
+        the deadline.
+
+        Raises:
+            AskUnavailable: The client did not declare the capability, or cannot be reached.
+        """
+        ...
+
+
+class NoCaller:
+    """A caller for calls without a client: it drops messages and refuses questions."""
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Drop it."""
+
+    async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
+        """Drop it."""
+
+    async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
+        """Refuse the request."""
+        method = str(request.get("method", ""))
+        raise AskUnavailable(f"This call has no client that could answer {method!r}.", capability=capability_of(request))
+
+
+def capability_of(request: JsonMapping) -> str:
+    """Return the client capability that a request for input needs: `sampling`, `elicitation.form`, `elicitation.url` or `roots`."""
+    match request.get("method"):
+        case "sampling/createMessage":
+            return "sampling"
+        case "roots/list":
+            return "roots"
+        case _:
+            params = cast("JsonMapping", request.get("params") or {})
+            return "elicitation.url" if params.get("mode") == "url" else "elicitation.form"
+
+
+def undeclared(request: JsonMapping) -> AskUnavailable:
+    """Build the error for a client that does not declare the capability for a request for input."""
+    capability = capability_of(request)
+    return AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
+
+
+def nested_capability(capability: str) -> JsonObject:
+    """Return a capability in the form of `requiredCapabilities`: `elicitation.url` → `{"elicitation": {"url": {}}}`."""
+    nested: JsonObject = {}
+    for part in reversed(capability.split(".")):
+        nested = {part: nested}
+    return nested
+
+
+def severity(level: str) -> int:
+    """Return the rank of a log level, least severe first; unknown levels count as `info`."""
+    return _SEVERITY.get(level, _SEVERITY["info"])
