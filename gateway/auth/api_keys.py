@@ -78,7 +78,7 @@ class KeyStore:
     """The keys in one file, which is read again only after it changed."""
 
     def __init__(self, path: Path) -> None:
-        """`path` need not exist; without the file there are no keys. `add` creates its folder."""
+        """`path` need not exist; without the file the store is empty. `add` creates its folder."""
         self._path = path
         self._file = str(path)
         self._stamp: tuple[int, int, int] | None = None

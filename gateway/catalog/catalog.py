@@ -165,7 +165,7 @@ class Catalog:
             await self.catch_up()
 
     async def catch_up(self) -> None:
-        """Rebuild the lists that are marked as changed; returns at once if there are none."""
+        """Rebuild the lists that are marked as changed; returns at once if no list is marked."""
         if not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}

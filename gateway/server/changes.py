@@ -59,7 +59,7 @@ class _Paced(Generic[_Key]):
         self._waiting.add(key)
 
     def due(self) -> float:
-        """Return when the next pending notification is due; infinite if there is none."""
+        """Return when the next pending notification is due; infinite if no notification is pending."""
         return min((self._not_before.get(key, -math.inf) for key in self._waiting), default=math.inf)
 
     def take(self) -> set[_Key]:

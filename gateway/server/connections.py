@@ -57,7 +57,7 @@ def raise_open_files(settings: HttpSettings) -> None:
 
 
 def _open_files() -> int | None:
-    """Return the process's limit of open files; `None` if there is no limit."""
+    """Return the process's limit of open files; `None` if it is unlimited."""
     if sys.platform == "win32":
         return None
     import resource

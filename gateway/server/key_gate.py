@@ -104,7 +104,7 @@ class KeyGate:
         self._keys = keys
         self._requires_key = requires_key
         self.usages = usages
-        """What each caller has in progress."""
+        """The usage of each caller."""
         self._max_request_bytes = settings.max_request_bytes
         self._places = places
         self._known: set[tuple[bytes | None, bytes | None]] = set()

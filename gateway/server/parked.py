@@ -3,7 +3,7 @@
 A 2026 client receives a request for input in an `input_required` result, and answers by repeating its request with the answers. Remote
 2026 servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, waits in `ask`, and
 continues when the client's retry arrives. A handle is random, bound to the principal, and sealed by the request-state boundary. When
-its time to live is over, the work is cancelled.
+its time to live has expired, the work is cancelled.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class TaskHandler:
 
     @property
     def runner(self) -> TaskRunner:
-        """The runner of this gateway's tasks. Raises `NotFound` if there is none."""
+        """The runner of this gateway's tasks. Raises `NotFound` if this gateway runs no tasks."""
         if self._given is None:
             raise NotFound("task", "")
         return self._given

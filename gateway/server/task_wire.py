@@ -7,7 +7,7 @@ from gateway.tasks.task import Task
 from gateway.tasks.task_questions import status_message
 
 POLL_MS = 500
-"""Poll interval that clients are told."""
+"""Poll interval that is sent to clients."""
 
 
 def modern_task(task: Task) -> JsonObject:

@@ -85,7 +85,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
         return next(iter(self._held[owner]))
 
     def largest(self) -> OwnerT:
-        """Return the owner with most bytes. Raises `ValueError` if there is none."""
+        """Return the owner with most bytes. Raises `ValueError` without owners."""
         return max(self._size, key=self._size.__getitem__)
 
     def __len__(self) -> int:

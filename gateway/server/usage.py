@@ -51,7 +51,7 @@ MAX_KNOWN = 1_024
 
 
 class Totals:
-    """What all callers have in progress together."""
+    """Requests, streams, sessions and bytes of all callers together."""
 
     __slots__ = ("bytes", "sessions", "streams")
 
@@ -60,7 +60,7 @@ class Totals:
 
 
 class Usage:
-    """What one caller has in progress."""
+    """Calls, requests, streams, sessions and bytes of one caller."""
 
     __slots__ = (
         "_all",
@@ -188,7 +188,7 @@ class Usage:
 
 
 class Usages:
-    """The usage of every caller. There are no limits before `bound_by`."""
+    """The usage of every caller. `bound_by` sets the limits; before it nothing is refused."""
 
     def __init__(self) -> None:
         self._totals = Totals()

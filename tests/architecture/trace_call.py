@@ -1,7 +1,8 @@
 """Files of the package that execute code for one plain proxied call: `make trace-call` prints them, with the functions that are entered.
 
 A gateway in a process of its own serves a 2026 server to a 2026 client, both over HTTP. Python's profiler traces several calls on a
-connection in use. Timers of the gateway that fire meanwhile drop out because only files of every call count.
+connection in use. Timers of the gateway that fire meanwhile drop out because only files of every call count. The command fails if there are
+more than `MAX_FILES` files.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from benchmarks.driver import Line, ask, connect, whole
 from benchmarks.machine import Command, python
 from benchmarks.measures import UPSTREAM
 from tests.architecture.sources import ROOT
+
+MAX_FILES = 26
+"""Most files that may execute code for one call, so that a reader can follow it."""
 
 CALLS = 8
 WARM_CALLS = 50
@@ -110,7 +114,9 @@ def main() -> None:
         files.setdefault(file, []).append(name)
     for file, names in files.items():
         print(f"{file}\n    {' '.join(names)}")
-    print(f"{len(files)} files of gateway/ execute code for one plain proxied call ({time.monotonic() - began:.0f} s)")
+    seconds = time.monotonic() - began
+    print(f"{len(files)} files of gateway/ execute code for one plain proxied call ({seconds:.0f} s); the limit is {MAX_FILES}")
+    sys.exit(len(files) > MAX_FILES)
 
 
 if __name__ == "__main__":

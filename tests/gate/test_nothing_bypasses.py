@@ -3,6 +3,9 @@
 The test finds every implementation of a tool and of a source in the package, watches them all in a gateway that serves one of each kind,
 and calls and reads whatever the gateway's registries list. An implementation that runs outside the gate's step `run` fails the test, and
 so does one that nothing here reaches: add it to the gateway below, or say in `ELSEWHERE` why it cannot run in one.
+
+Code that nothing here runs cannot hide either: `CALLERS` lists every expression outside `gateway/gate/` that calls such a method, with the
+reason why the gate sees the call, and `CONTEXT_METHODS` the other methods of sources that take a `CallContext`.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from gateway.gate.tools import GuardedTool, ToolCall
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile, LogLevel
-from tests.architecture.sources import parsed, python_files
+from tests.architecture.sources import name_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.skills.on_disk import write_skill
@@ -54,6 +57,39 @@ ELSEWHERE = {
     "AgentSource.get_prompt": "agents have no prompts, so the catalog never asks for one",
     "OwnSource.get_prompt": "the gateway itself has no prompts",
 }
+
+CALLERS = {
+    "gateway/agents/mcp_server.py tool.call": "a program serves its own agent, without a gateway",
+    "gateway/agents/tool.py (await self._running()).call": "the tool of an agent is behind the gate itself",
+    "gateway/app/gateway.py self.catalog.read": "the catalog takes reads through the gate",
+    "gateway/catalog/catalog.py source.read": "the work of a `Read`",
+    "gateway/catalog/catalog.py source.get_prompt": "the work of a `Read`",
+    "gateway/catalog/catalog.py source.complete": "the work of a `Read`",
+    "gateway/catalog/catalog.py source.watch": "the work of a `Read`",
+    "gateway/catalog/prompt_tools.py self._source.get_prompt": "a tool that renders a prompt, behind the gate",
+    "gateway/catalog/skills.py source.skills": "the work of a `Read`",
+    "gateway/catalog/uris.py self._inner.call": "a tool around a remote tool, behind the gate",
+    "gateway/catalog/uris.py self._inner.task": "a tool around a remote tool, behind the gate",
+    "gateway/server/calls.py (await self._catalog.seek(name)).call": "a tool of the catalog is behind the gate",
+    "gateway/server/calls.py tool.call": "a `GuardedTool`",
+    "gateway/server/sdk_path/read_methods.py self._catalog.read": "the catalog takes reads through the gate",
+    "gateway/server/sdk_path/read_methods.py self._catalog.get_prompt": "the catalog takes reads through the gate",
+    "gateway/server/sdk_path/read_methods.py self._catalog.complete": "the catalog takes reads through the gate",
+    "gateway/server/sdk_path/task_methods.py tool.task": "a `GuardedTool`",
+    "gateway/server/task_calls.py tool.task": "a `GuardedTool`",
+    "gateway/tools/drive.py tool.call": "repeats a call whose tool the caller got behind the gate",
+    "gateway/tools/wrappers.py self.inner.call": "a tool under another name, called by the gate or around a guarded tool",
+}
+"""Expressions that call one of `METHODS`, each with the reason why the gate sees the call."""
+
+CONTEXT_METHODS = {
+    "UpstreamSource.send": "sends the requests of the methods above",
+    "UpstreamSource.answer": "answers a request of the server for input",
+    "UpstreamSource.answer_ask": "answers a request of the server for input",
+    "UpstreamSource.judge_ask": "judges a request of the server for input",
+    "UpstreamSource.notified": "passes on a notification of the server",
+}
+"""Other public methods of sources with a `CallContext`, each with the reason why it is not a further way to run or read something."""
 
 Found = tuple[type, str]
 
@@ -318,3 +354,35 @@ async def test_everything_that_runs_or_reads_passes_the_gate(watched: Watch) -> 
     ways = {f"{owner.__name__}.{name}" for owner, name in implementations()}
     missed, elsewhere = ways - watched.reached, set(ELSEWHERE)
     assert (missed - elsewhere, elsewhere - missed) == (set(), set())
+
+
+def test_every_expression_that_calls_a_tool_or_a_source_is_known() -> None:
+    found: set[str] = set()
+    for path in python_files("gateway"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and _calls_a_way(node, node.func):
+                found.add(f"{name_of(path)} {ast.unparse(node.func)}")
+    assert {site for site in found if not site.startswith("gateway/gate/")} == CALLERS.keys()
+
+
+def _calls_a_way(call: ast.Call, function: ast.Attribute) -> bool:
+    """Whether a call has the name and the number of arguments of one of `METHODS`; `read` and `watch` are also names of other methods."""
+    method = METHODS.get(function.attr)
+    if method is None or len(call.args) + len(call.keywords) != len(method):
+        return False
+    return function.attr not in ("read", "watch") or "source" in ast.unparse(function) or "catalog" in ast.unparse(function)
+
+
+def test_every_method_of_a_source_with_a_context_is_known() -> None:
+    found: set[str] = set()
+    for path in python_files("gateway"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef) and node.name.endswith("Source") and path.name in ("source.py", "base.py", "own.py"):
+                methods = [item for item in node.body if isinstance(item, ast.AsyncFunctionDef)]
+                found |= {f"{node.name}.{method.name}" for method in methods if _takes_context(method)}
+    assert {name for name in found if name.partition(".")[2] not in METHODS} == CONTEXT_METHODS.keys()
+
+
+def _takes_context(node: ast.AsyncFunctionDef) -> bool:
+    annotations = [argument.annotation for argument in (*node.args.args, *node.args.kwonlyargs) if argument.annotation is not None]
+    return not node.name.startswith("_") and any("CallContext" in ast.unparse(annotation) for annotation in annotations)

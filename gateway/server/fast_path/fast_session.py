@@ -1,4 +1,4 @@
-"""`FastSession`: what is kept of a 2025 session without the SDK (`lean`): its handshake, its listening GET, what it was told there."""
+"""`FastSession`: the state of a 2025 session on the fast path: its handshake, its listening GET, and the notifications sent there."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from starlette.types import Message, Send
 
 MAX_PENDING = 16
-"""Events that wait on one stream for a client that does not read; it may ask for further ones when it comes back."""
+"""Maximum number of unsent events of a stream whose client does not read. The client can request later events when it reconnects."""
 
 MAX_TOLD = 200
-"""Notifications remembered of one session."""
+"""Maximum number of notifications kept per session, for clients that reconnect."""
 
 
 @dataclass(slots=True)
 class Told:
-    """What a client heard, or was to hear, on its listening GET; events are named `<token>.<number>`."""
+    """Notifications that were sent, or will be sent, on the listening GET of a session. Event ids are `<token>.<number>`."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     first: int = 1
-    """Number of the oldest that is remembered."""
+    """Number of the oldest notification that is kept."""
     messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
 
     def keep(self, method: str, params: JsonObject | None) -> bytes:
-        """Remember a notification; it as an event."""
+        """Store a notification, and return it as an event."""
         self.messages.append((method, params))
         if len(self.messages) > MAX_TOLD:
             del self.messages[0]
@@ -47,7 +47,7 @@ class Told:
 
 
 class Stream:
-    """A listening GET."""
+    """The response to a listening GET."""
 
     __slots__ = ("_send", "_turn", "moved", "pending", "scope", "sent", "status")
 
@@ -55,24 +55,24 @@ class Stream:
         self._send = send
         self._turn = anyio.Lock()
         self.pending: deque[bytes] = deque()
-        """What its client has yet to take."""
+        """Events that are not sent yet."""
         self.scope = anyio.CancelScope()
-        """Of the wait for its end."""
+        """Cancelled to end the stream, or to move it to the SDK path."""
         self.sent = time.monotonic()
         self.moved: anyio.Event | None = None
-        """It goes on with the SDK; set once it does, or is over."""
+        """Present while the stream moves to the SDK path; set when it has moved, or ended."""
         self.status = 0
-        """What the SDK says of it."""
+        """HTTP status that the SDK path returned for the moved stream."""
 
     async def write(self, event: bytes) -> None:
-        """Send, after what waits. Cancelled, it is sent later."""
+        """Send an event after all pending events. If the call is cancelled, the event is sent with the next one."""
         if len(self.pending) < MAX_PENDING:
             self.pending.append(event)
-        if not self._turn.locked():  # else whoever sends already sends this too
+        if not self._turn.locked():  # else the running `flush` sends this event too
             await self.flush()
 
     async def flush(self) -> None:
-        """Send what waits, after whoever sends already: nothing of theirs comes after this."""
+        """Send all pending events, after a flush that is already running."""
         async with self._turn:
             while self.pending:
                 await self._send({"type": "http.response.body", "body": self.pending[0], "more_body": True})
@@ -80,7 +80,7 @@ class Stream:
                 self.sent = time.monotonic()
 
     async def go_on(self, message: Message) -> None:
-        """The `send` of the SDK for a stream that has begun."""
+        """Send a message of the SDK path on the stream; its response head was sent already."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             assert self.moved is not None
@@ -89,32 +89,32 @@ class Stream:
             await self._send(message)
 
     async def close(self) -> None:
-        """It ends here, after what is being sent."""
+        """End the response, after a flush that is running."""
         async with self._turn:
             await self._send({"type": "http.response.body", "body": b""})
 
 
 class FastSession(Channel):
-    """One session. What it is told while no GET is open is kept for one that says what it saw last."""
+    """One session. Notifications while no GET is open are kept for a client that reconnects with `Last-Event-ID`."""
 
     __slots__ = ("_end", "_heir", "body", "legacy", "moving", "stream", "told", "wire_id")
 
     legacy: LegacySession
 
     def __init__(self, wire_id: str, body: bytes, end: Callable[[FastSession], None]) -> None:
-        """`end` is called when it gives way to another session."""
+        """`end` is called when the session is evicted."""
         self._end = end
         self.wire_id = wire_id
         self.body = body
-        """Its `initialize`."""
+        """The body of its `initialize`."""
         self.stream: Stream | None = None
         self.moving: anyio.Event | None = None
-        """The SDK is to keep it; set once it does."""
+        """Present while the session moves to the SDK path; set when it has moved."""
         self._heir: Channel | None = None
         self.told: Told | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """On the listening GET."""
+        """Send a notification on the listening GET."""
         if self.moving is not None:
             await self.moving.wait()
             if self._heir is not None:
@@ -123,7 +123,7 @@ class FastSession(Channel):
         stream = self.stream
         if self.told is None:
             if stream is None:
-                return  # nobody ever listened, so nobody can ask for it
+                return  # the client never opened a GET, so it cannot resume one
             self.told = Told()
         event = self.told.keep(method, params)
         if stream is not None:
@@ -139,5 +139,5 @@ class FastSession(Channel):
         self._end(self)
 
     def inherit(self, heir: Channel) -> None:
-        """Its channel once it has moved."""
+        """Send notifications through `heir`, the channel on the SDK path, from now on."""
         self._heir = heir

@@ -1,12 +1,11 @@
-"""`FastSessions`: sessions of 2025 over HTTP without the SDK, as long as they are plain: one small object each, no task.
+"""`FastSessions`: serves 2025 sessions over HTTP without the SDK while they send plain requests only. A session needs no task.
 
-It shakes hands, answers what takes no work (a ping, the log level, lists) and keeps the client's listening GET open; plain calls
-are `direct`'s. The first request that is anything else (a call that asks or reports, a resource, a prompt, a task, an odd header) has the
-session move: a session of the SDK is opened under the same id, the handshake is repeated to it, the GET goes on there, and from then on
-all is the SDK's. The client does not notice, what was under way goes on, and no notification is lost.
+It answers the handshake, `ping`, `logging/setLevel` and listings, and keeps the client's listening GET open; `dispatch` starts plain calls.
+The first other request (a resource, a prompt, a task, a call with a progress token, an unusual header) moves the session to the SDK path:
+the SDK opens a session with the same id and receives the client's handshake again, and the GET continues there. In-flight calls continue,
+and no notification is lost.
 
-ASGI middleware behind `direct` and before the SDK's application, in the one process that keeps sessions. Sessions are bounded in number,
-together with the SDK's, and idle ones are forgotten as there.
+This is ASGI middleware between `HttpDispatch` and `LazyApplication`. `session_table` bounds the number of sessions of both paths together.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 PULSE_SECONDS = 5.0
-"""Between two looks for streams on which nothing was sent for a while and for sessions that are idle too long."""
+"""Seconds between two checks for silent streams and idle sessions."""
 
 SILENCE_SECONDS = 9.0
-"""After which a stream is sent a comment with the next pulse, so that nothing in between closes it."""
+"""A stream without an event for this long gets a comment at the next check, so that no proxy closes it."""
 
 IDLE_SECONDS = 1_800.0
-"""A session without a request or an open stream for longer is forgotten, as the SDK's."""
+"""Idle timeout of a session without requests and without a stream; the same as on the SDK path."""
 
 MOVE_SECONDS = 10.0
 """Timeout of moving a session to the SDK, which takes milliseconds; then its client gets 404 and opens a new session."""
@@ -96,7 +95,7 @@ class FastSessions:
         self._table = table
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Answer a request, or pass it to the SDK path."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
             return
@@ -108,7 +107,7 @@ class FastSessions:
         is_odd = len(headers) != len(raw) or STARTED_SCOPE_KEY in scope
         version = headers.get(b"mcp-protocol-version")
         if version is not None and version not in _VERSIONS:
-            await self._app(scope, receive, send)  # of another era, or none
+            await self._app(scope, receive, send)  # not of the 2025 era
             return
         wire_id = next((value for name, value in raw if name == b"mcp-session-id"), None)
         if wire_id is None:
@@ -162,7 +161,7 @@ class FastSessions:
     # -- requests of a session -----------------------------------------------------------------------------------
 
     def _find(self, wire_id: str, principal: Principal) -> FastSession | None:
-        """The session of this id, if this principal opened it and it is not idle too long."""
+        """Return the session with this id, if this principal opened it and it is not expired."""
         session = self._sessions.get(wire_id)
         if session is None or session.legacy.opened_by != principal.id or self._is_over(session):
             return None
@@ -171,7 +170,7 @@ class FastSessions:
     async def _serves(
         self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
     ) -> bool:
-        """Answer a plain request; false where it is none, and nothing was done."""
+        """Answer a plain request; return false, without any effect, if the request is not plain."""
         method = scope["method"]
         if method == "GET":
             return await self._listen(session, scope, headers, receive, send)
@@ -215,7 +214,7 @@ class FastSessions:
     async def _listen(
         self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
     ) -> bool:
-        """Keep a GET open, first here, then with the SDK."""
+        """Keep a listening GET open: on this path, and after a move on the SDK path."""
         if b"text/event-stream" not in _kinds(headers) or b"last-event-id" in headers:
             return False
         if await receive.read(0) is None or session.stream is not None or session.moving is not None:
@@ -244,7 +243,7 @@ class FastSessions:
     # -- its end -------------------------------------------------------------------------------------------------
 
     async def _move(self, session: FastSession, scope: Scope) -> None:
-        """Have the SDK keep a session from here on."""
+        """Move a session to the SDK path."""
         if session.moving is not None:
             await session.moving.wait()
             return
@@ -271,13 +270,13 @@ class FastSessions:
                 session.stream.scope.cancel()
 
     def _give_way(self, session: FastSession) -> None:
-        """As `session_table.Kept.give_way`: from here on the session is not found."""
+        """As `session_table.Kept.give_way`. Requests no longer find the session."""
         self._sessions.pop(session.wire_id, None)
         if self._tasks is not None:
             self._tasks.start_soon(self._end, session, "evicted")
 
     async def _end(self, session: FastSession, reason: Reason) -> None:
-        """Forget it; its stream ends."""
+        """End a session and its stream."""
         self._sessions.pop(session.wire_id, None)
         self._table.closed(session, reason)
         await self._clients.end_session(session.wire_id)
@@ -302,7 +301,7 @@ class FastSessions:
 
 
 async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -> bool:
-    """Shake hands with the SDK as the client did here."""
+    """Send the client's handshake to the SDK; return whether the SDK accepted it."""
     place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
     kept = {key: value for key, value in scope.items() if key != STARTED_SCOPE_KEY}
     headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
@@ -316,7 +315,7 @@ async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -
 
 
 async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
-    """Have the listening GET go on with the SDK."""
+    """Continue the listening GET on the SDK path, and wait until it listens there."""
     stream = session.stream
     if stream is not None and stream.moved is not None:
         stream.scope.cancel()
@@ -343,7 +342,7 @@ async def _expire(scope: anyio.CancelScope) -> None:
 
 
 def _kinds(headers: Mapping[bytes, bytes]) -> set[bytes]:
-    """What a client accepts, by name."""
+    """Return the media types in `Accept`."""
     return {kind.partition(b";")[0].strip().lower() for kind in headers.get(b"accept", b"").split(b",")}
 
 
@@ -358,7 +357,7 @@ def _stream_headers(session: FastSession) -> list[tuple[bytes, bytes]]:
 
 
 async def _answer(session: FastSession, send: Send, message: JsonObject | None, status: int = 200) -> bool:
-    """Send a whole answer."""
+    """Send a complete response."""
     return await _send(session, send, b"" if message is None else to_json(message), status)
 
 

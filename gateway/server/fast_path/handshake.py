@@ -34,7 +34,7 @@ _CAPABILITIES: Shape = {
         "requests": {"sampling": {"createMessage": _NOTHING}, "elicitation": {"create": _NOTHING}},
     },
 }
-"""What a client may declare, as far as the protocol knows it; more than that is passed over."""
+"""The capabilities that the protocol defines. Others are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +44,14 @@ class InitializeRequest:
     number: int | str
     """The id of the request."""
     version: str
-    """The protocol that is spoken from here on."""
+    """The negotiated protocol version."""
     name: str
     client_version: str
     capabilities: JsonObject
 
 
 def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
-    """A valid `initialize` with nothing unusual in it; `None` for all others."""
+    """Parse a valid `initialize` without unusual fields; `None` for any other message."""
     number, params = message.get("id"), message.get("params")
     if message.keys() ^ _MEMBERS or message["jsonrpc"] != "2.0" or message["method"] != "initialize":
         return None
@@ -74,7 +74,7 @@ def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
 
 
 def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:
-    """What of an object has a place in `shape`; `None` where something there is of another kind."""
+    """Return the members of an object that `shape` has; `None` if one of them has another type."""
     if not isinstance(value, dict):
         return None
     found: JsonObject = {}

@@ -1,6 +1,6 @@
-"""The keys that the protocol has for a tool, resource, template or prompt in a listing, and the types of their values.
+"""`plain_entry`: the entry of a listing as the SDK's models would send it, built without them; used by `plain_answers`.
 
-Whatever else an entry has is left out, as the SDK's models do; an entry that they might refuse or change is not plain.
+Keys that the protocol does not define are left out, as the models do. An entry that the models might reject or change is not plain.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 Check = Callable[[JsonValue], JsonValue]
-"""Gives the value as it is sent; `None` where it is not plain."""
+"""Returns a value as it is sent; `None` if it is not plain."""
 
 
 def _text(value: JsonValue) -> JsonValue:
@@ -45,7 +45,7 @@ def _list_of(check: Check) -> Check:
 
 
 def _open_object(value: JsonValue) -> JsonValue:
-    """Of any keys; an empty value of one would be left out by the models."""
+    """Return an object with any keys; the models would leave out a key whose value is null."""
     if not isinstance(value, dict):
         return None
     fields = cast("JsonObject", value)
@@ -113,7 +113,7 @@ def are_icons(value: JsonValue) -> bool:
 
 
 def plain_entry(kind: str, entry: JsonObject, *, is_modern: bool) -> JsonObject | None:
-    """Return the entry of a listing as it is sent; `None` if it is not plain. 2025 has one key more, and its models read schemas."""
+    """Return the entry of a listing as it is sent; `None` if it is not plain. The 2025 protocol has one more key."""
     if is_modern:
         return _ENTRIES[kind](entry)
     if not _is_plain_schema(entry.get("inputSchema")) or not _is_plain_schema(entry.get("outputSchema")):

@@ -1,6 +1,6 @@
-"""The rest of what is served over HTTP: 2025 sessions and 2026 requests on the SDK's machinery, and pages, on Starlette.
+"""`SdkApplication`: the Starlette application for requests that need the SDK, and for the routes of other packages.
 
-Loaded by `late_site` at the first request for it; the gate is before it.
+`lazy_application` imports it at the first such request. `KeyGate` has authenticated every request before.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_KNOWN_USERS = 1024
-"""Callers whose form for the SDK is remembered."""
+"""Maximum number of cached callers in the SDK's form."""
 
 
 async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
@@ -37,12 +37,12 @@ async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
 
 
 class SdkApplication:
-    """The ASGI application of requests; `manager.run` must be going."""
+    """ASGI application of requests; `manager.run` must be running."""
 
     def __init__(
         self, sdk: SdkServer, settings: HttpSettings, places: AcceptedOrigins, keep: Keeping, *, routes: Sequence[BaseRoute]
     ) -> None:
-        """`routes` are those of other rooms."""
+        """`routes` are those of other packages."""
         security = TransportSecuritySettings(
             enable_dns_rebinding_protection=True, allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)
         )
@@ -54,12 +54,12 @@ class SdkApplication:
         self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects ask how the client came
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, with its caller in the SDK's form."""
+        """Serve a request, after setting its caller in the SDK's form."""
         self.introduce(scope)
         await self._app(scope, receive, send)
 
     def introduce(self, scope: Scope) -> None:
-        """Put the caller of a request into it, in the SDK's form."""
+        """Set the caller of a request in its scope, in the SDK's form."""
         principal: Principal = scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)
         if principal is not LOCAL:
             user = self._users.get(principal.id)

@@ -1,6 +1,6 @@
-"""`LazyApplication`: everything over HTTP that is not answered before, loaded at the first request for it.
+"""`LazyApplication`: serves every HTTP request that the fast path does not answer; its modules are imported at the first such request.
 
-Until then there is only a task that waits for the end; whether the process lives and is ready is said without loading anything.
+`/health` and `/ready` are answered without an import.
 """
 
 from __future__ import annotations
@@ -31,20 +31,20 @@ if TYPE_CHECKING:
 
 
 HEALTH_PATH = "/health"
-"""Says that this very process lives, and with `?challenge=` proves to a command of the same user which configuration it serves."""
+"""Page that shows that the process runs. With `?challenge=` it proves to a command of the same user which configuration it serves."""
 
 READY_PATH = "/ready"
-"""Says whether every source has settled."""
+"""Page that shows whether every source is ready or failed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """What `/ready` and `/health` answer with."""
+    """Content of `/ready` and `/health`."""
 
     ready: Callable[[], bool]
-    """Whether every source has settled."""
+    """Whether every source is ready or failed."""
     prove: Callable[[str], str]
-    """Answers a challenge to show which configuration is served (`Identity.prove`)."""
+    """Returns the proof for a challenge (`Identity.prove`)."""
 
 
 class SdkParts(Protocol):
@@ -54,12 +54,12 @@ class SdkParts(Protocol):
     usages: Usages
 
     async def load_sdk(self) -> SdkServer:
-        """Import the SDK and return the server on it."""
+        """Import the SDK and return the SDK path's server."""
         ...
 
 
 class LazyApplication:
-    """ASGI application; its lifespan is that of the sessions."""
+    """ASGI application; its lifespan is that of the SDK path's sessions."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LazyApplication:
         probes: Probes,
         routes: Callable[[], Sequence[BaseRoute]],
     ) -> None:
-        """`routes` makes those of other rooms."""
+        """`routes` returns the routes of other packages."""
         self._parts = parts
         self._settings = settings
         self._places = places
@@ -84,7 +84,7 @@ class LazyApplication:
         self._leaving = anyio.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, after what is needed for it was loaded; requests that come meanwhile wait."""
+        """Serve a request. The first one imports the SDK; requests during the import wait for it."""
         if scope["type"] == "lifespan":
             await self._live(receive, send)
             return
@@ -92,7 +92,7 @@ class LazyApplication:
         await app(scope, receive, send)
 
     def _state(self, scope: Scope) -> ASGIApp | None:
-        """The answer to who asks how the process is; nobody needs a key for it, so nothing is loaded whatever they ask."""
+        """Answer `/health` and `/ready`, which need no key, without importing anything."""
         path = scope["path"]
         if path not in (HEALTH_PATH, READY_PATH):
             return None
@@ -114,7 +114,7 @@ class LazyApplication:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def sessions(self, scope: Scope) -> SessionManager:
-        """The SDK's sessions, and the caller of a request in the form they know."""
+        """Return the SDK's session manager, after setting the caller in `scope` in the SDK's form."""
         site = self._site or await self._open()
         site.introduce(scope)
         return site.manager

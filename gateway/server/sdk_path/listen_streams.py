@@ -1,4 +1,4 @@
-"""`ListenStreams`: the `subscriptions/listen` streams of 2026 clients, on the SDK's handler. `changes` says what changed."""
+"""`ListenStreams`: serves the `subscriptions/listen` streams of 2026 clients with the SDK's handler. `changes` reports the changes."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _EVENTS: dict[ChangeKind, ServerEvent] = {
 
 
 class _Bus(InMemorySubscriptionBus):
-    """The SDK's, but a new stream is notified at once of what its client may have missed: the client listed before it listened."""
+    """The SDK's handler. A new stream also gets the recent changes, because its client may have listed before them."""
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ListenStreams:
         await self._bus.publish(ResourceUpdated(uri=uri))
 
     async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:
-        """`subscriptions/listen` (modern): watch the named resources as long as the stream is open."""
+        """Serve `subscriptions/listen`: watch the named resources while the stream is open."""
         uris = list(dict.fromkeys(str(uri) for uri in params.notifications.resource_subscriptions or ()))
         if len(uris) > MAX_WATCHED:
             raise RpcError(INVALID_PARAMS, f"A client may watch at most {MAX_WATCHED} resources.")

@@ -22,13 +22,13 @@ PROGRESS_BURST = 10
 """Progress notifications of one call that are sent without a pause."""
 
 PROGRESS_SPACING_SECONDS = 0.1
-"""Time between two later ones."""
+"""Minimum time between two later messages."""
 
 LOG_BURST = 100
 """Log messages of one call that are sent without a pause."""
 
 LOG_SPACING_SECONDS = 0.01
-"""Time between two later ones."""
+"""Minimum time between two later messages."""
 
 FLUSH_SECONDS = 5.0
 """How long the result of a call waits until a client that reads slowly has taken the last progress notification."""
@@ -73,7 +73,7 @@ class ThrottledProgress:
         self._is_sending = False
         self._is_over = anyio.Event()
         self._sent = anyio.Event()
-        """Nothing is being sent; replaced when sending begins."""
+        """Set while no message is being sent; replaced when sending begins."""
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
         """Send a report, or keep it until the rate allows it; returns at once in that case."""

@@ -1,6 +1,6 @@
-"""`resources/read`, `prompts/get`, `completion/complete`, subscriptions and `logging/setLevel`.
+"""`ReadMethods`: serves `resources/read`, `prompts/get`, `completion/complete`, subscriptions and `logging/setLevel` of both eras.
 
-Thin: the catalog finds the source and passes the gate, this module speaks the wire of both eras.
+The catalog finds the source and passes the gate; this module converts parameters and results.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from gateway.tools.drive import drive_rounds
 from gateway.tools.ports import Era
 
 MAX_WATCHED = 1_000
-"""Resources one client may watch at once."""
+"""Maximum number of resources that one client watches."""
 
 Outcome = Finished | InputRequired
 
@@ -47,7 +47,7 @@ class ReadMethods:
         self._parked: ParkedCalls | None = None
 
     def park_in(self, parked: ParkedCalls) -> None:
-        """From now on reads and prompts of a server that asks in the middle wait there for a modern client's answers."""
+        """Park reads and prompts of 2026 clients in `parked` while they wait for the client's input."""
         self._parked = parked
 
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
@@ -77,7 +77,7 @@ class ReadMethods:
         return {"completion": completion, **({"resultType": "complete"} if is_modern(ctx) else {})}
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:
-        """`resources/subscribe` (legacy): watch once per session and URI."""
+        """Serve `resources/subscribe` of 2025: one watch per session and URI."""
         session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
         if session.watched[uri]:
             return {}
@@ -102,7 +102,7 @@ class ReadMethods:
         return {}
 
     async def release(self, session: LegacySession) -> None:
-        """Undo what a legacy session watched; its connection is gone."""
+        """End the watches of a 2025 session that ended."""
         for uri in list(session.watched):
             await self._unwatch(uri)
         session.watched.clear()
@@ -119,7 +119,7 @@ class ReadMethods:
         return {}
 
     async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_ask: bool) -> JsonObject:
-        """Run a read or prompt: drive it for a legacy client, hand input requests on to a modern one."""
+        """Run a read or prompt. Requests for input are sent to a 2025 client, and returned to a 2026 client."""
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"
         caller = WireCaller(ctx, self._clients.tasks)

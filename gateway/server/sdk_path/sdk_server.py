@@ -1,6 +1,6 @@
-"""`SdkServer`: the half of the gateway's server that is the SDK's: its low-level `Server` with our handlers on it.
+"""`SdkServer`: the SDK path's server: the SDK's low-level `Server` with the gateway's handlers.
 
-What serves plain 2026 traffic does without, so it is made at the first request that needs it (`build`).
+`GatewayServer` creates it when the first request needs it; plain requests do not.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ from gateway.telemetry.mcp_operations import measured
 from gateway.upstream.gateway_chain import configuration_of
 
 _UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
-"""Requests that are answered at once, and streams, which have a quota of their own (`http`)."""
+"""Methods that are not counted as calls: they are answered at once, or are streams, which `KeyGate` counts."""
 
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Outermost middleware: what an unexpected exception says stays here; the SDK would send it to legacy clients as it is.
+    """Outermost middleware: keep the text of an unexpected exception, which the SDK would send to 2025 clients.
 
     Where metrics are made, it measures too.
     """
@@ -80,7 +80,7 @@ async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerRes
 
 
 def _if_traced(spans: ServerMiddleware[Any]) -> ServerMiddleware[Any]:
-    """The SDK's own middleware, which makes a span of each request, for use only while instrumentation is on."""
+    """Return the SDK's middleware for spans, applied only while instrumentation is on."""
 
     async def middleware(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
         return await (spans(ctx, call_next) if OBSERVABILITY_SETTINGS.enable_instrumentation else call_next(ctx))
@@ -105,7 +105,7 @@ LOST_CLIENT = (
 
 
 async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Middleware: end a request in a 2025 HTTP session when it needs its client and this is lost (`attendance`)."""
+    """Middleware: end a request in a 2025 HTTP session when it needs a client that is lost (`request_presence`)."""
     attendance = presence_of(ctx)
     if attendance is None or ctx.request_id is None:
         return await call_next(ctx)
@@ -132,7 +132,7 @@ class _Server(Server[Any]):
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a gateway's server has without the SDK, and the SDK's half works with."""
+    """The parts of `GatewayServer` that the SDK path uses."""
 
     catalog: Catalog
     clients: Clients
@@ -150,7 +150,7 @@ class Parts:
 
 
 class SdkServer:
-    """Made inside the running server; `close` ends its listen streams."""
+    """The server of the SDK path. Create it inside the running server; `close` ends its listen streams."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class SdkServer:
         ask_timeout_seconds: float,
         extensions: dict[str, dict[str, Any]],
     ) -> None:
-        """`state_key` seals request state. `extensions` are declared as they are at the time."""
+        """`state_key` seals request state. `extensions` may change; each handshake declares the current ones."""
         self._parts = parts
         methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
         news = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
@@ -192,15 +192,15 @@ class SdkServer:
         self._listening.close()
 
     def describe(self, instructions: str) -> None:
-        """What clients that come from now on are told."""
+        """Set the instructions for new clients."""
         self.mcp.instructions = instructions
 
     async def released(self, session: LegacySession) -> None:
-        """The connection of a session ended."""
+        """Release what a session used; its connection ended."""
         await self._reads.release(session)
 
     async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: count a request over HTTP as a call of its caller, or refuse it. Calls of the direct path are counted there."""
+        """Middleware: count a request over HTTP as a call of its caller, or refuse it. The fast path counts its own calls."""
         scope = scope_of_request(ctx)
         if scope is None or ctx.request_id is None or ctx.method in _UNCOUNTED or STARTED_SCOPE_KEY in scope:
             return await call_next(ctx)
@@ -220,7 +220,7 @@ class SdkServer:
                 session.calls -= 1
 
     def _register(self, parts: Parts) -> None:
-        """Bind the handlers. They return wire dicts, which the constructor's typed slots do not admit."""
+        """Register the handlers. They return wire objects, which the types of the SDK's constructor do not allow."""
         add, reads = self.mcp.add_request_handler, self._reads
         for method in LISTINGS:
             add(method, PaginatedRequestParams, self._list)
@@ -247,12 +247,12 @@ class SdkServer:
         return await self._parts.lists.page(ctx.method, asking)
 
     async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
-        """A 2025 client is here, and hears of changes from now on, whatever it asks for."""
+        """Note that a 2025 client sent a request, so that it is notified of changes from now on."""
         if not is_modern(ctx):
             self._parts.clients.session_of(ctx)
 
     async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: a caller whose key is not for everything is told of what it may use."""
+        """Middleware: send a caller with scopes the instructions for the tools that it may use."""
         result = await call_next(ctx)
         if ctx.method == "initialize":
             self._parts.clients.adopt_session(ctx)

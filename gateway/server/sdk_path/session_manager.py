@@ -1,8 +1,7 @@
-"""What lets a 2025 client that lost its connection pick up an SSE stream where it was.
+"""`SessionManager`: 2025 sessions on the SDK path. `ReplayStore`: their sent events, so that a client can resume a broken SSE stream.
 
-Each session has a store of its own: the SDK names a session's streams after its request ids, which others have too, so in a
-shared store one session would be sent what another was told. In memory and bounded: what is beyond the limits is forgotten
-oldest stream first, which a client sees as a stream that cannot be resumed. The 2026 era has no resumption.
+Each session has its own store, because the SDK names streams after request ids, which are not unique across sessions. Stores are in memory
+and bounded: beyond the limits the oldest stream is dropped and can no longer be resumed. The 2026 protocol has no resumption.
 """
 
 from __future__ import annotations
@@ -37,16 +36,16 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 MAX_STREAMS = 100
-"""Streams remembered of one session."""
+"""Maximum number of streams kept per session."""
 
 MAX_CHARACTERS = 1_000_000
-"""Of results and parameters remembered of one session, about; a larger one cannot be sent again."""
+"""Approximate maximum size of the messages kept per session. A larger message cannot be sent again."""
 
 MAX_EVENTS_PER_STREAM = 200
-"""Events remembered of one stream."""
+"""Maximum number of events kept per stream."""
 
 RETRY_MILLISECONDS = 500
-"""What clients are told to wait before they reconnect a legacy stream."""
+"""The SSE `retry` value: milliseconds that clients wait before they reconnect a stream."""
 
 
 @dataclass(slots=True)
@@ -66,7 +65,7 @@ class ReplayStore(EventStore):
         self._size = 0
 
     async def store_event(self, stream_id: str, message: JSONRPCMessage | None) -> str:
-        """Remember one event and return its id."""
+        """Store an event and return its id."""
         stream = self._streams.get(stream_id)
         if stream is None:
             stream = self._streams[stream_id] = _Stream()
@@ -87,7 +86,7 @@ class ReplayStore(EventStore):
         return event_id
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send what came after an event on its stream; `None` where it is no longer known."""
+        """Send the later events of an event's stream, and return the stream's name; `None` if the event is no longer stored."""
         token, _, number = last_event_id.partition(".")
         name = self._names.get(token)
         stream = self._streams.get(name) if name is not None else None
@@ -102,11 +101,11 @@ class ReplayStore(EventStore):
         return name
 
     def stream_of(self, event_id: str) -> str | None:
-        """The name of the stream that an event belongs to: a request id as text, or `GET_STREAM_KEY`."""
+        """Return the name of the stream of an event: a request id as text, or `GET_STREAM_KEY`."""
         return self._names.get(event_id.partition(".")[0])
 
     def resume(self, stream_id: str, token: str, first: int, messages: Sequence[JSONRPCMessage]) -> None:
-        """Take over a stream whose events were named `<token>.<number>`, from number `first` on."""
+        """Continue a stream whose events have the ids `<token>.<number>`, from number `first` on."""
         self._tokens[stream_id], self._names[token] = token, stream_id
         stream = self._streams[stream_id] = _Stream(first, list(messages))
         stream.size = sum(size_of(message) for message in messages)
@@ -119,7 +118,7 @@ class ReplayStore(EventStore):
 
 
 class SessionRefused(Exception):
-    """A quota does not let a session open."""
+    """A quota refuses a new session."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -128,7 +127,7 @@ class SessionRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """What the SDK's sessions are counted with."""
+    """The counters for the SDK path's sessions."""
 
     table: SessionTable
     usages: Usages
@@ -136,7 +135,7 @@ class Keeping:
 
 
 class _KeptSession:
-    """A session of the SDK in the table of all sessions."""
+    """An entry of the session table for a session of the SDK."""
 
     def __init__(self, transport: StreamableHTTPServerTransport, clients: Clients, end: Callable[[_KeptSession], None]) -> None:
         self.wire_id = transport.mcp_session_id or ""
@@ -160,7 +159,7 @@ class _KeptSession:
 
     @property
     def reason(self) -> Reason:
-        """Why it ends now."""
+        """Why the session ends, for the log."""
         scope = self.transport.idle_scope
         if self.transport.is_terminated:
             return "deleted"
@@ -182,12 +181,12 @@ class _KeptSession:
 
 
 class SessionManager(StreamableHTTPSessionManager):
-    """The SDK's, which asks for the event store of each session it opens, and takes over sessions that were opened without it."""
+    """The SDK's session manager with an event store per session, which can also take over sessions of the fast path."""
 
     def __init__(
         self, app: Server[Any], keep: Keeping, *, security_settings: TransportSecuritySettings, max_request_bytes: int
     ) -> None:
-        """The number of sessions is bounded by `keep`."""
+        """`keep` counts the sessions and bounds their number."""
         super().__init__(
             app,
             security_settings=security_settings,
@@ -205,7 +204,7 @@ class SessionManager(StreamableHTTPSessionManager):
 
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
-        """The SDK's constructor sets none."""
+        """Ignored, because the SDK's constructor sets no store."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         usage = self._usage_of(requestor)
@@ -253,10 +252,9 @@ class SessionManager(StreamableHTTPSessionManager):
         await super()._discard_session(session_id, transport)
 
     async def take_over(self, wire_id: str, told: Told | None, opening: Scope, body: bytes) -> bool:
-        """Open a session under an id that a client has already; `opening` and `body` are its `initialize`, the answer to which it knows,
-        `told` is what it heard on its listening GET.
+        """Open a session with the id of a session of the fast path. Return whether the SDK accepted it.
 
-        False where the SDK does not take it.
+        `opening` and `body` are the client's `initialize`, which was answered before. `told` are the notifications of its listening GET.
         """
         store = ReplayStore()
         if told is not None:
@@ -278,11 +276,11 @@ class SessionManager(StreamableHTTPSessionManager):
         return wire_id in self._server_instances
 
     async def tell(self, wire_id: str, scope: Scope, body: bytes) -> None:
-        """Give a session a notification of its client."""
+        """Pass a notification of the client to its session."""
         await self._server_instances[wire_id].handle_request(scope, _said(body), _unheard)
 
     def is_listening(self, wire_id: str) -> bool:
-        """Whether the client of a session has its listening GET here."""
+        """Whether the listening GET of a session is open on the SDK path."""
         transport = self._server_instances.get(wire_id)
         return transport is not None and GET_STREAM_KEY in transport._request_streams  # pyright: ignore[reportPrivateUsage]  # nothing else tells
 
@@ -292,7 +290,7 @@ def _notification(method: str, params: JsonObject | None) -> JSONRPCNotification
 
 
 def _said(body: bytes) -> Receive:
-    """The `receive` of a request that nobody sends."""
+    """The ASGI `receive` of a request that the gateway makes itself."""
     parts = [body]
 
     async def receive() -> Message:
@@ -304,11 +302,11 @@ def _said(body: bytes) -> Receive:
 
 
 async def _unheard(message: Message) -> None:
-    """The `send` of one whose answer is known."""
+    """The ASGI `send` of such a request, which drops the response."""
 
 
 def size_of(message: JSONRPCMessage | None) -> int:
-    """About how many characters a message holds."""
+    """Return the approximate size of a message in characters."""
     if message is None:
         return 0
     value: object = message.result if isinstance(message, JSONRPCResponse) else getattr(message, "params", None)

@@ -1,7 +1,6 @@
-"""The extension `io.modelcontextprotocol/skills` (SEP-2640): binds its three methods to the catalog's skills.
+"""Serves the three methods of the extension `io.modelcontextprotocol/skills` (SEP-2640) from the catalog's skills.
 
-Legacy clients never see the capability (the SDK drops `extensions` from a handshake); they have the same skills as
-resources, prompts and tools.
+The 2025 handshake has no extensions, so 2025 clients use the same skills as resources, prompts and tools.
 """
 
 from __future__ import annotations
@@ -34,11 +33,11 @@ class DirectoryParams(PaginatedRequestParams):
 
 
 Facts = Callable[[RequestContext], CallContext]
-"""What is known of a request and its caller."""
+"""Returns the call context of a request."""
 
 
 def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
-    """Serve the methods."""
+    """Register the methods at the SDK's server."""
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
         return await _answer(_known(ctx, lambda: face.list_page(params.cursor, facts(ctx))))

@@ -1,6 +1,6 @@
-"""Tasks on the wire, in both dialects: the methods of the modern extension (SEP-2663) and of the core tasks of 2025-11-25.
+"""`TaskMethods`: the task methods of both protocols: the 2026 extension (SEP-2663) and the tasks of 2025-11-25.
 
-What tasks there are is `tasks`'; ids that are unknown, expired or somebody else's get one and the same error.
+`server.task_calls` finds the tasks. Ids that are unknown, expired, or belong to another principal cause the same error.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class TaskParams(RequestParams):
 
 
 class TaskMethods:
-    """Serves the methods about tasks."""
+    """Serves the task methods."""
 
     def __init__(self, handler: TaskHandler, catalog: Catalog, clients: Clients) -> None:
         self._handler = handler
@@ -66,11 +66,11 @@ class TaskMethods:
         self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
 
     def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
-        """Have `on_start` called with each task that a 2025 client starts."""
+        """Call `on_start` with each task that a 2025 client starts."""
         self._on_legacy = on_start
 
     def bind(self, server: Server[Any]) -> None:
-        """Serve the methods."""
+        """Register the methods at the SDK's server."""
         server.add_request_handler("tasks/get", TaskParams, self._guarded(self._get))
         server.add_request_handler("tasks/update", TaskParams, self._guarded(self._update))
         server.add_request_handler("tasks/cancel", TaskParams, self._guarded(self._cancel))
@@ -79,7 +79,7 @@ class TaskMethods:
         server.middleware.append(self.start_legacy)
 
     async def start_legacy(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: a 2025 `tools/call` with `task` for a tool that has tasks; what it answers passes the SDK unmodelled."""
+        """Middleware: serve a 2025 `tools/call` with `task`, if the tool supports tasks. The SDK's models do not see the result."""
         raw = ctx.params or {}
         if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
             return await call_next(ctx)
@@ -177,7 +177,7 @@ class TaskMethods:
         return legacy_task(await self._handler.runner.cancel(task))
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
-        """2025-11-25: wait for the end, putting the task's asks to the client meanwhile."""
+        """Serve `tasks/result` of 2025-11-25: wait for the end, and send the task's requests for input to the client meanwhile."""
         task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
         facts = self._context(ctx)
         while not task.is_over:

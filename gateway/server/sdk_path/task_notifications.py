@@ -1,7 +1,7 @@
-"""Tells clients how their tasks do: `notifications/tasks` on a listen stream (SEP-2663), `notifications/tasks/status` to 2025 sessions.
+"""Sends the state of tasks: `notifications/tasks` on listen streams (SEP-2663), `notifications/tasks/status` to 2025 sessions.
 
-Each stream and each session is told of its own tasks only, at most twice a second of each; what a client misses it finds by
-asking. Following a task is `server.tasks`'.
+A stream or session receives only its own tasks, each at most twice a second. A client that missed a notification calls `tasks/get`.
+`server.task_calls` follows the tasks.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from gateway.tasks.task import Task
 logger = logging.getLogger(__name__)
 
 MAX_LISTENED = 256
-"""Tasks that one listen stream may follow."""
+"""Maximum number of tasks that one listen stream follows."""
 
 SEND_SECONDS = 5.0
-"""A client that does not take a notification within this time is told no more of that task."""
+"""Timeout of one notification. After it the client receives no further notifications of that task."""
 
 
 class _Notification(BaseModel):
@@ -45,7 +45,7 @@ class _Notification(BaseModel):
 
 
 class _AckSession:
-    """The session of a listen request, with the accepted task ids put into the acknowledgement."""
+    """The session of a listen request, which adds the accepted task ids to the acknowledgement."""
 
     def __init__(self, session: Any, task_ids: list[str]) -> None:
         self._session = session
@@ -53,7 +53,7 @@ class _AckSession:
         self.acknowledged = anyio.Event()
 
     async def send_notification(self, notification: Any, related_request_id: Any = None) -> None:
-        """As the session's own."""
+        """As the SDK's session."""
         if isinstance(notification, SubscriptionsAcknowledgedNotification):
             honored = notification.params.notifications.model_dump(by_alias=True, exclude_none=True)
             named = SubscriptionFilter.model_validate({**honored, "taskIds": self._task_ids})
@@ -64,7 +64,7 @@ class _AckSession:
 
 
 class TaskNotifications:
-    """Tells of the tasks of one server. `group` outlives the requests."""
+    """Sends the notifications of one server. `group` outlives the requests."""
 
     def __init__(
         self, handler: TaskHandler, methods: TaskMethods, clients: Clients, group: anyio.abc.TaskGroup, runner: TaskRunner | None
@@ -79,10 +79,10 @@ class TaskNotifications:
 
     @asynccontextmanager
     async def on_stream(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> AsyncGenerator[RequestContext]:
-        """The context to serve a listen request with; meanwhile its stream is told of the tasks that it names.
+        """Yield the context for serving a listen request; meanwhile send the states of the tasks that the request names.
 
         Raises:
-            RpcError: It names tasks without declaring the extension, or too many.
+            RpcError: The request names tasks without declaring the extension, or too many.
         """
         wanted = (params.notifications.model_extra or {}).get("taskIds")
         if wanted is None:
@@ -112,7 +112,7 @@ class TaskNotifications:
                 try:
                     await self._handler.follow(task_id, facts, tell)
                 except (GatewayError, TimeoutError) as error:
-                    logger.debug("a task is told of no more: %s", error)
+                    logger.debug("task notifications stopped error=%s", error)
 
             return follow
 
@@ -132,7 +132,7 @@ class TaskNotifications:
             self._group.start_soon(self._tell_session, self._clients.session_of(ctx), task, self._runner)
 
     async def _tell_session(self, session: LegacySession, task: Task, runner: TaskRunner) -> None:
-        """Tell the session that started a task of its changes, as long as both are there."""
+        """Send a task's changes to the session that started it, until the task or the session ends."""
         said = legacy_task(task)
         try:
             while said["status"] not in ENDED and session in self._clients.all():
@@ -144,6 +144,6 @@ class TaskNotifications:
                         await session.channel.notify("notifications/tasks/status", state)
                     await anyio.sleep(SPACING_SECONDS)
         except (NotFound, TimeoutError, anyio.BrokenResourceError, anyio.ClosedResourceError) as error:
-            logger.debug("a session is told of its task no more: %s", error)
+            logger.debug("task notifications of a session stopped error=%s", error)
         except GatewayError as error:
-            logger.warning("a session could not be told of its task: %s", error)
+            logger.warning("task notifications of a session failed error=%s", error)

@@ -1,7 +1,7 @@
-"""`WireCaller`: the way back to a client over the SDK session of one request.
+"""`WireCaller`: the `Caller` of a request on the SDK path.
 
-Progress and logs ride the request's own stream; asks go over a legacy client's back-channel. A modern client has
-none: asks of its calls are parked by `parked` instead.
+Progress and log messages are sent on the request's stream, requests for input as requests to a 2025 client. A 2026 client receives requests
+for input in results (`parked`).
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ from gateway.tools.ports import LogLevel, Presence, capability_of, undeclared
 
 
 class _RelayedRequest(BaseModel):
-    """A server-to-client request sent on exactly as it came."""
+    """A server-to-client request that is forwarded unchanged."""
 
     method: str
     params: dict[str, Any] | None = None
 
 
 class _RawResult(BaseModel):
-    """A client's result kept exactly as it came."""
+    """A client's result that is kept unchanged."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -49,7 +49,7 @@ class WireCaller:
     """Implements `Caller` for one request."""
 
     def __init__(self, ctx: RequestContext, tasks: anyio.abc.TaskGroup | None = None) -> None:
-        """`tasks` runs what sends delayed progress, and the handler calls `finish`; without it progress is dropped."""
+        """`tasks` runs the tasks that send delayed progress; without it progress is dropped. The handler calls `finish`."""
         self._ctx = ctx
         self._session: ServerSession = ctx.session
         self._progress = None if tasks is None else ThrottledProgress(self._session.report_progress, tasks)
@@ -60,12 +60,12 @@ class WireCaller:
         self._opened: list[str] = []
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send `notifications/progress` where the client gave a token, at a bounded rate."""
+        """Send `notifications/progress` at a bounded rate, if the client sent a progress token."""
         if self._progress is not None:
             await self._progress.report(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send `notifications/message` where the client asked for that level, at a bounded rate."""
+        """Send `notifications/message` at a bounded rate, if the client wants that level."""
         if wants_level(self.log_level, level):
             await self._logs.log(level, data, logger)
 
@@ -80,7 +80,7 @@ class WireCaller:
         await self._session.send_notification(LoggingMessageNotification(params=params), related_request_id=self._request_id)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send the request to a legacy client and wait for its answer."""
+        """Send a request for input to a 2025 client and wait for its answer."""
         capability = capability_of(request)
         if self._is_modern or not legacy_profile(self._ctx, None).can(capability):  # a modern one that can is asked in results (`parked`)
             raise undeclared(request)
@@ -105,16 +105,16 @@ class WireCaller:
 
     @property
     def presence(self) -> Presence | None:
-        """Of the client, if the request is one of a 2025 session over HTTP."""
+        """The presence of the client, for a request in a 2025 session over HTTP."""
         return presence_of(self._ctx)
 
     @property
     def has_more(self) -> bool:
-        """As `CloseableCaller.has_more`: URLs were opened."""
+        """As `CloseableCaller.has_more`: true if the client opened URLs."""
         return bool(self._opened)
 
     async def close(self) -> None:
-        """The request is served: tell the client which URLs it opened are done with."""
+        """Send the client a notification for each URL that it opened, because the request was answered."""
         for elicitation_id in self._opened:
             notification = ElicitCompleteNotification(params=ElicitCompleteNotificationParams(elicitation_id=elicitation_id))
             await self._session.send_notification(notification, related_request_id=self._request_id)
@@ -122,7 +122,7 @@ class WireCaller:
 
 
 def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
-    """The parameters of an ask as a 2025 client takes them, and the id made for a URL of a 2026 server, which has none."""
+    """Return the parameters of a request for input for a 2025 client, and the id made for the URL of a 2026 server, which sends no id."""
     if "params" not in request:
         return None, ""
     params: JsonObject = dict(request["params"])
@@ -133,7 +133,7 @@ def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
 
 
 def is_call_result(result: JsonObject, version: str) -> bool:
-    """Whether a version has this as what a call led to: the SDK would send an error, or of a 2026 result no more than its type."""
+    """Whether the SDK's models of a protocol version accept a call's result. If not, the SDK would send an error or drop fields."""
     try:
         return "content" in methods.serialize_server_result("tools/call", version, result)
     except ValidationError:
