@@ -12,8 +12,8 @@ from gateway.server.unread_answers import UnreadAnswers
 from gateway.server.usage import Usages
 from gateway.wire.heap import Heap
 from gateway.wire.http1_exchange import Admission, StartedRequest
+from gateway.wire.http1_messages import WriteBatch
 from gateway.wire.http1_server import ServerConnection
-from gateway.wire.write_batching import WriteBatch
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

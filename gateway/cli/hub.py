@@ -237,8 +237,8 @@ class RunningHub:
 
     async def tools(self) -> list[HubTool]:
         """Return the tools that the gateway lists to this API key."""
+        from gateway.upstream.delivery import RemoteTool
         from gateway.upstream.listing import to_listed
-        from gateway.upstream.remote_tool import RemoteTool
 
         tools: list[HubTool] = []
         for wire in await self._list("tools"):
@@ -249,8 +249,8 @@ class RunningHub:
 
     def unlisted(self, name: str) -> HubTool:
         """Return a tool named `name` that the gateway did not list. Calling it raises the gateway's own error."""
+        from gateway.upstream.delivery import RemoteTool
         from gateway.upstream.listing import Listed
-        from gateway.upstream.remote_tool import RemoteTool
 
         schema: JsonObject = {"type": "object", "additionalProperties": True}
         wire: JsonObject = {"name": name, "inputSchema": schema}

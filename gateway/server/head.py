@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
 
-from gateway.wire.header_cache import LENGTH
-from gateway.wire.request_head import RequestHead
+from gateway.wire.http1_messages import LENGTH, RequestHead
 
 if TYPE_CHECKING:
     from starlette.types import Scope

@@ -1,41 +1,55 @@
-"""`Delivery`: sends a caller's request on the right session of a server, and once more if `policy.retry_safety` allows.
+"""Calls of a server's tools: a `RemoteTool` sends one request, `Delivery` picks its session, and sends it again if `retry_safety` allows.
 
 Callers share a session, except with a 2025 server that has fixed their capabilities in one (`caller_sessions`). On a shared child process
-that sends requests for input, callers take turns (`serial_queue`). Results pass through; `source` and `remote_tool` read them.
+that sends requests for input, callers take turns (`serial_queue`). Results pass through unchanged, except for `_meta`.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
+import secrets
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
-from typing import Protocol
+from typing import Protocol, cast
 
 import anyio
 import anyio.abc
 
 from gateway.config.models import HttpServer
-from gateway.errors import NotSent, PolicyDenied, RequestFailure, Unauthorized, UpstreamError
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.errors import NotFound, NotSent, PolicyDenied, Rejected, RequestFailure, ToolFailed, Unauthorized, UpstreamError
+from gateway.gate.recorded import FOLLOWED_TASK
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.policy.retry_safety import may_resend
-from gateway.protocol import TASKS_EXTENSION
-from gateway.tools.base import OpenQuestion
+from gateway.protocol import INVALID_PARAMS, TASKS_EXTENSION
+from gateway.tools.base import (
+    Complete,
+    InputRequired,
+    OpenQuestion,
+    TaskMethod,
+    TaskStarted,
+    ToolDefinition,
+    ToolOutcome,
+    is_call_result,
+)
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from gateway.upstream.caller_sessions import CallerSessions
 from gateway.upstream.child_processes import Holder
 from gateway.upstream.connection import Connection
-from gateway.upstream.gateway_chain import extend_via, received, received_call
+from gateway.upstream.gateway_chain import extend_via, received
+from gateway.upstream.listing import Listed
+from gateway.upstream.param_headers import param_headers
 from gateway.upstream.pinning import Pinning
 from gateway.upstream.serial_queue import SerialQueue
 from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
+from gateway.upstream.tasks import TaskFollower
 from gateway.upstream.text_filters import hearing_readably
 from gateway.upstream.transport import Remote
 
@@ -45,6 +59,106 @@ MAX_NAME = 60
 """Characters of a client's own name that the status shows."""
 
 _NO_HEADERS: Mapping[str, str] = {}
+
+_PLAIN_MEMBERS = frozenset({"content", "structuredContent", "isError", "resultType"})
+"""Members of a result of `tools/call` that hold no `_meta` of the server, except for content blocks other than plain text."""
+
+
+class Sender(Protocol):
+    """What a tool needs of its source."""
+
+    @property
+    def tasks(self) -> TaskFollower:
+        """Follows the tasks that calls become."""
+        ...
+
+    async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
+        """Send one request on behalf of `ctx`, and return its result with only the `_meta` that the gateway accepts."""
+        ...
+
+    def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
+        """Return the judged requests for input of an `input_required` result."""
+        ...
+
+
+class RemoteTool:
+    """Implements `Tool` for one listed tool."""
+
+    keeps_tasks = True
+    """Inside a durable task, the server's own task is recorded: after a restart it is followed on, and the call is not sent again."""
+
+    def __init__(self, listed: Listed, sender: Sender) -> None:
+        self._listed = listed
+        self._sender = sender
+
+    @property
+    def definition(self) -> ToolDefinition:
+        """The tool as its server listed it."""
+        return self._listed.definition
+
+    @property
+    def has_tasks(self) -> bool:
+        """Whether the server supports the tasks extension of 2026."""
+        return self._listed.definition.task_by == "server"
+
+    async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
+        """Send `tools/call` with the native name."""
+        listed = self._listed
+        name = listed.definition.name
+        headers = param_headers(listed.headers, arguments) if listed.headers else None
+        if listed.meta:
+            ctx = dataclasses.replace(ctx, meta={**ctx.meta, **listed.meta})
+        if ctx.durable is not None and isinstance(kept := ctx.durable.kept(FOLLOWED_TASK), dict):
+            known = cast("JsonObject", kept)
+            return Complete(await self._sender.tasks.follow(name, known["task"], ctx, known["dialect"]))
+        params: JsonObject = {"name": name, "arguments": arguments}
+        if listed.definition.task == "required":
+            ctx = dataclasses.replace(ctx, line=ctx.line or secrets.token_hex(8))
+            return Complete.received(await self._sender.tasks.call(params, ctx, headers))
+        result = await self._sender.send("tools/call", params, ctx, headers)
+        match result.pop("resultType", "complete"):
+            case "complete" if is_call_result(result):
+                return Complete.received(result)
+            case "complete":
+                raise ToolFailed(f"Tool {name!r} answered with a result that cannot be read; it may have run.")
+            case "input_required":
+                return self._sender.judge(result, ctx)
+            case "task" if isinstance(result.get("taskId"), str):
+                if ctx.takes_tasks:
+                    return TaskStarted(result)
+                return Complete(await self._sender.tasks.follow(name, result, ctx, "modern"))
+            case other:
+                raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
+
+    async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
+        """Send one request about a task that a 2026 server made of a call (`TaskTool`). Each request for input is judged once."""
+        try:
+            answer = await self._sender.send(method, params, ctx)
+        except Rejected as error:
+            if error.code == INVALID_PARAMS:
+                raise NotFound("task", "") from None
+            raise
+        answer.pop("resultType", None)
+        if method == "tasks/get":
+            return await self._sender.tasks.judged(answer, str(params["taskId"]), self._listed.definition.name, ctx)
+        return answer
+
+
+def received_call(result: JsonObject) -> JsonObject:
+    """As `received`, for a result of `tools/call`, which is searched for `_meta` only if it is not plain."""
+    return result if _is_plain(result) else received(result)
+
+
+def _is_plain(result: JsonObject) -> bool:
+    for name in result:
+        if name not in _PLAIN_MEMBERS:
+            return False
+    content: JsonValue = result.get("content")
+    for item in cast("list[JsonValue]", content) if isinstance(content, list) else ():
+        block: JsonObject | None = item  # or another value
+        if isinstance(block, dict) and (len(block) != 2 or not isinstance(block.get("text"), str)):
+            return False
+    return True
 
 
 class DeliveryHooks(SessionHooks, Protocol):

@@ -18,31 +18,8 @@ from gateway.policy.metadata import HOPS_KEY, VIA_KEY, gateway_ids, is_own_key, 
 MAX_HOPS = 8
 """Gateways that one call may pass."""
 
-_PLAIN = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-"""Members of a plain result of `tools/call`. In a result with others, `_meta` may be anywhere."""
-
-_TEXT_MEMBERS = 2
-"""Members of a plain text block: its type and its text."""
-
 _DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
 """Members whose value is data of a tool, or `_meta` itself."""
-
-
-def received_call(result: JsonObject) -> JsonObject:
-    """Remove the `_meta` keys that the gateway does not accept from a result of `tools/call`, and return the result. Runs for every call.
-    """
-    for name in result:
-        if name not in _PLAIN:
-            return received(result)
-    if "_meta" in result:
-        _keep_taken(result)
-    content: JsonValue = result.get("content")
-    if isinstance(content, list):
-        for item in cast("list[JsonValue]", content):
-            block: JsonObject | None = item  # or another value
-            if isinstance(block, dict) and (len(block) != _TEXT_MEMBERS or not isinstance(block.get("text"), str)):
-                received(block)
-    return result
 
 
 def received(result: JsonObject) -> JsonObject:

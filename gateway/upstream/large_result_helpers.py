@@ -25,7 +25,7 @@ from gateway.errors import ToolFailed
 from gateway.gate.results import Judged, ResultKeeper, ResultOrigin, ResultRules
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.base import Received, Releasable
-from gateway.upstream.gateway_chain import received_call
+from gateway.upstream.gateway_chain import received
 from gateway.upstream.large_result_worker import receive, send
 from gateway.wire.long_text import Decoded, decode_parts
 
@@ -240,7 +240,7 @@ class LargeResult:
         message, encoded, long_text = await anyio.to_thread.run_sync(decode_parts, parts)
         result = cast("JsonObject", cast("dict[str, JsonValue]", message)["result"])
         result.pop("resultType", None)
-        return Received(received_call(result), encoded, long_text, self._claim)
+        return Received(received(result), encoded, long_text, self._claim)
 
     def release(self) -> None:
         """As `Claim.release`; also ends the helper process of a result that nobody judged."""

@@ -18,7 +18,7 @@ from typing import IO, cast
 from gateway.gate.results import ResultKeeper, ResultOrigin, ResultRules, judge_whole
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.tools.base import is_call_result
-from gateway.upstream.gateway_chain import received_call
+from gateway.upstream.gateway_chain import received
 from gateway.wire.long_text import decode_lean
 
 _LENGTH_BYTES = 4
@@ -69,7 +69,7 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
     content: Sequence[JsonMapping] = fields.get("content") or ()
     if any(block.get("type") not in _BLOCKS for block in content):
         return None
-    return message.get("id"), received_call(fields)
+    return message.get("id"), received(fields)
 
 
 def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:

@@ -21,8 +21,8 @@ from gateway.protocol import RpcError
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.wire.framed_pipe import FramedPipe
-from gateway.wire.jsonrpc import id_of, looks_like_response, number_of, outcome_of, to_message
-from gateway.wire.long_text import Decoded, decode
+from gateway.wire.jsonrpc import decode_message, id_of, looks_like_response, number_of, outcome_of, to_message
+from gateway.wire.long_text import Decoded
 from gateway.wire.message_sizes import Claim, too_large
 
 logger = logging.getLogger(__name__)
@@ -109,7 +109,7 @@ class Pipe(FramedPipe):
     def line_received(self, line: bytes) -> None:
         """As `FramedPipe.line_received`."""
         try:
-            decoded = decode(line)
+            decoded = decode_message([line])
         except ValueError:
             if line.strip():
                 self._skip(line)

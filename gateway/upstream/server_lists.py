@@ -18,6 +18,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import ChangeKind, OnChange, Tool
 from gateway.upstream.accepted_definitions import AcceptedDefinitions
 from gateway.upstream.connection import Connection
+from gateway.upstream.delivery import RemoteTool, Sender
 from gateway.upstream.gateway_chain import received_entries
 from gateway.upstream.gateway_loops import GatewayLoops
 from gateway.upstream.listing import KINDS_OF, list_kind, to_listed
@@ -25,7 +26,6 @@ from gateway.upstream.listing_cache import CachedListing, ListingCache
 from gateway.upstream.negotiated import Negotiated
 from gateway.upstream.pinning import Pinning
 from gateway.upstream.poisoning_check import PoisoningCheck
-from gateway.upstream.remote_tool import RemoteTool, Sender
 from gateway.upstream.server_session import Session
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from gateway.errors import NotSent
 from gateway.json_types import JsonObject
 from gateway.sdk import load
 from gateway.upstream.carriers.carrier import Carrier
-from gateway.upstream.carriers.http_carrier import open_http_carrier
-from gateway.upstream.carriers.http_carriers import HttpCarriers, OnSession
+from gateway.upstream.carriers.http_carrier import HttpOrSdkCarrier, OnSession, open_http_carrier
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.child_processes import ChildProcesses, Holder
 from gateway.upstream.credential_protocols import Credentials
@@ -80,7 +79,7 @@ async def open_transport(
         return
     direct = open_http_carrier(server, entry, credentials, max_body_bytes=MAX_MESSAGE_BYTES, bodies=bodies) if is_direct else None
     if direct is not None:
-        yield HttpCarriers(direct, lambda on_session: _open_streams(server, entry, credentials, on_session))
+        yield HttpOrSdkCarrier(direct, lambda on_session: _open_streams(server, entry, credentials, on_session))
         return
     async with _open_streams(server, entry, credentials) as streams:
         yield SdkCarrier(server, lambda: nullcontext(streams))

@@ -22,11 +22,10 @@ from typing import cast
 import httptools
 
 from gateway.errors import OutcomeUnknown, RequestFailure, TooLarge, Unreachable
-from gateway.wire.header_cache import HeaderCache
-from gateway.wire.http1_response import Response, ResponseHead, varies
+from gateway.wire.http1_messages import HeaderCache, ResponseHead, WriteBatch, varies_in_response
+from gateway.wire.http1_response import Response
 from gateway.wire.message_sizes import CLAIM_WAIT_SECONDS, LARGE_BYTES, Claim, Claims, crowded, too_large
 from gateway.wire.sse import EventStream
-from gateway.wire.write_batching import WriteBatch
 
 MAX_HEAD_BYTES = 65_536
 """Maximum bytes of a response head, and of any other bytes between two parts of a body."""
@@ -70,7 +69,7 @@ class ConnectionPool:
         """Runs while connections are open."""
         self._is_closed = False
         self.write_batch = WriteBatch()
-        self.header_cache: HeaderCache[ResponseHead] = HeaderCache(varies, min(LONG_BYTES, max_body_bytes))
+        self.header_cache: HeaderCache[ResponseHead] = HeaderCache(varies_in_response, min(LONG_BYTES, max_body_bytes))
 
     async def send(self, request: bytes, caller: str = "") -> Response:
         """Send a whole request; return its response, or the response's head if the body is an event stream that has a message.

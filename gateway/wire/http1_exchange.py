@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from gateway.wire.request_head import RequestHead
+from gateway.wire.http1_messages import RequestHead
 
 if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send

@@ -1,4 +1,4 @@
-"""Responses of `http1_client`, and their heads as `HeaderCache` keeps them."""
+"""`Response`: what `http1_client` returns for a request."""
 
 from __future__ import annotations
 
@@ -7,11 +7,6 @@ from dataclasses import dataclass
 
 from gateway.wire.message_sizes import Claim
 from gateway.wire.sse import EventStream
-
-_FIXED_FIELDS = frozenset(
-    {b"content-type", b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"trailer", b"transfer-encoding"}
-)
-"""Fields that decide how a response is read."""
 
 
 @dataclass(slots=True)
@@ -32,21 +27,3 @@ class Response:
     def body(self) -> bytes:
         """The whole body."""
         return b"".join(self.parts)
-
-
-@dataclass(frozen=True, slots=True)
-class ResponseHead:
-    """Cached head of a response with status 200 and a body of known length, after which the connection stays open."""
-
-    fields: Mapping[bytes, bytes]
-    length: int
-    is_single: bool = True
-
-    def with_values(self, values: Mapping[bytes, bytes], length: int) -> ResponseHead:
-        """As `ParsedHead.with_values`."""
-        return ResponseHead({**self.fields, **values}, length)
-
-
-def varies(name: bytes) -> bool:
-    """Return whether a field may differ between responses with the same cached head."""
-    return name not in _FIXED_FIELDS

@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, cast
 import httptools
 
 from gateway.wire.connection_table import HALF_SENT, IDLE, SURPLUS_SCOPE_KEY, UNSENT, ConnectionTable
-from gateway.wire.header_cache import HeaderCache
 from gateway.wire.http1_exchange import HIGH_WATER_BYTES, Admission, Exchange, HeadT, StartedRequest, error_response
+from gateway.wire.http1_messages import HeaderCache
 from gateway.wire.http1_request import Headers, base_scope, check_framing, target_of, without_upgrade
 from gateway.wire.http1_writer import LATE_SECONDS, ConnectionWriter, is_late
 

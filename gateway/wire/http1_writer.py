@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Protocol
 
 from gateway.wire.heap import Heap
 from gateway.wire.http1_exchange import Exchange, HeadT
-from gateway.wire.write_batching import WriteBatch
+from gateway.wire.http1_messages import WriteBatch
 
 if TYPE_CHECKING:
     from uvicorn.server import ServerState

@@ -65,19 +65,12 @@ Decoded = tuple[JsonValue, tuple[bytes, ...], LongText | None]
 """A message, its JSON in consecutive parts, and the long text of its result if it has one: then the parts at odd indexes."""
 
 
-def decode(data: bytes) -> Decoded:
-    """As `decode_parts`, for a message in one piece."""
-    return (from_json(data), (data,), None) if len(data) < LONG_BYTES else decode_parts([data])
-
-
 def decode_parts(parts: list[bytes]) -> Decoded:
     """Decode a message whose JSON arrived in `parts`, which the caller must not use afterwards: a long text is copied once.
 
     Raises:
         ValueError: The message is not JSON.
     """
-    if len(parts) == 1 and len(parts[0]) < LONG_BYTES:
-        return decode(parts[0])
     size = sum(map(len, parts))
     place = _place(parts, size) if size >= LONG_BYTES else None
     if place is not None:

@@ -15,10 +15,9 @@ from uvicorn.server import ServerState
 from gateway.wire.connection_table import Peer
 from gateway.wire.heap import Heap
 from gateway.wire.http1_exchange import Admission, Exchange
+from gateway.wire.http1_messages import RequestHead, WriteBatch
 from gateway.wire.http1_server import ServerConnection
 from gateway.wire.http1_writer import UnreadConnection
-from gateway.wire.request_head import RequestHead
-from gateway.wire.write_batching import WriteBatch
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

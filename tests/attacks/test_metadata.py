@@ -18,7 +18,8 @@ from mcp.shared.exceptions import MCPError
 
 from gateway.agents.agent_runs import MAX_DEPTH
 from gateway.policy.metadata import MAX_IDEMPOTENCY_CHARS, peer_meta, request_meta
-from gateway.upstream.gateway_chain import received, received_call
+from gateway.upstream.delivery import received_call
+from gateway.upstream.gateway_chain import received
 from tests.fakes.openai_server import ScriptedServer, openai_server
 from tests.fakes.raw_upstream import Raw, http_server
 from tests.fakes.running import gateway_http, raw_stdio, write_config

@@ -39,7 +39,7 @@ with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext
     from gateway.skills.parser import parse_skill
     from gateway.upstream.pipe import ChildLog, Pipe
     from gateway.wire.http1_client import ClientConnection, ConnectionPool
-    from gateway.wire.long_text import LONG_BYTES, decode, encode_around
+    from gateway.wire.long_text import LONG_BYTES, decode_parts, encode_around
     from gateway.wire.sse import SseParser
     from gateway.workflows.loader import parse_workflow
 
@@ -207,7 +207,7 @@ def results(data: bytes) -> None:
     except ValueError:
         whole = None
     try:
-        message, parts, long_text = decode(data)
+        message, parts, long_text = decode_parts([data])
     except ValueError:
         assert whole is None
         return

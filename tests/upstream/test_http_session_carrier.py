@@ -18,7 +18,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID
-from gateway.upstream.carriers.http_carriers import HttpCarriers
+from gateway.upstream.carriers.http_carrier import HttpOrSdkCarrier
 from gateway.upstream.server_session import Envelope, Session, open_session
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.transport import open_transport
@@ -182,7 +182,7 @@ async def joined(owner: Owner | None = None, *, is_baked: bool = False) -> Async
                 open_session("up", carrier, owner or Owner(), client={"name": "test", "version": "1"}) as session,
             ):
                 await session.negotiate("legacy", {"elicitation": {}})
-                assert isinstance(carrier, HttpCarriers)
+                assert isinstance(carrier, HttpOrSdkCarrier)
                 while not is_baked and carrier.in_session is None:
                     await anyio.sleep(0.01)
                 yield server, session

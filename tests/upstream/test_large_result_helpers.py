@@ -21,7 +21,7 @@ from gateway.errors import ToolFailed
 from gateway.gate.results import Held, Judged, ResultKeeper, ResultOrigin, ResultRules, judge_whole
 from gateway.storage.result_store import ResultStore
 from gateway.upstream import large_result_helpers
-from gateway.upstream.gateway_chain import received_call
+from gateway.upstream.gateway_chain import received
 from gateway.upstream.large_result_helpers import HelperPool
 from tests.fakes.raw_upstream import Raw, http_server
 from tests.fakes.running import child, free_port, wait_until_ready, write_config
@@ -99,7 +99,7 @@ async def test_held_result_is_judged_as_in_the_gateway(tmp_path: Path) -> None:
                         folder.mkdir(parents=True)
                     here, there = (ResultKeeper(ResultStore(f, ttl_seconds=60, max_bytes_per_owner=10**9), ttl_seconds=60) for f in folders)
                     source = ResultOrigin("owner", "up__tool", output_schema=TYPED)
-                    whole = received_call(json.loads(message(result))["result"])
+                    whole = received(json.loads(message(result))["result"])
                     del whole["resultType"]
                     wanted = judge_whole(whole, rules, here, source)
                     holder = await hold(made, result)

@@ -20,7 +20,7 @@ from uvicorn.server import ServerState
 from gateway.app.http_protocol import http_protocol
 from gateway.config.models import ServerSettings
 from gateway.server.head import VARYING, Head
-from gateway.wire.header_cache import MAX_HEAD_BYTES, MAX_HEADS, HeaderCache
+from gateway.wire.http1_messages import MAX_CACHED_HEAD_BYTES, MAX_HEADS, HeaderCache
 from gateway.wire.http1_server import ServerConnection
 from tests.fakes.told import Told, sdk_path
 from tests.fakes.wired import served
@@ -312,9 +312,9 @@ async def test_few_heads_are_cached_and_the_least_recently_used_is_dropped() -> 
 
 
 async def test_long_or_growing_head_is_not_cached() -> None:
-    assert await parsed(*[plain(b"x" * MAX_HEAD_BYTES)] * 2) == [True, True]
-    assert await parsed(plain(), plain(b"x" * MAX_HEAD_BYTES), plain()) == [True, True, False]
-    longest = MAX_HEAD_BYTES - len(plain(b"", body=b""))
+    assert await parsed(*[plain(b"x" * MAX_CACHED_HEAD_BYTES)] * 2) == [True, True]
+    assert await parsed(plain(), plain(b"x" * MAX_CACHED_HEAD_BYTES), plain()) == [True, True, False]
+    longest = MAX_CACHED_HEAD_BYTES - len(plain(b"", body=b""))
     assert await parsed(plain(), plain(b"x" * longest), plain(b"x" * (longest + 1))) == [True, False, True]
 
 

@@ -11,7 +11,7 @@ import pytest
 from pydantic_core import from_json, to_json
 
 from gateway.tools.base import Complete
-from gateway.wire.long_text import ENDS_BYTES, LONG_BYTES, LongText, decode, decode_parts, encode_around
+from gateway.wire.long_text import ENDS_BYTES, LONG_BYTES, LongText, decode_parts, encode_around
 
 LINE = 'The fox said "hello" in C:\\temp, and went on its way.\n\t'
 TEXT = LINE * 2000
@@ -102,7 +102,7 @@ def sent(message: Any, long_text: LongText | None) -> bytes:
 
 @pytest.mark.parametrize("way", APART)
 def test_long_text_is_split_off_and_written_unchanged_in_every_form(way: str) -> None:
-    message, encoded, long_text = decode(APART[way])
+    message, encoded, long_text = decode_parts([APART[way]])
     assert message == from_json(APART[way]) and b"".join(encoded) == APART[way]
     assert long_text is not None and bytes(long_text.encoded) == encoded[1]
     again = {"jsonrpc": "2.0", "id": "other", "result": {**message["result"], "_meta": {"a": 1}}}
@@ -113,14 +113,14 @@ def test_long_text_is_split_off_and_written_unchanged_in_every_form(way: str) ->
 
 @pytest.mark.parametrize("way", WHOLE)
 def test_message_without_one_certain_long_text_is_decoded_whole(way: str) -> None:
-    message, encoded, long_text = decode(WHOLE[way])
+    message, encoded, long_text = decode_parts([WHOLE[way]])
     assert (message, encoded, long_text) == (from_json(WHOLE[way]), (WHOLE[way],), None)
 
 
 @pytest.mark.parametrize("way", [*APART, *WHOLE])
 def test_chunked_message_reads_like_a_whole_one(way: str) -> None:
     data, chance = (APART | WHOLE)[way], random.Random(way)
-    whole = decode(data)
+    whole = decode_parts([data])
     for _ in range(12):
         parts = cut(data, chance)
         assert decode_parts(parts) == whole
@@ -128,14 +128,14 @@ def test_chunked_message_reads_like_a_whole_one(way: str) -> None:
 
 
 def test_changed_copy_of_a_repeated_text_is_written_changed() -> None:
-    message, _, long_text = decode(TWICE)
+    message, _, long_text = decode_parts([TWICE])
     message["result"]["structuredContent"]["result"] = "other"
     written = sent(message, long_text)
     assert long_text is not None and json.loads(written) == message and written.count(long_text.encoded) == 1
 
 
 def test_changed_long_text_is_written_changed() -> None:
-    message, _, long_text = decode(PLAIN)
+    message, _, long_text = decode_parts([PLAIN])
     message["result"]["content"][1]["text"] = "other"
     assert json.loads(sent(message, long_text)) == message
 
@@ -145,7 +145,7 @@ def test_changed_long_text_is_written_changed() -> None:
 )
 def test_malformed_json_is_not_read(broken: bytes) -> None:
     with pytest.raises(ValueError):
-        decode(broken)
+        decode_parts([broken])
 
 
 def test_whatever_is_read_is_what_the_parser_reads_of_the_whole() -> None:
@@ -162,11 +162,11 @@ def test_whatever_is_read_is_what_the_parser_reads_of_the_whole() -> None:
             expected = from_json(bytes(data))
         except ValueError:
             with pytest.raises(ValueError):
-                decode(bytes(data))
+                decode_parts([bytes(data)])
             with pytest.raises(ValueError):
                 decode_parts(parts)
             continue
-        message, encoded, long_text = decode(bytes(data))
+        message, encoded, long_text = decode_parts([bytes(data)])
         assert message == expected
         assert decode_parts(parts) == (message, encoded, long_text)
         assert long_text is None or (bytes(long_text.encoded) == encoded[1] and b"".join(encoded[1:-1]) == place_of(bytes(data)))
@@ -193,7 +193,7 @@ def test_long_text_is_found_where_the_grammar_finds_it() -> None:
 @pytest.mark.parametrize(("kind", "is_binary"), [("image", True), ("audio", True), ("text", False), ("new", False)])
 def test_only_the_data_of_an_image_or_a_sound_is_not_looked_at(kind: str, is_binary: bool) -> None:
     block = {"type": kind, "data": "iVBOR/0K" * 9_000}
-    message, encoded, long_text = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [block]}}))
+    message, encoded, long_text = decode_parts([to_json({"jsonrpc": "2.0", "id": 1, "result": {"content": [block]}})])
     looked_at = Complete(message["result"], encoded, long_text).looked_at
     assert looked_at == ((encoded[0], encoded[2]) if is_binary else encoded)
 
@@ -201,6 +201,6 @@ def test_only_the_data_of_an_image_or_a_sound_is_not_looked_at(kind: str, is_bin
 def test_text_that_is_also_an_image_is_inspected() -> None:
     data = "iVBOR/0K" * 9_000
     result = {"content": [{"type": "image", "mimeType": "a/b", "data": data}], "structuredContent": {"result": data}}
-    message, encoded, long_text = decode(to_json({"jsonrpc": "2.0", "id": 1, "result": result}))
+    message, encoded, long_text = decode_parts([to_json({"jsonrpc": "2.0", "id": 1, "result": result})])
     assert long_text is not None and len(encoded) == 5
     assert Complete(message["result"], encoded, long_text).looked_at == encoded

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from gateway.egress.tcp import connector
 from gateway.errors import RequestFailure
-from gateway.wire.header_cache import MAX_HEAD_BYTES
 from gateway.wire.http1_client import LONG_BYTES, ClientConnection, ConnectionPool
+from gateway.wire.http1_messages import MAX_CACHED_HEAD_BYTES
 from gateway.wire.message_sizes import too_large
 from tests.faults.fuzz import Far
 
@@ -205,7 +205,7 @@ async def test_answers_of_one_server_are_known_on_all_its_connections() -> None:
     ("lines", "body"),
     [
         ([b"x-a: 1", b"x-a: 1"], b"{}"),
-        ([b"x-long: " + b"x" * MAX_HEAD_BYTES], b"{}"),
+        ([b"x-long: " + b"x" * MAX_CACHED_HEAD_BYTES], b"{}"),
         ([], b"x" * (LONG_BYTES + 1)),
     ],
 )

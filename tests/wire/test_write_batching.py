@@ -11,7 +11,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gateway.server.head import Head
-from gateway.wire.write_batching import WriteBatch
+from gateway.wire.http1_messages import WriteBatch
 from tests.fakes.told import Told
 from tests.fakes.wired import served
 

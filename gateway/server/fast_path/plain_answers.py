@@ -24,8 +24,7 @@ from gateway.protocol import SERVER_INFO_META_KEY, RpcError
 from gateway.server.envelopes import ENVELOPE, is_plain_meta
 from gateway.server.fast_path.plain_entries import plain_entry
 from gateway.server.listings import LISTINGS, WIRE_KEY, Listed, ListingRequest, Listings
-from gateway.upstream.carriers.message_encoding import has_odd_number
-from gateway.wire.jsonrpc import RESULT
+from gateway.wire.jsonrpc import RESULT, has_nan
 
 DISCOVER = "server/discover"
 
@@ -190,5 +189,5 @@ def _encoded(result: JsonMapping, identity: JsonMapping | None) -> bytes | None:
         encoded = to_json(stamped)
     except (ValueError, TypeError, RecursionError):
         return None
-    return None if has_odd_number(encoded, stamped) else encoded
+    return None if has_nan(encoded, stamped) else encoded
 

@@ -34,7 +34,7 @@ from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
 from gateway.tools.context import LateClock
-from gateway.upstream.carriers.message_encoding import has_odd_number
+from gateway.wire.jsonrpc import has_nan
 from gateway.wire.long_text import encode_around
 
 if TYPE_CHECKING:
@@ -191,7 +191,7 @@ class PlainCalls:
         except (ValueError, TypeError, RecursionError):
             return None
         for part in body:
-            if isinstance(part, bytes) and has_odd_number(part, result):
+            if isinstance(part, bytes) and has_nan(part, result):
                 return None
         return body
 

@@ -4,7 +4,7 @@
 |---|---|
 | `HttpCarrier` | streamable HTTP, 2026 (stateless) |
 | `HttpSessionCarrier` | streamable HTTP, within a 2025 session that the SDK opened |
-| `HttpCarriers` | either of these if it can carry a request, else the SDK |
+| `HttpOrSdkCarrier` | either of these if it can carry a request, else the SDK |
 | `PipeCarrier` | stdio |
 | `SdkCarrier` | the SDK's message streams: HTTP with OAuth, a proxy or a redirect, the handshake of a 2025 session, stdio on Windows |
 | `SseCarrier` | the HTTP+SSE transport of 2024-11-05 |

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 import anyio.abc
+from pydantic_core import to_json
 
 from gateway.errors import Malformed, OutcomeUnknown, Rejected, RequestFailure, TooLarge
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.hidden_text import strip_text, strip_value
 from gateway.protocol import RpcError
 from gateway.upstream.gateway_chain import received_data
+from gateway.wire.jsonrpc import notification
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
@@ -28,6 +31,9 @@ FIRST_REQUEST_ID = 1_000_000_001
 
 ACKNOWLEDGE_SECONDS = 5.0
 """Timeout for a server to accept a message that has no response: a notification, a response of ours, the end of a session."""
+
+
+CANCELLATION = "notifications/cancelled"
 
 
 @dataclass(slots=True)  # not frozen: that would triple the cost of creating one, and every call creates one
@@ -113,3 +119,18 @@ def describe(failure: RequestFailure, method: str) -> RequestFailure:
             return TooLarge(f"Server {server!r}: {failure}.", server=server)
         case _:
             return failure
+
+
+def cancellation(number: int) -> bytes:
+    """Return the notification that cancels a request."""
+    params = {"requestId": number, "reason": "caller cancelled"}
+    return to_json(notification(CANCELLATION, params))
+
+
+def report(params: JsonMapping, progress: Progress) -> None:
+    """Pass a progress notification to `progress`, or drop it if it has no usable value."""
+    value, total, message = params.get("progress"), params.get("total"), params.get("message")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        with contextlib.suppress(OverflowError):  # an integer that no float holds
+            of = float(total) if isinstance(total, int | float) else None
+            progress(float(value), of, message if isinstance(message, str) else None)

@@ -1,7 +1,7 @@
 """`HttpCarrier`: requests to a 2026 server over streamable HTTP, on connections of a `ConnectionPool`, without the SDK.
 
 It cannot follow redirects and uses neither a proxy nor OAuth: `open_http_carrier` returns `None` for servers that need these, and
-`request` raises `NeedsSdk` before the server has processed anything. `HttpCarriers` then uses the SDK.
+`request` raises `NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK.
 """
 
 from __future__ import annotations
@@ -9,9 +9,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, cast
 
 import anyio
+import anyio.abc
 import anyio.lowlevel
 from pydantic_core import from_json
 
@@ -23,16 +26,16 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.base import Received, Releasable
-from gateway.upstream.carriers.carrier import Headers, OutgoingRequest, Receiver, rejected
-from gateway.upstream.carriers.http_failures import refusal
-from gateway.upstream.carriers.message_encoding import RequestWriter, report
+from gateway.upstream.carriers.carrier import Headers, OutgoingRequest, Receiver, rejected, report
+from gateway.upstream.carriers.http_failures import NEVER_MISSING, refusal
+from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.tracing import note_request_id
 from gateway.wire.content_coding import decompress
-from gateway.wire.jsonrpc import error_of, outcome_of
-from gateway.wire.long_text import Decoded, decode, decode_parts
+from gateway.wire.http1_messages import OutgoingHeads, post_request
+from gateway.wire.jsonrpc import RequestWriter, decode_message, error_of, outcome_of
+from gateway.wire.long_text import Decoded
 from gateway.wire.message_sizes import LARGE_BYTES
-from gateway.wire.outgoing_requests import RequestHeads, post_request
 
 if TYPE_CHECKING:
     from gateway.tools.context import CallContext
@@ -43,8 +46,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
-"""Methods for which a 404 without a JSON-RPC error cannot mean "method not found", because they are only sent to servers that have them."""
+OnSession = Callable[[Mapping[str, str]], None]
+"""Called when a 2025 session is up, with the headers that identify it."""
+
 
 class NeedsSdk(Exception):
     """The request needs the SDK's transport. The server has not processed it."""
@@ -64,7 +68,7 @@ def open_http_carrier(
         "content-type": "application/json",
     }
     try:
-        heads = RequestHeads(entry.url, fields)
+        heads = OutgoingHeads(entry.url, fields)
         if proxy_for(server, entry.url, os.environ) is not None:
             return None
     except (ValueError, NotSent):
@@ -82,7 +86,7 @@ class HttpCarrier:
     is_single_stream = False
     has_headers = True
 
-    def __init__(self, server: str, pool: ConnectionPool, bodies: LargeBodies | None, heads: RequestHeads) -> None:
+    def __init__(self, server: str, pool: ConnectionPool, bodies: LargeBodies | None, heads: OutgoingHeads) -> None:
         self.server = server
         self.pool = pool
         self.bodies = bodies
@@ -90,7 +94,7 @@ class HttpCarrier:
         self.receiver: Receiver | None = None
         """Receives notifications that arrive before a response. Set before the first request."""
         self.last_id = 0
-        self._writer = RequestWriter()
+        self._writer = RequestWriter("_meta")
 
     def close(self) -> None:
         """Close every connection."""
@@ -187,7 +191,7 @@ class HttpCarrier:
         if status == 202 or not _is_json(answer):
             raise self._malformed("the response is not JSON")
         try:
-            decoded = decode_parts(self._body(answer))
+            decoded = decode_message(self._body(answer))
         except ValueError:
             raise self._malformed("the response is not JSON") from None
         return self._received(decoded, None, number)
@@ -239,7 +243,7 @@ class HttpCarrier:
                     decoded, claim = await self._decode_large(bodies, parts, claim, is_call=is_call)
                 else:
                     try:
-                        decoded = decode(parts[0])
+                        decoded = decode_message(parts)
                     except ValueError:
                         raise self._malformed("an event is not JSON") from None
                 message, encoded, long_text = decoded
@@ -272,6 +276,75 @@ class HttpCarrier:
             report(params or {}, request.progress)
         elif self.receiver is not None:
             await self.receiver.receive_notification(method, params or {}, request.ctx)
+
+
+class HttpOrSdkCarrier:
+    """Sends the requests of one session without the SDK if it can, else with the SDK. Stays open until the SDK's streams end."""
+
+    is_single_stream = False
+    has_headers = True
+
+    def __init__(self, carrier: HttpCarrier, open_streams: Callable[[OnSession], AbstractAsyncContextManager[Streams]]) -> None:
+        """No side effects."""
+        self.direct = carrier
+        """Carries requests of 2026."""
+        self.in_session: HttpCarrier | None = None
+        """Carries requests of a 2025 session that is up."""
+        self._sdk = SdkCarrier(carrier.server, lambda: open_streams(self._join))
+        self._is_direct = True
+        self._tasks: anyio.abc.TaskGroup | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """As `Carrier.is_open`."""
+        return self._sdk.is_open
+
+    async def request(self, request: OutgoingRequest) -> JsonObject:
+        """As `Carrier.request`."""
+        carrier = self.direct if request.is_modern else self.in_session
+        if carrier is None or not self._is_direct or (request.progress is not None and not request.is_modern):
+            # A 2025 server may send progress on its standalone stream, which the SDK reads.
+            return await self._sdk.request(request)
+        try:
+            return await carrier.request(request)
+        except NeedsSdk:
+            pass
+        except Malformed:
+            raise
+        except OutcomeUnknown:
+            if request.method != "server/discover":
+                raise
+            # Harmless to repeat, and the SDK's client reads responses that the direct one does not.
+        logger.info("requests need the SDK path for this session server=%s", carrier.server)
+        self._is_direct = False
+        return await self._sdk.request(request)
+
+    async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
+        """As `Carrier.notify`."""
+        if self._sdk.is_used:
+            await self._sdk.notify(method, params, headers)
+
+    async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        """As `Carrier.serve`."""
+        self.direct.receiver = receiver
+        async with anyio.create_task_group() as self._tasks:
+            await self._sdk.serve(receiver, task_status=task_status)
+            self._tasks.cancel_scope.cancel()
+
+    def close(self) -> None:
+        """As `Carrier.close`."""
+        self.direct.close()
+        self._sdk.close()
+
+    def _join(self, session: Mapping[str, str]) -> None:
+        """Send the requests of a 2025 session without the SDK from now on."""
+        from gateway.upstream.carriers.http_session_carrier import HttpSessionCarrier
+
+        if self.direct.receiver is not None and self._tasks is not None:
+            self.in_session = HttpSessionCarrier(self.direct, session, self.direct.receiver, self._tasks, self._leave)
+
+    def _leave(self) -> None:
+        self.in_session = None
 
 
 def _is_about(params: JsonMapping | None, number: int) -> bool:

@@ -15,6 +15,9 @@ DEFAULT_RETRY_SECONDS = 1.0
 MAX_RETRY_SECONDS = 300.0
 """Longest wait that a server may request; after it, one call tries the server again."""
 
+NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/read", "prompts/get", "subscriptions/listen"})
+"""Methods for which a 404 without a JSON-RPC error cannot mean "method not found", because they are only sent to servers that have them."""
+
 CHECK_URL = "check the URL; MCP endpoints often end in /mcp or /sse"
 
 MAX_SHOWN_URL = 200

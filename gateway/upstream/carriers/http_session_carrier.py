@@ -1,6 +1,6 @@
 """`HttpSessionCarrier`: requests within a 2025 session over streamable HTTP, on the connections of an `HttpCarrier`.
 
-The SDK opens and closes the session and reads its standalone stream; `HttpCarriers` creates this carrier when the session is up.
+The SDK opens and closes the session and reads its standalone stream; `HttpOrSdkCarrier` creates this carrier when the session is up.
 """
 
 from __future__ import annotations
@@ -15,13 +15,12 @@ import anyio.abc
 from gateway.errors import Malformed, NotSent, OutcomeUnknown, RequestFailure
 from gateway.json_types import JsonObject
 from gateway.tools.context import CallContext
-from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver
+from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, cancellation
 from gateway.upstream.carriers.http_carrier import HttpCarrier
 from gateway.upstream.carriers.http_failures import is_session_gone, session_gone
-from gateway.upstream.carriers.message_encoding import cancellation
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
+from gateway.wire.http1_messages import get_request, post_request
 from gateway.wire.http1_response import Response
-from gateway.wire.outgoing_requests import get_request, post_request
 from gateway.wire.sse import EventStream
 
 logger = logging.getLogger(__name__)

@@ -13,8 +13,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
-from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, Headers, OutgoingRequest, Progress, Receiver
-from gateway.upstream.carriers.message_encoding import CANCELLATION, report
+from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, CANCELLATION, Headers, OutgoingRequest, Progress, Receiver, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.tracing import note_request_id
 from gateway.wire.jsonrpc import notification, number_of, outcome_of

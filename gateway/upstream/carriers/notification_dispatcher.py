@@ -14,8 +14,7 @@ from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import INTERNAL_ERROR, RpcError
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import Receiver
-from gateway.upstream.carriers.message_encoding import encode_message
-from gateway.wire.jsonrpc import error_message
+from gateway.wire.jsonrpc import encode_message, error_message
 
 logger = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ import anyio.abc
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
-from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, rejected
-from gateway.upstream.carriers.message_encoding import RequestWriter, cancellation, encode_message, report
+from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, cancellation, rejected, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.pipe import Pipe
 from gateway.upstream.tracing import note_request_id
-from gateway.wire.jsonrpc import notification
+from gateway.wire.jsonrpc import RequestWriter, encode_message, notification
 
 
 class PipeCarrier:
@@ -29,7 +28,7 @@ class PipeCarrier:
         self._server = server
         self._pipe = pipe
         self._last_id = FIRST_REQUEST_ID - 1
-        self._writer = RequestWriter()
+        self._writer = RequestWriter("_meta")
 
     @property
     def is_open(self) -> bool:

@@ -21,8 +21,7 @@ from gateway.protocol import CONNECTION_CLOSED, INTERNAL_ERROR, INVALID_REQUEST,
 from gateway.sdk import load
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import Headers, rejected
-from gateway.upstream.carriers.http_carrier import NEVER_MISSING
-from gateway.upstream.carriers.http_failures import no_endpoint, session_gone
+from gateway.upstream.carriers.http_failures import NEVER_MISSING, no_endpoint, session_gone
 from gateway.upstream.carriers.in_band import from_rpc_error
 from gateway.upstream.carriers.message_carrier import MessageCarrier
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES, too_large

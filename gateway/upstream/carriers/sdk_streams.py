@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from mcp.client.streamable_http import streamable_http_client
 
 from gateway.config.models import HttpServer
-from gateway.upstream.carriers.http_carriers import OnSession
+from gateway.upstream.carriers.http_carrier import OnSession
 from gateway.upstream.carriers.sdk_carrier import Streams
 from gateway.upstream.carriers.sdk_http_transport import build_http_client
 from gateway.upstream.credential_protocols import Credentials

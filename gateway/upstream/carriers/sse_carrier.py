@@ -23,10 +23,9 @@ from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, Headers, rejected
 from gateway.upstream.carriers.http_failures import is_session_gone, refusal, session_gone
 from gateway.upstream.carriers.message_carrier import MessageCarrier
-from gateway.upstream.carriers.message_encoding import encode_message
 from gateway.upstream.carriers.sdk_http_transport import beginning, build_sse_client, origin, undelivered
 from gateway.upstream.credential_protocols import Credentials
-from gateway.wire.jsonrpc import id_of, number_of, to_message
+from gateway.wire.jsonrpc import encode_message, id_of, number_of, to_message
 from gateway.wire.message_sizes import MAX_MESSAGE_BYTES, too_large
 from gateway.wire.sse import SseParser
 

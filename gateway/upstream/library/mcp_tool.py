@@ -52,6 +52,7 @@ from gateway.tools.invocation import FunctionInvocationContext
 from gateway.types.content import Content
 from gateway.upstream.carriers.carrier import Carrier
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
+from gateway.upstream.delivery import RemoteTool
 from gateway.upstream.gateway_chain import received
 from gateway.upstream.input_guard import Answered, Relayed, to_input_required
 from gateway.upstream.library.functions import MAX_NAME_CHARS, Invoke, MCPFunction, Parse, local_name, normalize_name
@@ -62,7 +63,6 @@ from gateway.upstream.library.tool_calls import SamplingCaller, with_host_values
 from gateway.upstream.library.tool_connection import RemoteSession, ToolConnection
 from gateway.upstream.library.tool_contents import error_text, prompt_schema, to_contents, to_prompt_text
 from gateway.upstream.listing import Listed, list_all, listed_meta, to_listed
-from gateway.upstream.remote_tool import RemoteTool
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower
 
