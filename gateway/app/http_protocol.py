@@ -11,7 +11,7 @@ from gateway.server.head import VARYING, Head
 from gateway.server.unread_answers import UnreadAnswers
 from gateway.server.usage import Usages
 from gateway.wire.heap import Heap
-from gateway.wire.http1_exchange import Admission, StartedRequest
+from gateway.wire.http1_interfaces import Admission, StartedRequest
 from gateway.wire.http1_messages import WriteBatch
 from gateway.wire.http1_server import ServerConnection
 

@@ -21,8 +21,7 @@ from gateway.policy.quotas import ConnectionQuotas
 from gateway.server.longest_idle import LongestIdle
 from gateway.server.unread_answers import HeldBytes
 from gateway.telemetry.sparse_log import SparseLog
-from gateway.wire.connection_table import Peer
-from gateway.wire.http1_exchange import Admission
+from gateway.wire.http1_interfaces import Admission, Peer
 
 if TYPE_CHECKING:
     from gateway.config.models import HttpSettings

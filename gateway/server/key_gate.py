@@ -27,8 +27,7 @@ from gateway.server.http_responses import LIMIT_REACHED, Refusal, insufficient_s
 from gateway.server.origins import AcceptedOrigins, is_loopback
 from gateway.server.sdk_path.lazy_application import HEALTH_PATH, READY_PATH
 from gateway.server.usage import RETRY_SECONDS, SMALL_BYTES, CountedBody, Usage, Usages
-from gateway.wire.connection_table import SURPLUS_SCOPE_KEY
-from gateway.wire.http1_exchange import Admission
+from gateway.wire.http1_interfaces import SURPLUS_SCOPE_KEY, Admission
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send

@@ -1,6 +1,6 @@
 """`UnreadAnswers`: counts the bytes of responses that clients have not read yet, by caller. `HeldBytes` counts them.
 
-`wire.http1_writer` reports a response only if its socket does not accept the whole response at once. `server.usage` refuses further calls
+`wire.http1_exchange` reports a response only if its socket does not accept the whole response at once. `server.usage` refuses further calls
 of a caller that has reached its quota; calls in flight at that time may still respond. Beyond `policy.quotas.UNREAD_EXCESS` times a
 quota, the connection whose response has been unread longest is closed.
 
@@ -23,8 +23,7 @@ from gateway.telemetry.sparse_log import SparseLog
 if TYPE_CHECKING:
     from gateway.server.head import Head
     from gateway.server.usage import Usage, Usages
-    from gateway.wire.http1_exchange import Exchange
-    from gateway.wire.http1_writer import UnreadConnection
+    from gateway.wire.http1_exchange import Exchange, UnreadConnection
 
 logger = logging.getLogger(__name__)
 

@@ -1,21 +1,23 @@
-"""`Exchange`: one HTTP request and its response, as an ASGI application or the fast path sees them. Made by `http1_server`.
+"""`Exchange`, one HTTP request with its response, and `ConnectionWriter`, which writes the responses of a connection of `http1_server`.
 
-The classes here are what `http1_server` exchanges with the packages above it: the admission of a request, and a request that the fast path
-has started.
+An exchange is what an ASGI application or the fast path sees. The writer adds the header fields of every response, sends small responses
+of one turn of the event loop together, and limits how long and how much a client may leave unread.
 """
 
 from __future__ import annotations
 
 import asyncio
 import http
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from gateway.wire.http1_messages import RequestHead
+from gateway.wire.heap import Heap
+from gateway.wire.http1_interfaces import Admission, Field, StartedRequest
+from gateway.wire.http1_messages import RequestHead, WriteBatch
 
 if TYPE_CHECKING:
-    from starlette.types import Message, Receive, Scope, Send
+    from starlette.types import Message, Scope
+    from uvicorn.server import ServerState
 
 HIGH_WATER_BYTES = 262_144
 """Bytes of a request body that the application has not received, above which the connection stops reading."""
@@ -29,11 +31,10 @@ _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: applicat
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
 """Status lines, with their line break."""
 
+LATE_SECONDS = 1.0
+"""If a timer fires so long after it was due, this process was held up, and its peer may have been too: the timer is set once more."""
+
 _DISCONNECT: Message = {"type": "http.disconnect"}
-
-
-Field = tuple[bytes, bytes]
-"""Name and value of a header field."""
 
 
 def error_response(status: int, text: bytes, *fields: bytes) -> bytes:
@@ -43,89 +44,6 @@ def error_response(status: int, text: bytes, *fields: bytes) -> bytes:
 
 
 HeadT = TypeVar("HeadT", bound=RequestHead)
-
-
-@dataclass(frozen=True, slots=True)
-class Admission:
-    """The caller of a request whose body is incomplete."""
-
-    owner: str | None
-    """Id of the principal; `None` if the caller is not known and only the address counts."""
-    is_local: bool
-    """Whether the caller is the local user, who stands for all local programs."""
-    waits: bool
-    """Whether a request with a short body is started when the body is complete."""
-
-
-class StartedRequest(Protocol):
-    """A request that the fast path has started."""
-
-    @property
-    def is_cancelled(self) -> bool:
-        """Whether `cancel` ended it."""
-        ...
-
-    def cancel(self, msg: object = None) -> None:
-        """End the request without a response. uvicorn calls this when it stops, as it does for tasks."""
-        ...
-
-    def left(self) -> None:
-        """Note that the client disconnected, which may end the request."""
-        ...
-
-    def when_settled(self, then: Callable[[], None]) -> None:
-        """Call `then` once, as soon as `answer` may be called."""
-        ...
-
-    def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
-        """Return a header field for the response, if it needs one, and the JSON body in parts; `None` if `go_on` must answer."""
-        ...
-
-    def forget(self) -> None:
-        """Release the request's memory. No other method is called afterwards."""
-        ...
-
-    async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer the request as an ASGI application: hand the started call over to the SDK path."""
-        ...
-
-
-class ExchangeConnection(Protocol):
-    """The connection of an exchange (`http1_server.ServerConnection`)."""
-
-    transport: asyncio.Transport
-    drained: asyncio.Event | None
-    """Set when the client reads again; `None` while it reads."""
-    common_count: int
-    """Number of `common_fields`."""
-
-    def common_fields(self) -> bytes:
-        """Return the header lines of every response."""
-        ...
-
-    def write(self, data: bytes) -> None:
-        """Send bytes."""
-        ...
-
-    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
-        """Send parts one after the other."""
-        ...
-
-    def write_soon(self, data: bytes) -> None:
-        """Send bytes at the end of this turn of the event loop."""
-        ...
-
-    async def wait_drained(self, size: int) -> None:
-        """Wait until the client reads again; the caller then sends `size` bytes."""
-        ...
-
-    def resume_reading(self) -> None:
-        """Read on after a pause."""
-        ...
-
-    def answered(self, exchange: Exchange[Any], /) -> None:
-        """Start the next request, or close the connection, after a complete response."""
-        ...
 
 
 class Exchange(Generic[HeadT]):
@@ -139,7 +57,7 @@ class Exchange(Generic[HeadT]):
 
     def __init__(
         self,
-        connection: ExchangeConnection,
+        connection: ConnectionWriter[HeadT],
         head: HeadT,
         *,
         keep_alive: bool,
@@ -324,3 +242,145 @@ class Exchange(Generic[HeadT]):
             self.is_answered = True
             self.wake()
             self._connection.answered(self)
+
+
+def is_late(timer: asyncio.TimerHandle, loop: asyncio.AbstractEventLoop) -> bool:
+    """Return whether a timer fires so late that bytes which the peer sent in time may still be unread."""
+    return loop.time() - timer.when() > LATE_SECONDS
+
+
+class UnreadConnection(Protocol):
+    """A connection whose client does not read its responses."""
+
+    def cut(self) -> None:
+        """Close the connection and drop what is not sent."""
+        ...
+
+
+class UnreadResponses(Protocol[HeadT]):
+    """Counts unread bytes of responses, and cuts connections above a limit."""
+
+    def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
+        """Count `size` unread bytes for a connection, in place of its former figure; return `False` if the request has no known caller."""
+        ...
+
+    def drop(self, connection: UnreadConnection, /) -> None:
+        """Forget the unread bytes of a connection."""
+        ...
+
+
+class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
+    """Writes the responses of one connection."""
+
+    __slots__ = (
+        "_buffer", "_common", "_current", "_state", "_unread_bytes", "_unread_timer", "common_count", "drained", "loop", "transport",
+    )
+
+    write_batch: WriteBatch
+    heap: Heap
+    unread_responses: UnreadResponses[HeadT]
+    unread_seconds: float
+    """How long a response may stay unread before the connection is cut."""
+
+    def __init__(self, state: ServerState) -> None:
+        """`state` holds the default header fields, which uvicorn replaces each second."""
+        self.loop = asyncio.get_running_loop()
+        self.transport: asyncio.Transport
+        self.drained: asyncio.Event | None = None
+        """Set when the client reads again; `None` while it reads."""
+        self.common_count = 0
+        """Number of `common_fields`."""
+        self._state = state
+        self._common: tuple[object, bytes] = None, b""
+        self._current: Exchange[HeadT] | None = None
+        """The request that is being answered, or was answered last."""
+        self._unread_timer: asyncio.TimerHandle | None = None
+        self._unread_bytes = 0
+        """Bytes of responses that the client has not read, and of those that wait to be sent after them."""
+        self._buffer = b""
+        """Bytes to send at the end of this turn of the event loop."""
+
+    def resume_reading(self) -> None:
+        """Read on after a pause."""
+        raise NotImplementedError
+
+    def answered(self, exchange: Exchange[HeadT], /) -> None:
+        """Start the next request, or close the connection, after a complete response."""
+        raise NotImplementedError
+
+    def common_fields(self) -> bytes:
+        """Return the header lines of every response."""
+        fields = self._state.default_headers
+        if self._common[0] is not fields:
+            self._common = fields, b"".join([b"%s: %s\r\n" % pair for pair in fields])
+            self.common_count = len(fields)
+        return self._common[1]
+
+    def write(self, data: bytes) -> None:
+        """Send bytes, after buffered ones."""
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        self.transport.write(data)
+        if self.drained is not None:
+            self._count_unread(len(data))
+
+    def write_parts(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send a large response in parts, after buffered bytes."""
+        self.flush()
+        self.transport.writelines(parts)
+        if self.drained is not None:
+            self._count_unread(sum(map(len, parts)))
+        self.heap.used()
+
+    def write_soon(self, data: bytes) -> None:
+        """Buffer bytes until the end of this turn of the event loop."""
+        if not self._buffer:
+            self.write_batch.add(self)
+        self._buffer += data
+
+    def flush(self) -> None:
+        """As `BufferedConnection.flush`."""
+        data, self._buffer = self._buffer, b""
+        if data and not self.transport.is_closing():
+            self.transport.write(data)
+            if self.drained is not None:
+                self._count_unread(len(data))
+
+    async def wait_drained(self, size: int) -> None:
+        """Wait until the client reads again. The `size` bytes that are to be sent then count as unread meanwhile."""
+        while self.drained is not None:
+            self._count_unread(size)
+            await self.drained.wait()
+
+    def _count_unread(self, size: int) -> None:
+        if size and self._current is not None and self.unread_responses.hold(self, self._current, self._unread_bytes + size):
+            self._unread_bytes += size
+
+    def cut(self) -> None:
+        """As `UnreadConnection.cut`, in the next turn: the transport may be writing."""
+        self.loop.call_soon(self.transport.abort)
+
+    def pause_writing(self) -> None:
+        """Start the timeout for a client that does not read."""
+        if self.drained is None:
+            self.drained = asyncio.Event()
+            self._unread_timer = self.loop.call_later(self.unread_seconds, self._unread_too_long)
+
+    def _unread_too_long(self) -> None:
+        timer = self._unread_timer
+        if timer is not None and is_late(timer, self.loop):
+            self._unread_timer = self.loop.call_later(LATE_SECONDS, self._unread_too_long)
+        else:
+            self.transport.abort()
+
+    def resume_writing(self) -> None:
+        """Stop the timeout and wake writers: the client reads again, or is gone."""
+        if self._unread_timer is not None:
+            self._unread_timer.cancel()
+            self._unread_timer = None
+        if self._unread_bytes:
+            self._unread_bytes = 0
+            self.unread_responses.drop(self)
+        drained, self.drained = self.drained, None
+        if drained is not None:
+            drained.set()

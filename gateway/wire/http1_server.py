@@ -19,11 +19,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 import httptools
 
-from gateway.wire.connection_table import HALF_SENT, IDLE, SURPLUS_SCOPE_KEY, UNSENT, ConnectionTable
-from gateway.wire.http1_exchange import HIGH_WATER_BYTES, Admission, Exchange, HeadT, StartedRequest, error_response
+from gateway.wire.http1_exchange import HIGH_WATER_BYTES, LATE_SECONDS, ConnectionWriter, Exchange, HeadT, error_response, is_late
+from gateway.wire.http1_interfaces import HALF_SENT, IDLE, SURPLUS_SCOPE_KEY, UNSENT, Admission, ConnectionTable, StartedRequest
 from gateway.wire.http1_messages import HeaderCache
 from gateway.wire.http1_request import Headers, base_scope, check_framing, target_of, without_upgrade
-from gateway.wire.http1_writer import LATE_SECONDS, ConnectionWriter, is_late
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp
@@ -186,13 +185,13 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for an exchange -------------------------------------------------------------------------------------------
 
     def resume_reading(self) -> None:
-        """As `ExchangeConnection.resume_reading`; no effect while requests are pipelined."""
+        """As `ConnectionWriter.resume_reading`; no effect while requests are pipelined."""
         if self._is_paused and not self._pipelined and not self.transport.is_closing():
             self._is_paused = False
             self.transport.resume_reading()
 
     def answered(self, exchange: Exchange[HeadT]) -> None:
-        """As `ExchangeConnection.answered`: start the next request, or wait for one."""
+        """As `ConnectionWriter.answered`: start the next request, or wait for one."""
         self._state.total_requests += 1
         if self.transport.is_closing():
             return

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING
 from uvicorn import Config
 from uvicorn.server import ServerState
 
-from gateway.wire.connection_table import Peer
 from gateway.wire.heap import Heap
-from gateway.wire.http1_exchange import Admission, Exchange
+from gateway.wire.http1_exchange import Exchange, UnreadConnection
+from gateway.wire.http1_interfaces import Admission, Peer
 from gateway.wire.http1_messages import RequestHead, WriteBatch
 from gateway.wire.http1_server import ServerConnection
-from gateway.wire.http1_writer import UnreadConnection
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp

@@ -15,7 +15,7 @@ from gateway.json_types import JsonValue
 from gateway.server.clients import PRINCIPAL_SCOPE_KEY
 from gateway.server.http_responses import Refusal
 from gateway.server.usage import Usage
-from gateway.wire.http1_exchange import Field
+from gateway.wire.http1_interfaces import Field
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
