@@ -75,7 +75,7 @@ class Connection:
         self.negotiated: Negotiated | None = None
         self.milliseconds: float | None = None
         self.settled = anyio.Event()
-        """Set when the first attempt has ended, or if there is none before the first call."""
+        """Set when the first attempt to connect has ended, and at once if only the first call starts an attempt."""
         self.heard = anyio.Event()
         """Set when the server has sent its first message, or with `settled`."""
         self._remote = remote
@@ -123,7 +123,7 @@ class Connection:
         failure; requests that are sent again are patient.
 
         Raises:
-            NotSent: There is no session within `connectTimeoutSeconds`; the message gives the reason of the last failure.
+            NotSent: No session was opened within `connectTimeoutSeconds`; the message gives the reason of the last failure.
         """
         session = self._standing()
         if session is not None:

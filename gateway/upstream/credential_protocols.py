@@ -9,7 +9,7 @@ class Credentials(Protocol):
     """Provides the `Authorization` header of one server."""
 
     async def header(self) -> str:
-        """Return the current value. Raises `UpstreamError` if there is none."""
+        """Return the current value. Raises `UpstreamError` if it is missing."""
         ...
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:

@@ -346,7 +346,7 @@ class Delivery:
         return await session.request(method, params, envelope)
 
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        """Send the request once to a 2025 server, whose callers may have to be told apart."""
+        """Send the request once to a 2025 server: on the session of this caller alone, or on the shared session, if required in turn."""
         ctx = envelope.ctx
         if self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}

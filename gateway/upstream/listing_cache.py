@@ -54,7 +54,7 @@ class ListingCache:
         self._last: CachedListing | None = None
 
     def recall(self) -> CachedListing | None:
-        """Return the stored listing; `None` if there is none, or if it is unusable, which is logged."""
+        """Return the stored listing; `None` if the file is missing, or unusable, which is logged."""
         try:
             self._last = _parse(read_json(self._file))
         except FileNotFoundError:

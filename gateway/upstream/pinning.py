@@ -164,9 +164,9 @@ class Pinning:
 
     def remarks(self) -> list[str]:
         """Return the tools of the lock file that the server no longer lists."""
-        again = f"`moongate lock {self._server}` writes its entry anew."
+        again = f"`moongate lock {self._server}` renews its entry."
         return [
-            f"{self._server}: tool {name!r} is in the lock file, but the server lists it no more; {again}"
+            f"{self._server}: tool {name!r} is in the lock file, but the server no longer lists it; {again}"
             for name, finding in self._findings.items()
             if finding.change == "removed"
         ]

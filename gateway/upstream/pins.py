@@ -61,11 +61,11 @@ class Pins:
 
 
 NO_PINS = Pins({})
-"""The pins if there is no lock file."""
+"""The pins without a lock file."""
 
 
 def read_pins(path: Path | None) -> Pins:
-    """Return the pins in a lock file; none if there is no file.
+    """Return the pins in a lock file; without a file the result has no pins.
 
     Raises:
         ConfigError: The file is unusable. It never counts as empty, because an empty one pins nothing.
@@ -80,12 +80,12 @@ def read_pins(path: Path | None) -> Pins:
         raise ConfigError(str(error), path=str(path)) from None
     except ValidationError as error:
         problem = problems_of(error, LockFile)[0]
-        raise ConfigError(f"{path}: {problem.line()} `moongate lock` writes the file anew.", path=str(path)) from None
+        raise ConfigError(f"{path}: {problem.line()} `moongate lock` renews the file.", path=str(path)) from None
     for server, locked in found.servers.items():
         for name, tool in locked.tools.items():
             if pin_digest(tool.definition) != tool.digest:
-                text = f"{path}: servers.{server}.tools.{name} was edited: its digest is of another definition."
-                raise ConfigError(f"{text} `moongate lock --accept {server}/{name}` writes it anew.", path=str(path))
+                text = f"{path}: servers.{server}.tools.{name} was edited: its digest does not match its definition."
+                raise ConfigError(f"{text} `moongate lock --accept {server}/{name}` renews it.", path=str(path))
     return Pins({server: {name: tool.definition for name, tool in locked.tools.items()} for server, locked in found.servers.items()})
 
 

@@ -1,7 +1,7 @@
 """`Pipe`: matches the messages of one child process to calls.
 
 Used by `stdio`, which starts and stops the child, and by `PipeCarrier`. The answer to a call settles its future at once; other messages are
-handed on in order. A line that is not JSON-RPC is logged once and skipped, and the last lines of stderr are kept for error messages.
+passed on in order. A line that is not JSON-RPC is logged once and skipped, and the last lines of stderr are kept for error messages.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ STDERR_LINES = 5
 """Last lines of standard error kept for the error message."""
 
 MAX_WAITING = 64
-"""Messages that wait to be handed on. At this number the child is not read."""
+"""Messages that wait for the session to process them. At this number the gateway stops reading the child."""
 
 MAX_UNREAD = 64
 """Answers to requests of the child that wait until it reads; further ones are dropped."""
@@ -40,13 +40,13 @@ END_BYTES = 4096
 """Bytes kept from each end of a large line while it is parsed. They hold its id, for the error if it is malformed."""
 
 HEARD_TURNS = 3
-"""Turns of the event loop after which a message that was handed on is being handled."""
+"""Turns of the event loop after which the session has begun to process a message that was passed on."""
 
 Progress = Callable[[float, float | None, str | None], None]
 """Receives a progress report of a call (progress, total, message). Must not wait."""
 
 PipeFailure = RpcError | RequestFailure
-"""The error of a call: the server's, or why there is no answer."""
+"""Why a call failed: the server's error, or the reason why it has no response."""
 
 
 @dataclass(slots=True)
@@ -63,7 +63,7 @@ class ChildLog:
         if self.exit_code is not None:
             parts.append(f"the process exited with code {self.exit_code}")
         if self.stderr:
-            parts.append(f"its last words: {self.stderr[-1]!r}")
+            parts.append(f"the last line on its standard error: {self.stderr[-1]!r}")
         if self.garbage_lines:
             parts.append(f"{self.garbage_lines} line(s) on its standard output were not JSON-RPC (it must log to stderr)")
         return "; ".join(parts)
@@ -119,7 +119,7 @@ class Pipe(FramedPipe):
 
     def large_line_received(self, parts: list[bytes], claim: Claim) -> None:
         """As `FramedPipe.large_line_received`."""
-        assert self._bodies is not None, "without `bodies` there are no claims"
+        assert self._bodies is not None, "lines are claimed only from `bodies`"
         ends = parts[0][:END_BYTES] + parts[-1][-END_BYTES:]
         self._parsing = asyncio.ensure_future(self._bodies.read(parts, claim, self._is_call))
         self._parsing.add_done_callback(lambda parsing: self._parsed(parsing, ends))

@@ -108,7 +108,7 @@ class ServerMessages:
             raise RpcError(MISSING_REQUIRED_CLIENT_CAPABILITY if data else INVALID_REQUEST, str(error), data) from None
         except GatewayError as error:
             raise RpcError(INVALID_REQUEST, str(error)) from None
-        except Exception:  # like the SDK's dispatcher: a bug of ours costs only this answer
+        except Exception:  # like the SDK's dispatcher: a bug in the gateway then fails only this request
             logger.exception("request not answered server=%s method=%s", self._server, method)
             raise RpcError(INTERNAL_ERROR, "Internal server error") from None
 

@@ -284,8 +284,7 @@ class UpstreamSource:
         return await explain(sign_in_first(self._server, *invitation), ctx, {}, as_it_is)
 
     async def _await_sign_in(self, ctx: CallContext) -> None:
-        """Wait for the sign-in that the call was told to finish before its retry. Such a wait does not count against the call's deadline.
-        """
+        """Wait for the sign-in that an earlier attempt of this call requested. The wait does not count against the deadline."""
         offer = self._credentials.sign_in if self._credentials is not None else None
         if self._credentials is not None and offer is not None and agreed(ctx):
             async with ctx.waiting():

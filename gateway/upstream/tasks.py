@@ -77,7 +77,7 @@ class MCPTaskOptions:
     default_ttl: timedelta | None = None
     """How long a 2025 server is asked to keep a finished task; `None`: it decides."""
     cancel_remote_task_on_local_cancellation: bool = True
-    """Whether the server is told when the call is cancelled here."""
+    """Whether the gateway cancels the task at the server when the call is cancelled."""
     max_task_wait: timedelta | None = None
     """Longest time a task is followed, from its creation on; `None`: no limit."""
 

@@ -1,4 +1,4 @@
-"""Types that `http1_server` exchanges with the packages above it: who sends a request, a request in progress, limits of connections."""
+"""Types that `http1_server` exchanges with the packages above it: admissions, started requests and connection limits."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ FIRST_REQUEST_ID = 1_000_000_001
 """First request id of carriers that share a 2025 session with the SDK, which counts from 1."""
 
 ACKNOWLEDGE_SECONDS = 5.0
-"""Timeout for a server to accept a message that has no response: a notification, a response of ours, the end of a session."""
+"""Timeout for a server to accept a message that has no response: a notification, a response to its request, the end of a session."""
 
 
 CANCELLATION = "notifications/cancelled"

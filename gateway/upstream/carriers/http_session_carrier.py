@@ -35,7 +35,7 @@ MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
 """Bounds of the wait that a server may choose."""
 
 MAX_UNACKNOWLEDGED = 64
-"""Cancellations and responses of ours that are being sent to one server; further ones wait."""
+"""Maximum number of cancellations and responses that are being sent to one server at once; further ones wait."""
 
 
 class HttpSessionCarrier(HttpCarrier):

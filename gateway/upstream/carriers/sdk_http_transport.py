@@ -151,7 +151,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         """Send the request, at most twice.
 
         Raises:
-            RequestFailure: There are no usable credentials, or the server accepts none of them.
+            RequestFailure: The credentials are missing or unusable, or the server rejects them.
         """
         if origin(request.url) != self._origin:
             return await self._inner.handle_async_request(request)

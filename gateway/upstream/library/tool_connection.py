@@ -119,7 +119,7 @@ class ToolConnection:
         return None if wire is None or wire.closed.is_set() else wire
 
     async def open(self, *, instead_of: RemoteSession | None = None) -> RemoteSession:
-        """Return the session, opening it if there is none or if it is `instead_of`.
+        """Return the open session. Opens another one if no session is open, or if the open one is `instead_of`, which has failed.
 
         Raises:
             UpstreamError: It cannot be opened.

@@ -100,7 +100,7 @@ async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMe
     """Return the metadata of `issuer`, which must name itself so.
 
     Raises:
-        Unauthorized: There is no metadata, or it names another issuer.
+        Unauthorized: The metadata is missing, or it names another issuer.
         FetchRefused: The address is not allowed.
         FetchFailed: The issuer cannot be reached.
     """

@@ -202,7 +202,7 @@ class SignIn:
         return urlunsplit(parts._replace(query=urlencode([*own, *query.items()]), fragment=""))
 
     def _code(self, came: Redirected, metadata: IssuerMetadata) -> str:
-        """Return the authorization code. Raises `Unauthorized` if there is none, or another issuer sent the response (RFC 9207)."""
+        """Return the authorization code. Raises `Unauthorized` if it is missing, or if another issuer sent the response (RFC 9207)."""
         if came.issuer is not None and came.issuer != metadata.issuer:
             text = f"The answer came from {came.issuer[:200]!r} and not from {metadata.issuer!r}; it is not used."
             raise Unauthorized(text, server=self._server)
