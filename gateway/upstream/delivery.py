@@ -42,6 +42,7 @@ from gateway.upstream.caller_sessions import CallerSessions
 from gateway.upstream.child_processes import Holder
 from gateway.upstream.connection import Connection
 from gateway.upstream.gateway_chain import extend_via, received
+from gateway.upstream.input_guard import InputGuard
 from gateway.upstream.listing import Listed
 from gateway.upstream.param_headers import param_headers
 from gateway.upstream.pinning import Pinning
@@ -161,27 +162,6 @@ def _is_plain(result: JsonObject) -> bool:
     return True
 
 
-class DeliveryHooks(SessionHooks, Protocol):
-    """What a delivery needs of its source."""
-
-    def capabilities_for(self, client: ClientProfile) -> JsonObject:
-        """Return the client capabilities to declare on behalf of one caller."""
-        ...
-
-    def shared_capabilities(self) -> JsonObject:
-        """Return the client capabilities declared on the shared session."""
-        ...
-
-    async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """Check that a request may reach the server behind `session`. Called before each attempt.
-
-        Raises:
-            PolicyDenied: It may not.
-            NotSent: The check is impossible at the moment.
-        """
-        ...
-
-
 class Delivery:
     """Sends the requests to one server. `start` it with the source's task group, which outlives the callers' sessions."""
 
@@ -189,21 +169,26 @@ class Delivery:
         self,
         remote: Remote,
         connection: Connection,
-        owner: DeliveryHooks,
+        hooks: SessionHooks,
+        guard: InputGuard,
         *,
         own_id: str,
         pins: Pinning,
+        admit: Callable[[Session, str, JsonMapping], Awaitable[None]],
         annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
         """`own_id` is this gateway's id in chains; `annotations_of` returns a tool's annotations as listed. No side effects.
 
-        `admit` of `owner` is called only while `pins` may refuse a call.
+        `admit` raises if a request must not reach the server behind a session. It is called before each attempt while `pins` may refuse
+        a call.
         """
         self._remote = remote
         self._server = remote.name
         self._policy = remote.policy
         self._connection = connection
-        self._owner = owner
+        self._hooks = hooks
+        self._guard = guard
+        self._admit = admit
         self._own_id = own_id
         self._pins = pins
         self._client: ClientProfile | None = None
@@ -285,7 +270,7 @@ class Delivery:
         meta = extend_via(ctx.meta, self._own_id, self._server) if ctx.meta else self._plain_meta
         client = ctx.client
         if client is not self._client:  # consecutive calls often come from the same client
-            self._client, self._capabilities = client, self._owner.capabilities_for(client)
+            self._client, self._capabilities = client, self._guard.capabilities_for(client)
         envelope = Envelope(ctx, meta, self._capabilities, ctx.log_level, headers or _NO_HEADERS)
         connection = self._connection
         connection.begin_use()
@@ -342,7 +327,7 @@ class Delivery:
         return self._admitted(session, method, params, envelope) if self._pins.may_refuse else session.request(method, params, envelope)
 
     async def _admitted(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        await self._owner.admit(session, method, params)
+        await self._admit(session, method, params)
         return await session.request(method, params, envelope)
 
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
@@ -411,14 +396,14 @@ class Delivery:
         A child process is shared unless policy forbids it, or roots are relayed, which servers read once at the start.
         """
         if self._is_http:
-            return bool(askable) or bool(self._owner.shared_capabilities())
+            return bool(askable) or bool(self._guard.shared_capabilities())
         return "roots" in askable or self._policy.callers == "separate"
 
     @asynccontextmanager
     async def _negotiated(self, capabilities: JsonObject, holder: Holder) -> AsyncGenerator[Session, None]:
         async with (
             self._remote.open(ChildLog(), holder) as carrier,
-            open_session(self._server, carrier, self._owner, client=self._remote.client) as session,
+            open_session(self._server, carrier, self._hooks, client=self._remote.client) as session,
         ):
             await session.negotiate("legacy", capabilities)
             yield session

@@ -9,7 +9,7 @@ listings.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import cast
+from typing import TypeVar, cast
 
 from gateway.errors import ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
@@ -22,9 +22,12 @@ _DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
 """Members whose value is data of a tool, or `_meta` itself."""
 
 
-def received(result: JsonObject) -> JsonObject:
-    """Remove the `_meta` keys that the gateway does not accept from every object of a result, listed entry or part, and return it."""
-    left: list[JsonValue] = [result]
+_ValueT = TypeVar("_ValueT", JsonObject, list[JsonObject])
+
+
+def received(result: _ValueT) -> _ValueT:
+    """Remove the `_meta` keys that the gateway does not accept from every object of a result, or of a list of entries, and return it."""
+    left: list[JsonValue] = [cast("JsonValue", result)]
     while left:
         value = left.pop()
         if isinstance(value, list):
@@ -63,13 +66,6 @@ def _keep_taken(holder: JsonObject) -> None:
             holder["_meta"] = kept
         else:
             del holder["_meta"]
-
-
-def received_entries(entries: Sequence[JsonObject]) -> Sequence[JsonObject]:
-    """As `received`, for each listed entry."""
-    for entry in entries:
-        received(entry)
-    return entries
 
 
 def hops_of(meta: JsonMapping | None, key: str) -> list[str]:

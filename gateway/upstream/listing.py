@@ -16,7 +16,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import GATEWAY_KEY, VIA_KEY, listed_meta, peer_meta
 from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import ChangeKind, Kind, TaskSupport, ToolDefinition
-from gateway.upstream.gateway_chain import received_entries
+from gateway.upstream.gateway_chain import received
 from gateway.upstream.gateway_loops import GatewayLoops
 from gateway.upstream.param_headers import marked_headers
 from gateway.upstream.server_session import Envelope, Session
@@ -109,7 +109,7 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
             gateway = str(peer_meta(cast("JsonMapping", meta)).get(GATEWAY_KEY, gateway))
         items = cast("list[JsonValue]", page) if isinstance(page, list) else []
         objects = [cast("JsonObject", item) for item in items if isinstance(item, dict)]
-        entries += received_entries([entry for entry in objects if isinstance(entry.get(name_key), str)])
+        entries += received([entry for entry in objects if isinstance(entry.get(name_key), str)])
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or cursor in seen:
             return Listing(entries, gateway)

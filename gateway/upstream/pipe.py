@@ -19,6 +19,7 @@ from gateway.errors import Malformed, OutcomeUnknown, RequestFailure, TooLarge, 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import RpcError
 from gateway.tools.base import Received, Releasable
+from gateway.upstream.carriers.carrier import Progress
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.wire.framed_pipe import FramedPipe
 from gateway.wire.jsonrpc import decode_message, id_of, looks_like_response, number_of, outcome_of, to_message
@@ -41,9 +42,6 @@ END_BYTES = 4096
 
 HEARD_TURNS = 3
 """Turns of the event loop after which the session has begun to process a message that was passed on."""
-
-Progress = Callable[[float, float | None, str | None], None]
-"""Receives a progress report of a call (progress, total, message). Must not wait."""
 
 PipeFailure = RpcError | RequestFailure
 """Why a call failed: the server's error, or the reason why it has no response."""

@@ -19,7 +19,7 @@ from gateway.tools.base import ChangeKind, OnChange, Tool
 from gateway.upstream.accepted_definitions import AcceptedDefinitions
 from gateway.upstream.connection import Connection
 from gateway.upstream.delivery import RemoteTool, Sender
-from gateway.upstream.gateway_chain import received_entries
+from gateway.upstream.gateway_chain import received
 from gateway.upstream.gateway_loops import GatewayLoops
 from gateway.upstream.listing import KINDS_OF, list_kind, to_listed
 from gateway.upstream.listing_cache import CachedListing, ListingCache
@@ -162,7 +162,7 @@ class ServerLists:
         return self.pins.remarks()
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """As `DeliveryHooks`: check that a pinned tool is accepted as `session` lists it.
+        """Check that a pinned tool is accepted as `session` lists it.
 
         The tools of a session are read once, and again when it announces a change.
         """
@@ -208,7 +208,7 @@ class ServerLists:
         self.cached = memory.recall()
         self.pins.begin(first_use, was_listed=self.cached is not None)
         if self.cached is not None:
-            self.entries = {kind: list(received_entries(entries)) for kind, entries in self.cached.lists.items()}
+            self.entries = {kind: received(entries) for kind, entries in self.cached.lists.items()}
             self._rebuild_tools(modern=self.cached.is_modern)
 
     def succeed(self, former: ServerLists) -> None:

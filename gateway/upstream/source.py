@@ -17,19 +17,12 @@ import anyio
 from gateway.auth.principal import LOCAL
 from gateway.config.models import HttpServer, ServerEntry, SseServer
 from gateway.config.policies import SourcePolicy
-from gateway.errors import (
-    AskExpired,
-    AskUnavailable,
-    NotFound,
-    NotSent,
-    Rejected,
-    Unauthorized,
-)
+from gateway.errors import AskExpired, AskUnavailable, NotFound, NotSent, Rejected, Unauthorized
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.tools.base import Finished, InputRequired, Kind, OnChange, SkillMethod, SourceStatus, Tool
 from gateway.tools.context import CallContext
 from gateway.tools.drive import keyed
-from gateway.tools.ports import ClientProfile, LogLevel
+from gateway.tools.ports import LogLevel
 from gateway.upstream.change_listener import ChangeListener
 from gateway.upstream.child_processes import ChildProcesses
 from gateway.upstream.connection import Connection
@@ -40,7 +33,6 @@ from gateway.upstream.input_guard import Answered, AskServices, InputGuard, Rela
 from gateway.upstream.input_rounds import converse
 from gateway.upstream.server_lists import ServerLists
 from gateway.upstream.server_messages import CANCEL_SECONDS
-from gateway.upstream.server_session import Session
 from gateway.upstream.tasks import TaskFollower, task_options
 from gateway.upstream.text_filters import readable_ask, readable_asks, readable_text, readable_value
 from gateway.upstream.transport import Remote
@@ -77,7 +69,14 @@ class UpstreamSource:
             remote, self, capabilities=capabilities, on_ready=self.lists.load, keep_awake=lambda: self._watcher.is_watching
         )
         self._delivery = Delivery(
-            remote, self._connection, self, own_id=own_id, pins=self.lists.pins, annotations_of=self.lists.annotations_of
+            remote,
+            self._connection,
+            self,
+            self._guard,
+            own_id=own_id,
+            pins=self.lists.pins,
+            admit=self.lists.admit,
+            annotations_of=self.lists.annotations_of,
         )
         self._credentials = credentials
         self._is_over = False
@@ -184,10 +183,6 @@ class UpstreamSource:
         self._watcher.inherit(former._watcher)
         self.lists.succeed(former.lists)
 
-    async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """As `DeliveryHooks`: check that a pinned tool is accepted as `session` lists it."""
-        await self.lists.admit(session, method, params)
-
     # -- what the server sends ---------------------------------------------------------------------------------
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
@@ -203,14 +198,6 @@ class UpstreamSource:
                     asking.clocks[-1].end(str(error))
                     await anyio.sleep(CANCEL_SECONDS)
                 raise
-
-    def capabilities_for(self, client: ClientProfile) -> JsonObject:
-        """As `DeliveryHooks`."""
-        return self._guard.capabilities_for(client)
-
-    def shared_capabilities(self) -> JsonObject:
-        """As `DeliveryHooks`."""
-        return self._guard.shared_capabilities()
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
         """As `SessionHooks`: pass on a log message, or note a change."""

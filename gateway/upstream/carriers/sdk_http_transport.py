@@ -35,6 +35,7 @@ from gateway.errors import (
 )
 from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, CANCELLATION
+from gateway.upstream.carriers.http_carrier import OnSession
 from gateway.upstream.carriers.http_failures import is_session_gone, not_mcp, refusal, session_gone
 from gateway.upstream.carriers.http_session_carrier import MAX_UNACKNOWLEDGED, RESUME_ATTEMPTS
 from gateway.upstream.carriers.in_band import to_rpc_error
@@ -73,10 +74,6 @@ _FRAMING = (b"content-length", b"transfer-encoding")
 """Headers that describe the framing of a body, and do not apply once the body is read."""
 
 _T = TypeVar("_T")
-
-OnSession = Callable[[Mapping[str, str]], None]
-"""Called when a 2025 session is up, with the headers that identify it."""
-
 
 class _Flight:
     """A request in flight that can be cancelled."""
