@@ -63,7 +63,7 @@ def add(
 
 
 def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_json: bool) -> None:
-    from gateway.config.jsonc import insert_entry
+    from gateway.config.jsonc import EntryExists, insert_entry
     from gateway.config.load import load_text, read_text
     from gateway.gate.acceptance import Acceptance
     from gateway.storage.atomic_files import write_atomic
@@ -75,9 +75,9 @@ def _write_entry(file: Path, name: str, entry: JsonObject, *, replace: bool, as_
         loaded = load_text(edited, file.absolute(), os.environ, admission=Acceptance())
         _accept_own(loaded, name)
         write_atomic(file, edited.encode(), mode=None)
+    except EntryExists:
+        raise ConfigError(f"{file}: server {name!r} exists already; add `--replace`.", path=f"mcpServers.{name}") from None
     except (ConfigError, OSError) as error:
-        if "exists already" in str(error):
-            raise ConfigError(f"{file}: server {name!r} exists already; add `--replace`.", path=f"mcpServers.{name}") from None
         say(f"{file} was not changed. Add this entry by hand:")
         say(json.dumps({"mcpServers": {name: entry}}, indent=2, ensure_ascii=False), folds=False)
         raise ConfigError(str(error), path=getattr(error, "path", "")) from None

@@ -24,6 +24,10 @@ MAX_LINE = 100
 """Maximum length of a line with a new entry; a longer entry is written on several lines."""
 
 
+class EntryExists(ConfigError):
+    """The text has an entry at this path, and the caller did not request to replace it."""
+
+
 class JsoncError(ConfigError):
     """The text is not JSON. `line` and `column` are 1-based positions in the original text."""
 
@@ -95,7 +99,8 @@ def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: b
     An existing entry is an error unless `replace` is set; replacing changes the value only.
 
     Raises:
-        ConfigError: The entry exists, a parent is not an object, or the text cannot be edited safely.
+        EntryExists: The entry exists.
+        ConfigError: A parent is not an object, or the text cannot be edited safely.
     """
     document = parse(text)
     root = _scan(blank(text))
@@ -106,7 +111,7 @@ def insert_entry(text: str, path: Sequence[str], value: JsonValue, *, replace: b
         depth += 1
     if depth == len(path):
         if not replace:
-            raise ConfigError(f"{dotted(path)} exists already.", path=dotted(path))
+            raise EntryExists(f"{dotted(path)} exists already.", path=dotted(path))
         line_indent = _indent_of(text, node.start)
         edited = text[: node.start] + _render(value, text, line_indent, taken=0) + text[node.end :]
     elif not node.is_object:
