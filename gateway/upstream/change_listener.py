@@ -30,7 +30,7 @@ MAX_RELISTEN_SECONDS = 30.0
 """Longest wait between attempts to listen."""
 
 ACKNOWLEDGED_SECONDS = 10.0
-"""Timeout for the acknowledgement of a listen stream. A server that did not understand the request would never notify."""
+"""Timeout for the acknowledgement of a listen stream. It shows that the server understood the request."""
 
 SUBSCRIBE_SECONDS = 20.0
 """Timeout of `resources/subscribe` and `resources/unsubscribe`."""
@@ -43,7 +43,7 @@ _CHANGES: dict[str, ChangeKind] = {
 
 
 class ChangeListener:
-    """Keeps the change notifications of one server coming; `run` must be running."""
+    """Keeps one server subscribed to change notifications; `run` must be running."""
 
     def __init__(self, server: str, on_change: Callable[[ChangeKind], None]) -> None:
         self._server = server
@@ -106,7 +106,7 @@ class ChangeListener:
             raise
 
     def unwatch(self, uri: str) -> None:
-        """Undo one watch. After the last one, `run` unsubscribes."""
+        """Undo one `watch`. After the last watch of a URI, `run` unsubscribes from it."""
         if self._watched[uri] > 1:
             self._watched[uri] -= 1
             return

@@ -52,7 +52,7 @@ for g in $groups; do kill -KILL -"$g" 2>/dev/null; done
 
 
 class Holder(Protocol):
-    """Holds a place for one process."""
+    """The owner of one running server process, which counts towards the limit."""
 
     def idle_since(self) -> float | None:
         """Return the time of the last use, or `None` while the process is in use or starting."""
@@ -136,7 +136,7 @@ class ChildProcesses:
             self._tell()
 
     def note_idle(self) -> None:
-        """Note that a holder became idle: starts that wait for a place look again."""
+        """Wake the starts that wait for a place, because a process became idle and may be stopped."""
         if self._waiting:
             self._tell()
 
@@ -145,7 +145,7 @@ class ChildProcesses:
         self._changed = anyio.Event()
 
     def _make_room(self) -> None:
-        """Evict as many idle holders as there are waiting starts, the one that was idle longest first."""
+        """Stop as many idle processes as starts wait for a place, the longest idle one first."""
         if len(self._leaving) > self._waiting:
             return
         idle = [(since, n) for n, h in enumerate(self._holders) if h not in self._leaving and (since := h.idle_since()) is not None]

@@ -36,7 +36,7 @@ FIRST_BACKOFF_SECONDS = 0.5
 """Wait after the first failure; doubles up to `MAX_BACKOFF_SECONDS`."""
 
 MAX_BACKOFF_SECONDS = 30.0
-"""Longest wait between attempts to reach a server that nobody calls."""
+"""Longest wait between attempts to reach a server that no call needs."""
 
 STABLE_SECONDS = 5.0
 """A session that lasted this long is opened again at once; a shorter one counts as a failure."""
@@ -76,11 +76,11 @@ class Connection:
         self.milliseconds: float | None = None
         self.settled = anyio.Event()
         """Set when the first attempt to connect has ended, and at once if only the first call starts an attempt."""
-        self.heard = anyio.Event()
+        self.responded = anyio.Event()
         """Set when the server has sent its first message, or with `settled`."""
         self._remote = remote
         self._places = remote.children if isinstance(remote.entry, StdioServer) else None
-        """Learns when this server is idle, so that its process may give way to another."""
+        """Notified when this child process becomes idle and may be stopped for another one; `None` for a server behind a URL."""
         self._hooks = hooks
         self._capabilities = capabilities
         self._on_ready = on_ready
@@ -100,8 +100,8 @@ class Connection:
         if isinstance(self._remote.entry, StdioServer):
             return False
         with anyio.move_on_after(SILENT_SECONDS):
-            await self.heard.wait()
-        return not self.heard.is_set()
+            await self.responded.wait()
+        return not self.responded.is_set()
 
     # -- for callers -------------------------------------------------------------------------------------------
 
@@ -152,7 +152,7 @@ class Connection:
 
     @property
     def down_since_iso(self) -> str | None:
-        """Since when the server has been failing, in ISO 8601."""
+        """The time since when the server has been failing, in ISO 8601."""
         return datetime.fromtimestamp(self.down_since, UTC).isoformat(timespec="seconds") if self.down_since is not None else None
 
     @property
@@ -165,7 +165,7 @@ class Connection:
         return None if session is None or session.closed.is_set() else session
 
     async def live(self) -> Session:
-        """Wait for a live session and return it. Starts no attempt, because the caller only listens."""
+        """Wait for a live session and return it. Does not start an attempt to connect, because the caller only listens."""
         while True:
             session = self._standing()
             if session is not None:
@@ -207,7 +207,7 @@ class Connection:
         if asleep:
             self.state = "idle"
             self.settled.set()
-            self.heard.set()
+            self.responded.set()
         else:
             await anyio.sleep(HEAD_START_SECONDS)
         while True:
@@ -266,7 +266,7 @@ class Connection:
 
                 tasks.start_soon(watch)
                 await session.negotiate(self._remote.policy.era, self._capabilities)
-                self.heard.set()
+                self.responded.set()
                 await self._on_ready(session)
                 tasks.cancel_scope.cancel()
         except BaseExceptionGroup as group:
@@ -303,7 +303,7 @@ class Connection:
         self._watch_scope = None
 
     def _end_session(self, started: float) -> None:
-        """Give the session to no further call; closing it may take a while. A long-lived one is opened again at once."""
+        """Stop using the session before it is closed, which may take a while. A session that was open for long is opened again at once."""
         self._session = None
         if not self._resting and anyio.current_time() - started >= STABLE_SECONDS:
             self.state = "starting"
@@ -376,7 +376,7 @@ class Connection:
         self._attempt_over.set()
         self._attempt_over = anyio.Event()
         self.settled.set()
-        self.heard.set()
+        self.responded.set()
 
 
 def _first(error: BaseException) -> BaseException:

@@ -51,7 +51,7 @@ from gateway.upstream.server_messages import SessionHooks
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.stdio import ChildLog
 from gateway.upstream.tasks import TaskFollower
-from gateway.upstream.text_filters import hearing_readably
+from gateway.upstream.text_filters import with_readable_progress
 from gateway.upstream.transport import Remote
 
 logger = logging.getLogger(__name__)
@@ -266,7 +266,7 @@ class Delivery:
         if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
             raise PolicyDenied(f"Refused by {verdict.rule}: {verdict.reason}", rule=verdict.rule, subject=self._server)
         if ctx.wants_progress:
-            ctx = hearing_readably(ctx, self._policy)
+            ctx = with_readable_progress(ctx, self._policy)
         meta = extend_via(ctx.meta, self._own_id, self._server) if ctx.meta else self._plain_meta
         client = ctx.client
         if client is not self._client:  # consecutive calls often come from the same client

@@ -46,7 +46,7 @@ def _action(answer: object) -> JsonValue:
 
 
 def begin_again(ctx: CallContext) -> CallContext:
-    """Return `ctx` for the server: the retry of a URL round carries no answers.
+    """Return `ctx` as the server gets it. The retry after a request to open a URL is sent without answers.
 
     Raises:
         ToolFailed: The person did not agree to open a URL.

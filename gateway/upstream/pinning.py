@@ -24,7 +24,7 @@ NAMES_SHOWN = 5
 
 
 class Pinning:
-    """The pins of one server; none before `take` or `begin`."""
+    """The pins of one server. Nothing is pinned before `take` or `begin` is called."""
 
     def __init__(self, server: str, mode: PinMode) -> None:
         self._server = server
@@ -68,7 +68,7 @@ class Pinning:
         self._first = _digests(recorded or {})
 
     def note(self, wires: Sequence[JsonMapping]) -> None:
-        """Pin the tools of a listing that were not listed before; `write` records them."""
+        """Pin those tools of a listing that were not listed before. `write` stores the pins later."""
         if self._record is None or self._locked is not None:
             return
         is_first = not self._first
@@ -85,7 +85,7 @@ class Pinning:
             logger.info("new tools recorded server=%s tools=%d names=%s", self._server, len(new), _shown(new))
 
     async def write(self) -> bool:
-        """Record what `note` pinned. Return whether another process had recorded other definitions, which take precedence."""
+        """Store the definitions that `note` pinned. Return whether another process had stored other definitions, which take precedence."""
         if self._record is None or not self._unwritten:
             return False
         new, self._unwritten = self._unwritten, {}

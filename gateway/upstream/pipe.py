@@ -40,7 +40,7 @@ MAX_UNREAD = 64
 END_BYTES = 4096
 """Bytes kept from each end of a large line while it is parsed. They hold its id, for the error if it is malformed."""
 
-HEARD_TURNS = 3
+HANDLING_TURNS = 3
 """Turns of the event loop after which the session has begun to process a message that was passed on."""
 
 PipeFailure = RpcError | RequestFailure
@@ -49,7 +49,7 @@ PipeFailure = RpcError | RequestFailure
 
 @dataclass(slots=True)
 class ChildLog:
-    """What a child wrote outside the protocol; read when the child failed."""
+    """Output of a child that is not MCP, and its exit code. Read for the error message when the child has failed."""
 
     stderr: deque[str] = field(default_factory=lambda: deque[str](maxlen=STDERR_LINES))
     garbage_lines: int = 0
@@ -81,7 +81,7 @@ class Pipe(FramedPipe):
         self._waiting: deque[JsonObject | tuple[int, JsonObject | PipeFailure]] = deque()
         """Messages that are not answers to calls, and the answers that came after them."""
         self._is_quiet = True
-        """Whether no message waits or is being handled."""
+        """Whether all messages that do not answer calls are processed."""
         self._came = anyio.Event()
         self._calls: dict[int, asyncio.Future[JsonObject]] = {}
         self._others: set[int] = set()
@@ -113,7 +113,7 @@ class Pipe(FramedPipe):
                 self._skip(line)
             return
         if not (self._calls and self._settle(decoded, None)):
-            self._hear(decoded[0], line)
+            self._receive(decoded[0], line)
 
     def large_line_received(self, parts: list[bytes], claim: Claim) -> None:
         """As `FramedPipe.large_line_received`."""
@@ -135,7 +135,7 @@ class Pipe(FramedPipe):
             return
         else:
             if not self._settle(decoded, claim):
-                self._hear(decoded[0], ends)
+                self._receive(decoded[0], ends)
         self.resume_framing()
 
     def oversized_line_received(self, ends: bytes) -> None:
@@ -159,11 +159,11 @@ class Pipe(FramedPipe):
         self.end_calls(but={item[0] for item in self._waiting if isinstance(item, tuple)})
         self._came.set()
 
-    def _hear(self, value: JsonValue, line: bytes) -> None:
-        """Hand on a message that does not answer a call."""
+    def _receive(self, value: JsonValue, line: bytes) -> None:
+        """Pass on a message that does not answer a call."""
         message = to_message(value)
         if message is not None:
-            self._hand_on(message)
+            self._queue(message)
         else:
             self._skip(line)
 
@@ -180,7 +180,7 @@ class Pipe(FramedPipe):
             self._answer(number, failure)
 
     def _settle(self, decoded: Decoded, claim: Releasable | None) -> bool:
-        """Give an answer to the call that waits for it; whether it was one."""
+        """Settle the call that a message answers; return whether the message answers one."""
         message, encoded, long_text = decoded
         fields: JsonMapping | None = message  # or another value
         if not isinstance(fields, dict):
@@ -203,7 +203,7 @@ class Pipe(FramedPipe):
         if self._is_quiet:
             self._resolve(number, outcome)
         else:
-            self._hand_on((number, outcome))
+            self._queue((number, outcome))
 
     def _resolve(self, number: int, outcome: JsonObject | PipeFailure) -> None:
         call = self._calls.pop(number, None)
@@ -221,37 +221,37 @@ class Pipe(FramedPipe):
 
     # -- messages that do not answer calls ---------------------------------------------------------------------
 
-    def _hand_on(self, item: JsonObject | tuple[int, JsonObject | PipeFailure]) -> None:
+    def _queue(self, item: JsonObject | tuple[int, JsonObject | PipeFailure]) -> None:
         self._waiting.append(item)
         self._is_quiet = False
         self._came.set()
 
-    async def hand_on_forever(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
-        """Hand on every message that does not answer a call, one after the other, until the output ends.
+    async def pass_on_forever(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
+        """Pass every message that does not answer a call to `take`, one after the other, until the output ends.
 
-        An answer that came after a message is delivered only when the message is being handled.
+        An answer that arrived after such a message is delivered when the session has begun to process the message.
         """
         while self.is_open or self._waiting:
             await self._came.wait()
             self._came = anyio.Event()
-            await self._hand_on_all(take)
+            await self._pass_on_all(take)
 
-    async def _hand_on_all(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
+    async def _pass_on_all(self, take: Callable[[JsonObject], Awaitable[None]]) -> None:
         while self._waiting:
             item = self._waiting[0]
             if isinstance(item, tuple):
-                await self._heard()
+                await self._until_handled()
                 self._waiting.popleft()  # not before, because an answer that came counts even if the output ends meanwhile
                 self._resolve(*item)
             else:
                 self._waiting.popleft()
                 await take(item)
                 self.read_on()
-        await self._heard()
+        await self._until_handled()
         self._is_quiet = not self._waiting
 
-    async def _heard(self) -> None:
-        for _ in range(HEARD_TURNS):
+    async def _until_handled(self) -> None:
+        for _ in range(HANDLING_TURNS):
             await anyio.lowlevel.checkpoint()
 
     # -- calls -------------------------------------------------------------------------------------------------
@@ -273,7 +273,7 @@ class Pipe(FramedPipe):
         return call
 
     def forget(self, number: int, call: asyncio.Future[JsonObject]) -> None:
-        """Remove a request whose answer nothing waits for."""
+        """Remove a request whose answer is not needed any more."""
         self._calls.pop(number, None)
         self._progress.pop(number, None)
         self._others.discard(number)

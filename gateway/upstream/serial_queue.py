@@ -18,8 +18,8 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import Presence
 
 MAX_JOINED = 32
-"""Calls of one client that may join its turn while others wait. Not 0, because a client may make calls before it answers a request for
-input.
+"""Maximum number of calls that one client adds to its turn while others wait. A client may need calls to answer
+a request for input.
 """
 
 SETTLE_SECONDS = 0.25
@@ -50,9 +50,9 @@ class SerialQueue:
         """Calls of the current client that began while others waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
         self._holders: list[Presence] = []
-        """Presences of running calls whose clients may disconnect and reconnect."""
+        """The running calls whose clients may disconnect and reconnect, each with the object that tells whether its client is connected."""
         self._is_wanted = False
-        """Whether calls wait."""
+        """Whether calls of other clients wait for their turn."""
         self._settled_at = -math.inf
         """Time (`anyio.current_time`) before which no call begins."""
 
@@ -148,7 +148,7 @@ class SerialQueue:
             )
 
     def _hold(self, ctx: CallContext) -> None:
-        """Note a running call. It ends if its client is lost while others wait."""
+        """Register a running call. It ends if its client disconnects while other clients wait."""
         if ctx.presence is not None:
             self._holders.append(ctx.presence)
             if self._is_wanted:
@@ -190,7 +190,7 @@ class SerialQueue:
         self.leave(ctx)
 
     def _next(self) -> None:
-        """Give up a place. After the last one of a client, the next client gets its turn."""
+        """Remove a call from the current turn. After the last call of a client, the next client gets its turn."""
         self._running -= 1
         if self._running or not self._waiting:
             return

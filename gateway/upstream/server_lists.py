@@ -53,7 +53,7 @@ class ServerLists:
         self.loops = GatewayLoops(server, own_id)
         self.suspicions = PoisoningCheck(server, lambda: self.entries)
         self.cached: CachedListing | None = None
-        """The listing that is served until the server's own is read."""
+        """The listing of an earlier run, which is served until the server's current listing is read."""
         self.on_change: OnChange = lambda _: None
         self._server = server
         self._sender = sender
@@ -199,7 +199,9 @@ class ServerLists:
                 raise _gone(self._server) from None
 
     def recall(self, memory: ListingCache, first_use: AcceptedDefinitions) -> None:
-        """Serve the listing in `memory` until the server's own is read, and pin tools to `first_use`. Call before entering. Blocks.
+        """Serve the listing stored in `memory` until the server's current listing is read, and pin tools to the definitions in `first_use`.
+
+        Called before the source is entered. Blocks.
 
         Raises:
             StorageError: The record of accepted definitions is unusable.
@@ -212,7 +214,7 @@ class ServerLists:
             self._rebuild_tools(modern=self.cached.is_modern)
 
     def succeed(self, former: ServerLists) -> None:
-        """Serve what the `former` lists of the same server had, until this server's own are read, unless there is a cached listing."""
+        """Without a cached listing, serve the entries of the server's `former` lists until the current ones are read."""
         if self.cached is None and any(former.entries.values()):
             agreed = former._agreed or former.cached
             if agreed is not None:
@@ -245,7 +247,7 @@ class ServerLists:
                 await anyio.to_thread.run_sync(self._memory.keep, self._to_store)
 
     def mark_changed(self, kind: ChangeKind) -> None:
-        """Have a list read again, because the server announced a change."""
+        """Schedule a new reading of a list, because the server announced a change."""
         if kind == "tools":
             if self._shared is not None:
                 self._shared.forget_tools()

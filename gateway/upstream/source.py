@@ -104,7 +104,7 @@ class UpstreamSource:
     async def __aexit__(self, *exc: object) -> None:
         self._is_over = True
         self._connection.settled.set()
-        self._connection.heard.set()
+        self._connection.responded.set()
         await self.tasks.drain()
         await self._stack.aclose()
         await self.lists.close()

@@ -33,7 +33,7 @@ GRACE_SECONDS = 2.0
 """Grace period after standard input is closed, and again after SIGTERM; then comes SIGKILL."""
 
 LOOKS = 100
-"""Number of checks in that time whether the processes that the child started have ended, because no event reports it."""
+"""How often it is checked within that time whether the processes that the child started have ended, because no event reports their end."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
 """Environment variables that a child inherits: the SDK's choice, and the one by which a gateway behind this one finds its state folder."""
@@ -113,7 +113,7 @@ async def _stop(pipe: Pipe, group: int) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to every process of the group, and return whether there is one."""
+    """Send a signal to every process of the group; return whether the group has a process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

@@ -48,7 +48,7 @@ def readable_value(value: JsonValue, policy: SourcePolicy) -> JsonValue:
     return value if policy.hidden_text == "allow" else strip_value(value, keys=True)
 
 
-def hearing_readably(ctx: CallContext, policy: SourcePolicy) -> CallContext:
+def with_readable_progress(ctx: CallContext, policy: SourcePolicy) -> CallContext:
     """Return `ctx` with a caller that receives progress messages without hidden text."""
     if policy.hidden_text == "allow":
         return ctx

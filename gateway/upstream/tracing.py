@@ -21,7 +21,7 @@ async def request_in_span(
 ) -> JsonObject:
     """Send a request within a span of its own. `send` gets `meta` with the span's trace context.
 
-    `is_probing`: the request finds out the server's era, so that a rejection, or no answer in time, is not an error.
+    `is_probing`: the request finds out which MCP version the server supports, so that a rejection, or no answer in time, is not an error.
     """
 
     async def send_traced(trace_context: dict[str, str]) -> JsonObject:

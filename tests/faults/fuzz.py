@@ -164,7 +164,7 @@ def lines(data: bytes) -> None:
         async def take(message: JsonObject) -> None:
             heard.append(message)
 
-        await pipe.hand_on_forever(take)
+        await pipe.pass_on_forever(take)
         assert len(heard) <= data.count(b"\n")
         assert call.done()
         pipe.forget(1, call)

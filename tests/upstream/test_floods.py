@@ -49,7 +49,7 @@ async def test_lines_of_one_read_are_taken_over_many_turns() -> None:
         seen[turns.count] = seen.get(turns.count, 0) + 1
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(pipe.hand_on_forever, take)
+        tasks.start_soon(pipe.pass_on_forever, take)
         turns.run()
         await anyio.lowlevel.checkpoint()
         lines = [json.dumps({"jsonrpc": "2.0", "method": "notifications/message", "params": {"n": n}}).encode() for n in range(MANY)]
@@ -76,7 +76,7 @@ async def test_lines_that_wait_are_taken_when_the_output_ends() -> None:
     pipe.pipe_data_received(1, b"\n".join([*lines, answer, b""]))
     pipe.pipe_connection_lost(1, None)
     with anyio.fail_after(SECONDS):
-        await pipe.hand_on_forever(take)
+        await pipe.pass_on_forever(take)
         assert await call == {"content": []}
     assert heard == list(range(MANY))
 

@@ -232,7 +232,7 @@ hear()
                     if len(heard) == 3_000:
                         tasks.cancel_scope.cancel()
 
-                await carrier._pipe.hand_on_forever(receive)  # pyright: ignore[reportPrivateUsage]
+                await carrier._pipe.pass_on_forever(receive)  # pyright: ignore[reportPrivateUsage]
     assert heard == list(range(3_000))
 
 

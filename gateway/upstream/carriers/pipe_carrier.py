@@ -88,7 +88,7 @@ class PipeCarrier:
                     dispatcher.dispatch(message)
 
             task_status.started()
-            await self._pipe.hand_on_forever(receive)
+            await self._pipe.pass_on_forever(receive)
             tasks.cancel_scope.cancel()
 
     async def _answer(self, line: bytes) -> None:

@@ -90,7 +90,7 @@ class _Flight:
                 return await what()
         return None
 
-    def let_go(self) -> None:
+    def cancel(self) -> None:
         """Cancel the request."""
         self.is_over = True
         if self._scope is not None:
@@ -241,7 +241,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
                         self._on_session({name: request.headers[name] for name in SESSION_HEADERS if name in request.headers})
                     return response
             finally:
-                self._let_go(request)
+                self._cancel_named(request)
             late = "not taken in time"
             failure = OutcomeUnknown(late, server=self._server)
             return self._fail(request, failure, httpx2.ReadTimeout(late, request=request))
@@ -257,13 +257,13 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             if response is None or not isinstance(response.stream, _BoundedStream):
                 self._flights.discard(flight)
 
-    def _let_go(self, request: httpx2.Request) -> None:
+    def _cancel_named(self, request: httpx2.Request) -> None:
         if not self._flights or _method(request) != CANCELLATION:
             return
         named = json.loads(request.content).get("params", {}).get("requestId")
         for flight in self._flights:
             if named is not None and flight.number == named:
-                flight.let_go()
+                flight.cancel()
 
     async def _listen(self, request: httpx2.Request) -> httpx2.Response:
         """Open the standalone stream, trying again until the server accepts or refuses it."""
@@ -430,23 +430,23 @@ def _method(request: httpx2.Request) -> str:
 
 
 def _has_no_answer(request: httpx2.Request) -> bool:
-    """Return whether a POST carries a notification, or our answer to a server's request."""
+    """Return whether a POST carries a notification, or the gateway's answer to a server's request."""
     method = _method(request)
     return not method or method.startswith("notifications/")
 
 
 def _ends_handshake(request: httpx2.Request) -> bool:
-    """Return whether a 2025 session is up with this POST. Sessions with cookies stay with the SDK's client, which renews them."""
+    """Return whether a 2025 session is ready after this POST. Sessions with cookies stay with the SDK's client, which renews them."""
     return _method(request) == "notifications/initialized" and "cookie" not in request.headers
 
 
 def _may_arrive_late(request: httpx2.Request) -> bool:
-    """Return whether the message may arrive after later ones: a cancellation, or our answer to a server's request."""
+    """Return whether the message may arrive after later ones: a cancellation, or the gateway's answer to a server's request."""
     return _method(request) in ("", CANCELLATION)
 
 
 def _failed(request: httpx2.Request, failure: RpcError | RequestFailure) -> httpx2.Response:
-    """Return a response with the error of the server, or with ours that stands for a failure."""
+    """Return a response whose body is the error of the server, or the error that stands for a failure (`in_band`)."""
     error = failure if isinstance(failure, RpcError) else to_rpc_error(failure)
     body = json.dumps(error_message(None, error)).encode()
     return httpx2.Response(502, headers={"content-type": "application/json"}, content=body, request=request)

@@ -88,7 +88,7 @@ class MCPFunction(FunctionTool[..., Any]):
 
     @property
     def known_as(self) -> tuple[str, str, str]:
-        """The names that settings may use for the function: local, normalised and remote."""
+        """The names by which settings may refer to the function: local, normalised and remote."""
         return (self.name, normalize_name(self.remote_name), self.remote_name)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:

@@ -108,7 +108,7 @@ class ToolConnection:
         self._is_owned_elsewhere = False
 
     def borrow(self, session: ClientSession) -> None:
-        """Use the program's session instead of an own one."""
+        """Use a session that the program opened."""
         self._wire = ProgramSession(self._server, session)
         self._is_owned_elsewhere = True
 
@@ -144,7 +144,7 @@ class ToolConnection:
             self._wire = None
 
     async def close(self) -> None:
-        """Close the own session, or forget the program's."""
+        """Close the session, unless the program opened it."""
         async with self._lock:
             self._wire = None
             await self._owner.close()

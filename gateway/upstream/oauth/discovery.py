@@ -28,15 +28,15 @@ class IssuerMetadata(BaseModel):
     """RFC 8414 metadata, as far as it is used. The SDK's model requires an endpoint that client credentials do not need."""
 
     issuer: str
-    """Compared as text."""
+    """The issuer identifier, which is compared as text."""
     token_endpoint: str
-    """Issues tokens."""
+    """URL of the token endpoint."""
     authorization_endpoint: str | None = None
-    """The sign-in page."""
+    """URL of the sign-in page."""
     registration_endpoint: str | None = None
-    """Registers clients (RFC 7591)."""
+    """URL that registers clients (RFC 7591)."""
     revocation_endpoint: str | None = None
-    """Revokes tokens (RFC 7009)."""
+    """URL that revokes tokens (RFC 7009)."""
     scopes_supported: list[str] | None = None
     """Supported scopes."""
     token_endpoint_auth_methods_supported: list[str] | None = None
@@ -97,7 +97,7 @@ def _same_origin(first: str, second: str) -> bool:
 
 
 async def find_issuer(fetch: GuardedFetch, server: str, issuer: str) -> IssuerMetadata:
-    """Return the metadata of `issuer`, which must name itself so.
+    """Return the metadata of `issuer`. The metadata must name the same issuer.
 
     Raises:
         Unauthorized: The metadata is missing, or it names another issuer.

@@ -166,5 +166,5 @@ def _missing(wanted: str | None, given: str) -> str | None:
 
 
 def with_wanted(grant: Grant, scope: str) -> Grant:
-    """Return `grant` with the note that the server requires `scope`."""
+    """Return `grant` with `scope` added to the scopes that the next sign-in requests."""
     return replace(grant, wanted_scope=union_scopes(grant.wanted_scope, scope))

@@ -41,7 +41,7 @@ class SignInPage:
         return (current.issuer, current.url) if current is not None else None
 
     async def finished(self) -> None:
-        """Wait until no sign-in is in progress, however it ended."""
+        """Wait until the sign-in in progress has ended, successfully or not."""
         if self._current is not None:
             await self._over.wait()
 
