@@ -1,7 +1,8 @@
-"""`HttpCarrier`: requests to a 2026 server over streamable HTTP, on connections of a `ConnectionPool`, without the SDK.
+"""Requests over streamable HTTP without the SDK: `HttpCarrier` for 2026 servers, `HttpSessionCarrier` for a session of a 2025 server.
 
-It cannot follow redirects and uses neither a proxy nor OAuth: `open_http_carrier` returns `None` for servers that need these, and
-`request` raises `NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK.
+Neither follows redirects or uses a proxy or OAuth: `open_http_carrier` returns `None` for servers that need these, and `request` raises
+`NeedsSdk` before the server has processed anything. `HttpOrSdkCarrier` then uses the SDK, which also opens and closes 2025 sessions and
+reads their standalone stream.
 """
 
 from __future__ import annotations
@@ -21,18 +22,28 @@ from pydantic_core import from_json
 from gateway.config.models import HttpServer, ServerEntry
 from gateway.egress.proxies import proxy_for
 from gateway.egress.tls import tls_context
-from gateway.errors import Malformed, NotSent, OutcomeUnknown, Rejected, TooLarge, ToolFailed
+from gateway.errors import Malformed, NotSent, OutcomeUnknown, Rejected, RequestFailure, TooLarge, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.base import Received, Releasable
-from gateway.upstream.carriers.carrier import Headers, OutgoingRequest, Receiver, rejected, report
-from gateway.upstream.carriers.http_failures import NEVER_MISSING, refusal
+from gateway.upstream.carriers.carrier import (
+    ACKNOWLEDGE_SECONDS,
+    FIRST_REQUEST_ID,
+    Headers,
+    OutgoingRequest,
+    Receiver,
+    cancellation,
+    rejected,
+    report,
+)
+from gateway.upstream.carriers.http_failures import NEVER_MISSING, is_session_gone, refusal, session_gone
+from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.large_bodies import LargeBodies
 from gateway.upstream.tracing import note_request_id
 from gateway.wire.content_coding import decompress
-from gateway.wire.http1_messages import OutgoingHeads, post_request
+from gateway.wire.http1_messages import OutgoingHeads, get_request, post_request
 from gateway.wire.jsonrpc import RequestWriter, decode_message, error_of, outcome_of
 from gateway.wire.long_text import Decoded
 from gateway.wire.message_sizes import LARGE_BYTES
@@ -45,6 +56,18 @@ if TYPE_CHECKING:
     from gateway.wire.sse import EventStream
 
 logger = logging.getLogger(__name__)
+
+RESUME_ATTEMPTS = 4
+"""Attempts to resume a stream that broke off before its response (`Last-Event-ID`)."""
+
+RESUME_SECONDS = 1.0
+"""Wait before a stream is resumed if the server sent no `retry`, as in the SDK's transport."""
+
+MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
+"""Bounds of the wait that a server may choose."""
+
+MAX_UNACKNOWLEDGED = 64
+"""Maximum number of cancellations and responses that are being sent to one server at once; further ones wait."""
 
 OnSession = Callable[[Mapping[str, str]], None]
 """Called when a 2025 session is up, with the headers that identify it."""
@@ -278,6 +301,93 @@ class HttpCarrier:
             await self.receiver.receive_notification(method, params or {}, request.ctx)
 
 
+class HttpSessionCarrier(HttpCarrier):
+    """Sends requests within one session. Closing the connection does not cancel a request in 2025, so a notification does."""
+
+    def __init__(
+        self, carrier: HttpCarrier, session: Mapping[str, str], receiver: Receiver, tasks: anyio.abc.TaskGroup, leave: Callable[[], None]
+    ) -> None:
+        """`session` are the headers that identify the session, `tasks` ends with the connection.
+
+        `leave` is called when the SDK must send the further requests of this session.
+        """
+        super().__init__(carrier.server, carrier.pool, carrier.bodies, carrier.heads)
+        self.receiver = receiver
+        self.last_id = FIRST_REQUEST_ID - 1
+        self._session = dict(session)
+        self._tasks = tasks
+        self._leave = leave
+        self._dispatcher = NotificationDispatcher(receiver, tasks, self._post)
+        self._sending = anyio.Semaphore(MAX_UNACKNOWLEDGED)
+
+    def headers_of(self, request: OutgoingRequest) -> Headers:
+        """As `HttpCarrier`, with those of the session."""
+        return tuple({**dict(request.headers), **self._session}.items())
+
+    def note_response(self, answer: Response) -> None:
+        """Leave the session to the SDK if the server sets a cookie, because only its client keeps cookies, which may route requests."""
+        if b"set-cookie" in answer.headers:
+            self._leave()
+
+    def note_cancelled(self, number: int) -> None:
+        """Send `notifications/cancelled`."""
+        self._tasks.start_soon(self._post, cancellation(number))
+
+    def check_refused(self, status: int, body: bytes) -> None:
+        """Raise `SessionGone` if the server does not know the session any more."""
+        if "mcp-session-id" in self._session and is_session_gone(status, body):
+            raise session_gone(self.server)
+
+    async def receive_request(self, message: JsonObject, ctx: CallContext | None) -> None:
+        """Answer a request of the server in a task of its own."""
+        self._dispatcher.dispatch(message, ctx)
+
+    async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
+        """Return the result at the end of an event stream, which is resumed if it breaks off and has event ids."""
+        last_id, seconds = b"", RESUME_SECONDS
+        while True:
+            failure = OutcomeUnknown("the event stream ended without a response", server=self.server)
+            try:
+                result = await self.result_in(stream, number, request)
+                if result is not None:
+                    return result
+            except Malformed:
+                raise
+            except OutcomeUnknown as error:
+                failure = error
+            last_id = stream.last_id or last_id
+            if not last_id:
+                raise failure
+            if stream.retry_seconds is not None:
+                seconds = min(max(stream.retry_seconds, MIN_RESUME_SECONDS), MAX_RESUME_SECONDS)
+            stream = await self._resume(last_id, seconds)
+
+    async def _resume(self, last_id: bytes, seconds: float) -> EventStream:
+        """Return the rest of a stream (2025-11-25, Streamable HTTP, Resumability and Redelivery)."""
+        head = self.heads.head((*self._session.items(), ("last-event-id", last_id.decode("latin-1"))))
+        for _ in range(RESUME_ATTEMPTS if head is not None else 0):
+            await anyio.sleep(seconds)
+            with contextlib.suppress(NotSent, OutcomeUnknown):
+                answer = await self.pool.send(get_request(head or b""))
+                if answer.stream is not None:
+                    return answer.stream
+        raise OutcomeUnknown("the event stream ended without a response", server=self.server)
+
+    async def _post(self, message: bytes) -> None:
+        """Send a message that has no response. After `ACKNOWLEDGE_SECONDS` without `202 Accepted` it is dropped."""
+        head = self.heads.head(tuple(self._session.items()))
+        if head is None:
+            return
+        async with self._sending:
+            with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
+                try:
+                    answer = await self.pool.send(post_request(head, message))
+                    if answer.stream is not None:
+                        answer.stream.close()
+                except RequestFailure as error:
+                    logger.debug("message not delivered server=%s reason=%s", self.server, error)
+
+
 class HttpOrSdkCarrier:
     """Sends the requests of one session without the SDK if it can, else with the SDK. Stays open until the SDK's streams end."""
 
@@ -338,8 +448,6 @@ class HttpOrSdkCarrier:
 
     def _join(self, session: Mapping[str, str]) -> None:
         """Send the requests of a 2025 session without the SDK from now on."""
-        from gateway.upstream.carriers.http_session_carrier import HttpSessionCarrier
-
         if self.direct.receiver is not None and self._tasks is not None:
             self.in_session = HttpSessionCarrier(self.direct, session, self.direct.receiver, self._tasks, self._leave)
 

@@ -35,9 +35,8 @@ from gateway.errors import (
 )
 from gateway.protocol import RpcError
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, CANCELLATION
-from gateway.upstream.carriers.http_carrier import OnSession
+from gateway.upstream.carriers.http_carrier import MAX_UNACKNOWLEDGED, RESUME_ATTEMPTS, OnSession
 from gateway.upstream.carriers.http_failures import is_session_gone, not_mcp, refusal, session_gone
-from gateway.upstream.carriers.http_session_carrier import MAX_UNACKNOWLEDGED, RESUME_ATTEMPTS
 from gateway.upstream.carriers.in_band import to_rpc_error
 from gateway.upstream.credential_protocols import Credentials
 from gateway.wire.http1_client import connect_problem
