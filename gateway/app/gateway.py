@@ -319,7 +319,7 @@ class Gateway:
         for server in changes.joining:
             self._tasks.start_soon(self._note_ready, server.source)
         for note in loaded.notes:
-            logger.info("configuration note: %s", note)
+            logger.info("configuration note text=%s", note)
         joining, leaving = [*local.joining, *changes.joining], [*local.leaving, *changes.leaving]
         came, went = (",".join(s.source.id for s in sources) or "none" for sources in (joining, leaving))
         logger.info("configuration reloaded started=%s stopped=%s", came, went)

@@ -1,6 +1,7 @@
 """`Inspection`: what an operator should know about a running gateway: files that did not load, faulty policies, missing tools.
 
-The commands `doctor`, `lock`, `policy` and `list` use it, and so do the status page and warnings in the log.
+The commands `doctor`, `lock`, `policy` and `list` use it, and so do the status page and warnings in the log. It is in `app`, because it
+reads local sources, servers and the catalog of one gateway; `catalog.needs`, `catalog.rule_findings` and `policy` decide.
 """
 
 from __future__ import annotations
@@ -123,12 +124,12 @@ class Inspection:
     async def note_own_rules(self) -> None:
         """Log a warning for each fault of the policies of local sources."""
         for remark in remarks_of(await own_findings(self._loaded, self._local.sources)):
-            logger.warning("%s", remark)
+            logger.warning("policy needs repair finding=%s", remark)
 
     def note_rules_of(self, upstream: UpstreamSource) -> None:
         """Log a warning for each fault of the policy of one server."""
         for remark in self._remarks_on(upstream):
-            logger.warning("%s", remark)
+            logger.warning("policy needs repair finding=%s", remark)
 
     def _remarks_on(self, upstream: UpstreamSource) -> list[str]:
         if upstream.status().state != "ready":

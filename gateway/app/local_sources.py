@@ -254,7 +254,7 @@ class LocalSources(HostedTable[LocalSource]):
         self.problem = "; ".join(f"skills.scripts.readPaths: {refusal}" for refusal in refused.values()) or None
         if self.problem is None:
             return loaded
-        logger.error("%s", self.problem)
+        logger.error("paths ignored reason=%s", self.problem)
         kept = [path for path in skills.scripts.read_paths if path not in refused]
         scripts = skills.scripts.model_copy(update={"read_paths": kept})
         skills = skills.model_copy(update={"scripts": scripts})

@@ -42,7 +42,7 @@ class Models:
         models = self.resolver()
         for name, sampling in policies.items():
             if sampling.mode == "answer" and not models.can_answer(sampling.model or "auto"):
-                logger.warning("policies.%s.sampling.mode is `answer`, but no model is configured, so sampling is not announced", name)
+                logger.warning("sampling not offered, because no model is configured setting=policies.%s.sampling", name)
         return models
 
     async def aclose(self) -> None:

@@ -34,11 +34,14 @@ _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 @click.group(cls=ListingGroup)
 def approvals() -> None:
-    """Calls that wait for a person's approval outside the client, questions of workflows, and standing approvals."""
+    """Calls and questions that wait for a person outside the client.
+
+    Also lists and revokes standing approvals.
+    """
 
 
 @approvals.command("list")
-@click.option("--all", "every", is_flag=True, help="Also those answered or expired within the last day.")
+@click.option("--all", "every", is_flag=True, help="Also list questions that were answered or expired within the last day.")
 @data_options
 def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
     """List the calls and questions that wait for an answer."""
@@ -56,7 +59,10 @@ def list_approvals(every: bool, config_path: str | None, as_json: bool) -> None:
 @click.argument("ask_id", metavar="ID")
 @data_options
 def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
-    """Show one question in full: the tool and the arguments of the call, or the fields of the form."""
+    """Show one question in full.
+
+    For a call, these are the tool and the arguments; for a question of a workflow, the fields of the form.
+    """
     found = with_records(config_path, lambda records: _get(records, ask_id))
     text = f"{found.shown}\n  asked for {found.principal}, decided by {found.by}, {found.state}, {_left(found)} left"
     show(found.to_json(), text, as_json=as_json)
@@ -64,8 +70,8 @@ def show_approval(ask_id: str, config_path: str | None, as_json: bool) -> None:
 
 @approvals.command("approve")
 @click.argument("ask_id", metavar="ID")
-@click.option("--always", is_flag=True, help="Also every later call of this tool by this caller.")
-@click.option("--always-with-arguments", "exactly", is_flag=True, help="Also every later call with the same arguments by this caller.")
+@click.option("--always", is_flag=True, help="Also approve every later call of this tool by this caller.")
+@click.option("--always-with-arguments", "exactly", is_flag=True, help="Also approve later calls with the same arguments by this caller.")
 @data_options
 def approve(ask_id: str, always: bool, exactly: bool, config_path: str | None, as_json: bool) -> None:
     """Approve a call."""
@@ -146,14 +152,15 @@ async def _rules(records: Records) -> list[ApprovalRule]:
 
 @click.command()
 @click.option("--since", metavar="SPAN", default="1d", show_default=True, help="How far back: a number with s, m, h or d, e.g. `2h`.")
-@click.option("--server", metavar="NAME", help="Only this source.")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="The newest this many.")
-@click.option("--verify", is_flag=True, help="Check instead that no line was changed or removed.")
+@click.option("--server", metavar="NAME", help="Only entries of this source.")
+@click.option("--limit", type=click.IntRange(1, 100_000), default=1000, show_default=True, help="Maximum number of entries (the newest).")
+@click.option("--verify", is_flag=True, help="Check that no entry was changed or removed, instead of showing entries.")
 @data_options
 def audit(since: str, server: str | None, limit: int, verify: bool, config_path: str | None, as_json: bool) -> None:
-    """Show the audit log: calls with side effects, refused calls, approvals, and decisions about requests for input.
+    """Show the audit log.
 
-    Arguments and results are not recorded.
+    It has calls with side effects, refused calls, approvals, and decisions about requests for input. Arguments and results are not
+    recorded.
     """
     span = _SPAN.fullmatch(since)
     if span is None:
@@ -167,7 +174,7 @@ def audit(since: str, server: str | None, limit: int, verify: bool, config_path:
         report = with_records(config_path, check)
         if report.problem:
             raise CommandFailed(f"The audit log is not as it was written: {report.problem}.", code="tool-error")
-        show({"entries": report.entries, "problem": None}, f"{report.entries} lines, none changed or removed", as_json=as_json)
+        show({"entries": report.entries, "problem": None}, f"{report.entries} entries, none changed or removed", as_json=as_json)
         return
 
     async def read(records: Records) -> list[AuditEntry]:

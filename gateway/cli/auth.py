@@ -26,7 +26,7 @@ def auth() -> None:
 
 @auth.command("login")
 @click.argument("server")
-@click.option("--no-browser", is_flag=True, help="Only print the address; open it yourself on this machine.")
+@click.option("--no-browser", is_flag=True, help="Print the address to open, without opening a browser. Open it on this machine.")
 @data_options
 def login(server: str, no_browser: bool, config_path: str | None, as_json: bool) -> None:
     """Sign in to SERVER in the browser, and store the tokens encrypted."""
@@ -56,7 +56,10 @@ def login(server: str, no_browser: bool, config_path: str | None, as_json: bool)
 @auth.command("status")
 @data_options
 def status(config_path: str | None, as_json: bool) -> None:
-    """Show which servers need a sign-in or a token, and which have one; tokens are never shown."""
+    """Show which servers need a sign-in, and which have one.
+
+    Tokens are never shown.
+    """
     loaded = load(config_path, fetches=False)
     rows = [_row(loaded, server) for server, policy in loaded.config.policies.items() if policy.auth and _is_served(loaded, server)]
     columns = ("server", "type", "state", "expires", "issuer", "scope")
@@ -68,7 +71,10 @@ def status(config_path: str | None, as_json: bool) -> None:
 @click.argument("server")
 @data_options
 def logout(server: str, config_path: str | None, as_json: bool) -> None:
-    """Delete the tokens of SERVER and revoke them at the authorization server."""
+    """Sign out of SERVER.
+
+    Its tokens are deleted here and revoked at the authorization server.
+    """
     loaded = load(config_path)
     sign_in = _sign_in(loaded, server)
     held, revoked = run_async(sign_in.sign_out)

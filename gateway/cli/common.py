@@ -34,7 +34,7 @@ CHARS_PER_TOKEN = 4
 
 CONFIG_HELP = "Configuration file. Default: $MOONGATE_CONFIG, ./gateway.json, ./config/gateway.json."
 config_option = click.option("--config", "-c", "config_path", metavar="FILE", help=CONFIG_HELP)
-json_option = click.option("--json", "as_json", is_flag=True, help="Data as JSON on stdout, a failure as one JSON line on stderr.")
+json_option = click.option("--json", "as_json", is_flag=True, help="Print data as JSON on stdout, a failure as JSON on stderr.")
 
 
 def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
@@ -52,7 +52,7 @@ def _checked_url(ctx: click.Context, parameter: click.Parameter, url: str | None
     raise click.UsageError(f"--url {url!r} is not the URL of an endpoint, like http://127.0.0.1:8765/mcp.", ctx)
 
 
-URL_HELP = "Endpoint of the gateway to ask. Default: the configured one if it runs."
+URL_HELP = "Endpoint of the gateway to use. Default: the gateway of this configuration, if it runs."
 url_option = click.option("--url", metavar="URL", callback=_checked_url, help=URL_HELP)
 
 
@@ -63,7 +63,7 @@ def _sendable(ctx: click.Context, option: click.Parameter, key: str | None) -> s
 
 
 api_key_option = click.option(
-    "--api-key", metavar="KEY", envvar=API_KEY_VARIABLE, callback=_sendable, help=f"API key for it; also ${API_KEY_VARIABLE}."
+    "--api-key", metavar="KEY", envvar=API_KEY_VARIABLE, callback=_sendable, help=f"API key for the gateway; also ${API_KEY_VARIABLE}."
 )
 standalone_option = click.option("--standalone", is_flag=True, help="Start the configured sources for this command even if a gateway runs.")
 
@@ -195,9 +195,9 @@ def require_servers(loaded: LoadedConfig, names: Iterable[str]) -> None:
 
     for name in names:
         if name not in loaded.config.mcp_servers:
-            disabled = next((f"{server.json_path}: {server.reason}" for server in loaded.disabled if server.name == name), "")
-            hint = disabled or did_you_mean(name, loaded.config.mcp_servers)
-            raise NotFound("server", name, f"Unknown server {name!r}. {hint}".rstrip())
+            text = next((f"{server.json_path}: {server.reason}." for server in loaded.disabled if server.name == name), "")
+            hint = did_you_mean(name, loaded.config.mcp_servers) or "`moongate list servers` shows them."
+            raise NotFound("server", name, f"Server {name!r} cannot be used: {text}" if text else f"Unknown server {name!r}. {hint}")
 
 
 @contextlib.contextmanager

@@ -34,7 +34,10 @@ _NAMES_SHOWN = 3
 @click.command()
 @data_options
 def doctor(config_path: str | None, as_json: bool) -> None:
-    """Check the configuration, the programs it names and every server, and say what to fix."""
+    """Check the configuration and every server, and say what to fix.
+
+    Also checks the programs, files and models that the configuration names.
+    """
     from gateway.cli.run import first_answers
 
     try:

@@ -32,7 +32,10 @@ CASE_TIMEOUT_SECONDS = 600.0
 @gateway_options
 @data_options
 def evaluate(agent: str, cases: str, judge_model: str | None, target: Target, config_path: str | None, as_json: bool) -> None:
-    """Send the cases of a JSON Lines file to an agent, one after the other, and judge its answers. Exits with 5 if one fails."""
+    """Send test cases to an agent and judge its answers.
+
+    FILE has one case per line (JSON Lines). The cases run one after the other. Exit code 5 if one fails.
+    """
     from gateway.agents.evaluation.cases import read_cases
 
     try:

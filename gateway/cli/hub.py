@@ -414,7 +414,7 @@ def missing_source(name: str, sources: Sequence[JsonObject]) -> str:
     """Return why the source whose name `name` begins with is not ready; an empty string if it is ready or unknown."""
     for source in sources:
         if name.startswith((f"{source['name']}__", f"{source['name']}/")) and source["state"] != "ready":
-            return f"Source {source['name']!r} is {source['state']}: {source.get('error') or '`moongate doctor` says why.'}"
+            return f"Source {source['name']!r} is not ready ({source['state']}): {source.get('error') or '`moongate doctor` says why.'}"
     return ""
 
 

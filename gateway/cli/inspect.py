@@ -31,7 +31,10 @@ _READABLE: tuple[tuple[Kind, str, str], ...] = (
 @gateway_options
 @data_options
 def inspect(name: str, target: Target, config_path: str | None, as_json: bool) -> None:
-    """Show one tool (with its schema as clients see it), server (with its state and policy), prompt or resource."""
+    """Show one tool, server, prompt or resource in full.
+
+    A tool is shown with its schema as clients see it, a server with its state and its policy.
+    """
     loaded = load(config_path, fetches=False)
     found = run_async(lambda: _find(name, loaded, target))
     shown = cast("JsonObject", masked(found, loaded.secrets))

@@ -36,8 +36,8 @@ def keys() -> None:
 
 @keys.command("add")
 @click.argument("name")
-@click.option("--expires-days", type=float, metavar="DAYS", help="Days until it stops working. Default: never.")
-@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="What it may use; repeat it for more. Default: everything.")
+@click.option("--expires-days", type=float, metavar="DAYS", help="Days until the key stops working. Default: never.")
+@click.option("--scope", "scopes", multiple=True, metavar="SCOPE", help="What it may use, e.g. `docs/*`; repeatable. Default: everything.")
 @data_options
 def add_key(name: str, expires_days: float | None, scopes: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
     """Create a key for NAME and print it once."""
@@ -70,7 +70,7 @@ def _unknown_sources(scopes: Sequence[str], loaded: LoadedConfig) -> list[str]:
 @keys.command("list")
 @data_options
 def list_keys(config_path: str | None, as_json: bool) -> None:
-    """List the keys' names and scopes; the keys themselves are never shown."""
+    """List the keys' names and scopes, never the keys themselves."""
     infos = [_as_json(info) for info in _store(config_path).list()]
     columns = ("id", "name", "created", "expires", "scopes")
     none = "No API keys: every program on this machine may use the gateway. `moongate keys add NAME` makes a key."
@@ -81,7 +81,7 @@ def list_keys(config_path: str | None, as_json: bool) -> None:
 @click.argument("key_id", metavar="ID")
 @data_options
 def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
-    """Revoke a key, at once and in every running gateway of this user."""
+    """Revoke a key at once in every running gateway of this user."""
     store = _store(config_path)
     try:
         info = store.revoke(key_id)
@@ -89,7 +89,7 @@ def revoke_key(key_id: str, config_path: str | None, as_json: bool) -> None:
         known = store.list()
         named = next((info.id for info in known if info.name == key_id), None)
         hint = f"The key for {key_id!r} has the id {named}." if named else did_you_mean(key_id, [info.id for info in known])
-        raise NotFound("key", key_id, f"Unknown key {key_id!r}. {hint}".rstrip()) from None
+        raise NotFound("key", key_id, f"Unknown key {key_id!r}. {hint or '`moongate keys list` shows them.'}") from None
     if not store.list():
         say(LAST_KEY)
     show({"revoked": info.id, "name": info.name}, f"revoked {info.id} ({info.name})", as_json=as_json)

@@ -56,10 +56,10 @@ _COLUMNS: dict[ListKind, dict[str, tuple[str, ...]]] = {
 @click.option("--tokens", is_flag=True, help="Estimate the tokens that tools take in a model's context, most first.")
 @data_options
 def list_command(kind: ListKind, target: Target, tokens: bool, config_path: str | None, as_json: bool) -> None:
-    """List what the gateway serves: sources (the default), or another kind.
+    """List what the gateway serves: sources, or another kind.
 
-    Uses the running gateway. If none runs, the command reads the files of agents and workflows itself, and starts the configured sources
-    for the other kinds.
+    Without an argument, the sources are listed. Uses the running gateway. If none runs, the command reads the files of agents and workflows
+    itself, and starts the configured sources for the other kinds.
     """
     if tokens and kind not in ("tools", "servers", "sources"):
         raise click.UsageError("--tokens can only be used with tools, servers or sources.")

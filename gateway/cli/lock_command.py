@@ -67,11 +67,11 @@ def lock(
     config_path: str | None,
     as_json: bool,
 ) -> None:
-    """Pin the tools that remote servers list now (all servers, or those named) in the lock file, or accept changes.
+    """Pin the tools that servers list now, or accept changes.
 
-    A running gateway hides a tool that differs from its pin until the new definition is accepted. The pins of a server are its entry in the
-    lock file, or else the definitions that it listed first. The gateway also starts no new or changed command, and imports no new or
-    changed module, until that is accepted.
+    The pins are written to the lock file: those of all servers, or of the named servers. A running gateway hides a tool that differs from
+    its pin until the new definition is accepted. A server that is not in the lock file is compared with the definitions that it listed
+    first. The gateway also does not start a new or changed command, or import a new or changed module, until `--accept` accepts it.
     """
     if sum((check, diff, bool(accepted))) > 1 or (accepted and servers):
         raise click.UsageError("--check, --diff and --accept exclude each other; --accept names its servers itself.")
@@ -182,8 +182,8 @@ async def _listed(loaded: LoadedConfig, names: Sequence[str]) -> dict[str, dict[
         definitions = own.gateway.inspection.definitions()
         for status in own.gateway.sources():
             if status.name in names and status.name not in definitions:
-                text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written; name servers to pin."
-                raise NotSent(text, server=status.name)
+                text = f"Server {status.name!r} cannot be read: {status.error or status.state}. Nothing was written."
+                raise NotSent(f"{text} Name the servers to pin, to leave this one out.", server=status.name)
         return {name: forms_of(definitions[name]) for name in names}
 
 

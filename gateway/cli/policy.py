@@ -37,7 +37,7 @@ _ABOUT = {
 
 @click.group(cls=Group)
 def policy() -> None:
-    """Examine the rules under `policies`: what they decide about a call, and which of them are mistakes."""
+    """Explain and check the rules under `policies`."""
 
 
 # -- explain -------------------------------------------------------------------------------------------------------
@@ -49,9 +49,10 @@ def policy() -> None:
 @click.option("--args", "args_json", metavar="JSON", help="All arguments as one JSON object.")
 @data_options
 def explain(tool: str, pairs: tuple[str, ...], args_json: str | None, config_path: str | None, as_json: bool) -> None:
-    """Show whether policies allow a call of TOOL, which rule decides, and which arguments would be sent.
+    """Show whether policies allow a call, and which rule decides.
 
-    Nothing is sent. TOOL is a published name, a server's own name, or SOURCE/NAME. Arguments are given as for `call`.
+    Also shows the arguments that would be sent. The tool is not called. TOOL is a published name, a server's own name, or SOURCE/NAME.
+    Arguments are given as for `call`.
     """
     loaded = load(config_path)
     found = run_async(lambda: _explain(tool, pairs, args_json, loaded))
@@ -182,9 +183,10 @@ def _compact(value: JsonValue) -> str:
 @policy.command()
 @data_options
 def lint(config_path: str | None, as_json: bool) -> None:
-    """Find rules that fail open, refuse everything, contradict each other or do nothing.
+    """Find rules that are mistakes.
 
-    Notes are not mistakes; any other finding ends the command with exit code 1.
+    These are rules that fail open, refuse everything, contradict each other or do nothing. Notes are not mistakes; any other finding ends
+    the command with exit code 1.
     """
     loaded = load(config_path)
     report = run_async(lambda: _lint(loaded))

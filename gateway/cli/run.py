@@ -46,7 +46,7 @@ GARBAGE_THRESHOLDS = (10_000, 20, 20)
 
 @click.command()
 @click.option("--stdio", is_flag=True, help="Serve one client over standard input and output, as IDEs start servers.")
-@click.option("--http", "address", metavar="HOST:PORT", help="Serve over HTTP there. Default: server.http of the configuration.")
+@click.option("--http", "address", metavar="HOST:PORT", help="Address to serve over HTTP. Default: server.http of the configuration.")
 @click.option("--or-any-port", is_flag=True, help="If another program has the configured port, listen on the next free one.")
 @click.option("--json", "as_json", is_flag=True, help="Print endpoint, sources, notes and snippet as one JSON line on stderr.")
 @config_option

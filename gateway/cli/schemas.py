@@ -18,10 +18,13 @@ KINDS = cast("tuple[SchemaKind, ...]", get_args(SchemaKind))
 
 @click.command()
 @click.argument("kind", type=Choice(KINDS), default="gateway")
-@click.option("--write", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write all of them there.")
+@click.option("--write", "folder", metavar="FOLDER", type=click.Path(file_okay=False, path_type=Path), help="Write all schemas there.")
 @json_option
 def schema(kind: SchemaKind, folder: Path | None, as_json: bool) -> None:
-    """Print the JSON Schema of gateway.json, agent, workflow or lock files."""
+    """Print the JSON Schema of a file format.
+
+    The formats are gateway.json (the default), and the files of agents, workflows and locks.
+    """
     if folder is not None:
         written = [str(path) for path in write_schemas(folder)]
         print_json({"written": written}) if as_json else click.echo("\n".join(written))

@@ -37,7 +37,7 @@ EMPTY_FILE = "{\n}\n"
 @click.argument("target", nargs=-1, metavar="(URL | -- COMMAND [ARGS]...)")
 @click.option("--header", "headers", multiple=True, metavar="KEY=VALUE", help="HTTP header; repeatable. Write secrets as ${VAR}.")
 @click.option("--env", "variables", multiple=True, metavar="KEY=VALUE", help="Environment variable of the program; repeatable.")
-@click.option("--sse", is_flag=True, help="The URL speaks the old HTTP+SSE transport.")
+@click.option("--sse", is_flag=True, help="The server uses the old HTTP+SSE transport.")
 @click.option("--replace", is_flag=True, help="Replace an entry of the same name.")
 @data_options
 def add(
@@ -56,7 +56,10 @@ def add(
     moongate add docs https://docs.example.com/mcp --header "Authorization=Bearer ${DOCS_TOKEN}"
     moongate add files -- npx -y @modelcontextprotocol/server-filesystem .
     """
-    _check_name(name)
+    from gateway.config.models import judge_server_name
+
+    if (problem := judge_server_name(name)) is not None:
+        raise click.UsageError(f"The {problem}.")
     entry = _entry(target, _pairs(headers, "--header"), _pairs(variables, "--env"), sse=sse)
     file = _own_file(config_path)
     _write_entry(file, name, entry, replace=replace, as_json=as_json)
@@ -136,15 +139,6 @@ def remove(name: str, config_path: str | None, as_json: bool) -> None:
     tell(f"removed {name} from {file}")
     if name in (document.get("policies") or {}):
         say(f"Its rules under policies.{name} are still there.")
-
-
-def _check_name(name: str) -> None:
-    from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN
-
-    if name in RESERVED_SOURCES:
-        raise click.UsageError(f"The name {name!r} is reserved for Moongate's own sources; choose another.")
-    if not re.fullmatch(SOURCE_NAME_PATTERN, name):
-        raise click.UsageError(f"A server's name may only have letters, digits, '_' and '-', at most 40; not {name!r}.")
 
 
 def _pairs(values: tuple[str, ...], option: str) -> dict[str, str]:

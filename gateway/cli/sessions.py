@@ -23,11 +23,11 @@ def sessions() -> None:
 
 
 @sessions.command("list")
-@click.option("--agent", metavar="NAME", help="Only with this agent.")
-@click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
+@click.option("--agent", metavar="NAME", help="Only sessions with this agent.")
+@click.option("--caller", metavar="ID", help="Only sessions of this caller, as the list names it.")
 @data_options
 def list_sessions(agent: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
-    """List every session that can be continued, the most recently used first."""
+    """List sessions that can be continued, the last used first."""
     async def read(records: Records) -> list[StoredSession]:
         return await (await records.sessions()).list()
 

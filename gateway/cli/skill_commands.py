@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from gateway.cli.check_reports import show_reports
 from gateway.cli.common import CHARS_PER_TOKEN, Group, data_options, json_option, load, run_async
-from gateway.cli.failures import CommandFailed
-from gateway.cli.output import first_line, print_json, print_table, say, tell
+from gateway.cli.output import first_line, print_json, print_table, say
 from gateway.config.policies import SkillFilter
 from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound, ToolFailed
@@ -20,7 +19,7 @@ from gateway.json_types import JsonMapping, JsonObject
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
     from gateway.skills.index import SkillIndex
-    from gateway.skills.model import Skill, SkillReport
+    from gateway.skills.model import Skill
 
 
 @click.group(cls=Group)
@@ -30,50 +29,31 @@ def skills() -> None:
 
 @skills.command("check")
 @click.argument("paths", nargs=-1, metavar="PATH…")
-@click.option("--strict", is_flag=True, help="Reject what would be served with a warning.")
+@click.option("--strict", is_flag=True, help="Reject files that would be served with a warning.")
 @json_option
 def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
-    """Check the skills below each PATH: a folder of skills, a skill's folder or its SKILL.md. Default: here.
+    """Check the skills below each PATH.
 
-    Exit code 5 if one is rejected.
+    PATH is a folder of skills, a skill's folder or its SKILL.md. Default: the working directory. Exit code 5 if a skill is rejected.
     """
     from gateway.skills.folder_check import check_skills
-
-    reports = check_skills(paths or (".",), strict=strict)
-    if as_json:
-        print_json([report.to_json() for report in reports])
-    else:
-        for report in reports:
-            _print_report(report)
-        say(_summary(reports))
-    rejected = sum(report.verdict == "rejected" for report in reports)
-    if rejected:
-        raise CommandFailed(f"{rejected} of {len(reports)} skills rejected.", code="skills-rejected")
-
-
-def _print_report(report: SkillReport) -> None:
-    """Print a line per warning and error, in the form that editors and CI read: `file:line: level: message [code]`."""
     from gateway.skills.model import MANIFEST
 
-    for found in report.diagnostics:
-        if found.level != "info":
-            place = f"{os.path.join(report.path, MANIFEST)}:{found.line}" if found.line else report.path
-            tell(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
-
-
-def _summary(reports: list[SkillReport]) -> str:
-    verdicts = Counter(report.verdict for report in reports)
+    reports = check_skills(paths or (".",), strict=strict)
     hidden = sum(report.verdict != "rejected" and not report.listed for report in reports)
-    parts = [f"{verdicts['accepted']} accepted", f"{verdicts['accepted_with_warning']} with warnings", f"{verdicts['rejected']} rejected"]
-    return ", ".join(parts) + (f"; {hidden} of them for tools only" if hidden else "") + "."
+    remark = f"; {hidden} of them for tools only" if hidden else ""
+    show_reports(reports, "skills", "skills-rejected", manifest=f"{os.sep}{MANIFEST}", remark=remark, as_json=as_json)
 
 
 @skills.command("list")
-@click.option("--tokens", is_flag=True, help="What skills cost of a model's context (estimated), most first.")
-@click.option("--folders", is_flag=True, help="Only the skills of folders: no server is started, no Python imported.")
+@click.option("--tokens", is_flag=True, help="Estimate the tokens that skills take in a model's context, most first.")
+@click.option("--folders", is_flag=True, help="List only the skills of folders, without starting servers or importing Python modules.")
 @data_options
 def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: bool) -> None:
-    """List the skills of folders, of Python objects and of the configured servers, including those that only the tools serve."""
+    """List the skills that are served.
+
+    These are the skills of folders, of Python objects and of the configured servers, including skills that only the tools serve.
+    """
     loaded = load(config_path, fetches=False)
     index = run_async(lambda: read_index(loaded, folders_only=folders))
     rows = [skill_row(skill, tokens=tokens) for skill in index.skills]
@@ -100,9 +80,10 @@ def list_skills(tokens: bool, folders: bool, config_path: str | None, as_json: b
 @click.argument("script_names", metavar="SCRIPT…", nargs=-1)
 @data_options
 def grant(skill_name: str, script_names: tuple[str, ...], config_path: str | None, as_json: bool) -> None:
-    """Print the entry for `skills.scripts.allow` that lets scripts of SKILL run while no file of the skill changes.
+    """Print the configuration entry that lets scripts of SKILL run.
 
-    Read the skill first. Without SCRIPT, the entry allows all its scripts.
+    Put it under `skills.scripts.allow`. It is valid until a file of the skill changes. Read the skill first. Without SCRIPT, the entry
+    allows all its scripts.
     """
     from gateway.skills.index import build_index
     from gateway.skills.lookup import find_skill

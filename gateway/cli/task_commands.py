@@ -46,7 +46,7 @@ def tasks() -> None:
 @tasks.command("list")
 @click.option("--status", type=Choice(STATUSES), help="Only tasks with this status.")
 @click.option("--tool", metavar="NAME", help="Only calls of this tool, by its exposed name.")
-@click.option("--caller", metavar="ID", help="Only of this caller, as the list names it.")
+@click.option("--caller", metavar="ID", help="Only tasks of this caller, as the list names it.")
 @data_options
 def list_tasks(status: str | None, tool: str | None, caller: str | None, config_path: str | None, as_json: bool) -> None:
     """List every stored task, the oldest first."""
@@ -112,7 +112,7 @@ def show_task(task_id: str, config_path: str | None, as_json: bool) -> None:
 @tasks.command("answer")
 @click.argument("task_id", metavar="ID")
 @click.argument("pairs", metavar="FIELD=VALUE…", nargs=-1)
-@click.option("--question", metavar="KEY", help="Which question, if there are several; `moongate tasks show` names them.")
+@click.option("--question", metavar="KEY", help="The question to answer, if there are several; `moongate tasks show` names them.")
 @click.option("--args-json", metavar="JSON", help="The fields as one JSON object.")
 @click.option("--decline", is_flag=True, help="Decline to answer.")
 @data_options

@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
+from gateway.cli.check_reports import show_reports
 from gateway.cli.common import Choice, Group, data_options, diverted_stdout, json_option, load, run_async
-from gateway.cli.failures import CommandFailed
-from gateway.cli.output import print_json, say, tell
+from gateway.cli.output import print_json
 from gateway.config.paths import did_you_mean_path
 from gateway.config.suggest import did_you_mean
 from gateway.errors import NotFound
 
 if TYPE_CHECKING:
     from gateway.config.load import LoadedConfig
-    from gateway.workflows.file_report import WorkflowReport
 
 
 @click.group(cls=Group)
@@ -28,44 +26,28 @@ def workflows() -> None:
 
 @workflows.command("check")
 @click.argument("paths", nargs=-1, metavar="PATH…")
-@click.option("--strict", is_flag=True, help="Reject what would be served with a warning.")
+@click.option("--strict", is_flag=True, help="Reject files that would be served with a warning.")
 @json_option
 def check(paths: tuple[str, ...], strict: bool, as_json: bool) -> None:
-    """Check the workflow files below each PATH: a folder or a file. Default: here. Modules that they name are not imported.
+    """Check the workflow files below each PATH, a folder or a file.
 
-    Exit code 5 if one is rejected.
+    Default: the working directory. Modules that the files name are not imported. Exit code 5 if a file is rejected.
     """
     from gateway.workflows.file_report import check_workflows
 
-    reports = check_workflows(paths or (".",), strict=strict)
-    if as_json:
-        print_json([report.to_json() for report in reports])
-    else:
-        for report in reports:
-            _print_report(report)
-        verdicts = Counter(report.verdict for report in reports)
-        say(f"{verdicts['accepted']} accepted, {verdicts['accepted_with_warning']} with warnings, {verdicts['rejected']} rejected.")
-    rejected = sum(report.verdict == "rejected" for report in reports)
-    if rejected:
-        raise CommandFailed(f"{rejected} of {len(reports)} workflows rejected.", code="workflows-rejected")
-
-
-def _print_report(report: WorkflowReport) -> None:
-    """Print a line per finding, in the form that editors and CI read: `file:line: level: message [code]`."""
-    for found in report.diagnostics:
-        place = f"{report.path}:{found.line}" if found.line else report.path
-        tell(f"{place}: {found.level}: {' '.join(found.message.split())} [{found.code}]")
+    show_reports(check_workflows(paths or (".",), strict=strict), "workflows", "workflows-rejected", as_json=as_json)
 
 
 @workflows.command("graph")
 @click.argument("workflow", metavar="WORKFLOW")
-@click.option("--format", "picture", type=Choice(("mermaid", "dot", "svg")), default="mermaid", help="Default: mermaid.")
-@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write it there instead of to stdout.")
+@click.option("--format", "picture", type=Choice(("mermaid", "dot", "svg")), default="mermaid", help="Format. Default: mermaid.")
+@click.option("--output", metavar="FILE", type=click.Path(dir_okay=False, path_type=Path), help="Write the drawing to FILE.")
 @data_options
 def graph(workflow: str, picture: Literal["mermaid", "dot", "svg"], output: Path | None, config_path: str | None, as_json: bool) -> None:
-    """Draw WORKFLOW, a configured workflow's name or a file, as Mermaid text, Graphviz text or SVG.
+    """Draw a workflow as Mermaid text, Graphviz text or SVG.
 
-    Its agents and tools need not exist. Its Python modules are imported, unless the file waits for acceptance (`moongate lock`).
+    WORKFLOW is the name of a configured workflow, or a file. Its agents and tools need not exist. Its Python modules are imported, unless
+    the file waits for acceptance (`moongate lock`).
     """
     from gateway.gate.acceptance import Acceptance
     from gateway.gate.function_rules import FunctionRules

@@ -18,7 +18,7 @@ from gateway.config.executes import Admission, RunEntry, run_entries, secret_ent
 from gateway.config.expand import Expander, own_keys
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
-from gateway.config.models import RESERVED_SOURCES, SOURCE_NAME_PATTERN, GatewayConfig, ServerEntry, judge_policy_name
+from gateway.config.models import GatewayConfig, ServerEntry, judge_policy_name, judge_server_name
 from gateway.config.outbound import read_auth
 from gateway.config.paths import did_you_mean_path, find_config, is_bundled_config
 from gateway.config.problems import keys_of, problems_of
@@ -266,13 +266,11 @@ def _auth(policies: JsonObject, name: str) -> JsonObject | None:
 
 
 def _name_mistake(name: str, path: str) -> ConfigError | None:
-    if name in RESERVED_SOURCES:
-        return ConfigError(f"{path}: the name {name!r} is reserved for Moongate's own sources; rename it.", path=path)
-    if re.fullmatch(SOURCE_NAME_PATTERN, name):
+    if (problem := judge_server_name(name)) is None:
         return None
     plain = re.sub(r"[^A-Za-z0-9_-]+", "-", name.rpartition("/")[2] or name).strip("-")[:40] or "server"
-    rule = "a server's name may only have letters, digits, '_' and '-', at most 40"
-    return ConfigError(f"{path}: {rule}; rename it, e.g. to {plain!r}.", path=path)
+    hint = f"; rename it, e.g. to {plain!r}" if plain != name else ""
+    return ConfigError(f"{path}: the {problem}{hint}.", path=path)
 
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:

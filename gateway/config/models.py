@@ -6,6 +6,7 @@ they mean. Keys are camelCase in the file and snake_case here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
@@ -283,13 +284,9 @@ class GatewayConfig(Model):
 
     @model_validator(mode="after")
     def _names(self) -> GatewayConfig:
-        import re
-
         for name in self.mcp_servers:
-            if name in RESERVED_SOURCES:
-                raise ValueError(f"server name {name!r} is reserved for Moongate's own sources; rename it")
-            if not re.match(SOURCE_NAME_PATTERN, name):
-                raise ValueError(f"server name {name!r} may only have letters, digits, '_' and '-', at most 40")
+            if (problem := judge_server_name(name)) is not None:
+                raise ValueError(f"server {problem}")
         return self
 
     @model_validator(mode="after")
@@ -313,6 +310,15 @@ class GatewayConfig(Model):
         """Return the prefix of the exposed names of a source's tools: the source's name, none for skills, or what its policy sets."""
         prefix = self.policy(source).prefix
         return prefix if prefix is not None else "" if source == "skill" else source
+
+
+def judge_server_name(name: str) -> str | None:
+    """Return why a server cannot have this name, as a sentence without its full stop; `None` if it can."""
+    if name in RESERVED_SOURCES:
+        return f"name {name!r} is reserved for Moongate's own sources; choose another"
+    if not re.fullmatch(SOURCE_NAME_PATTERN, name):
+        return f"name {name!r} may only have letters, digits, '_' and '-', at most 40"
+    return None
 
 
 def judge_policy_name(name: str, servers: Iterable[str]) -> str | None:

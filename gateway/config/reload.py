@@ -114,6 +114,6 @@ class Reloader:
             self._follows = await self._apply(loaded)
         except GatewayError as error:
             self.problem = f"The configuration file is not applied, the earlier one stays in use: {error}"
-            logger.error("%s", self.problem)
+            logger.error("configuration not applied error=%s", error)
             return
         self.problem = None

@@ -80,6 +80,11 @@ class SignatureRule(Model):
     file: str = Field(default="skill.oms.sig", pattern=r"^[^/\\]+$")
     """Name of the signature's file in each skill."""
 
+    @property
+    def files(self) -> list[str]:
+        """The files that decide which signatures are valid."""
+        return [file for file in (self.public_key, self.trust_config, *self.certificates) if file is not None]
+
     @model_validator(mode="after")
     def _one_signer(self) -> SignatureRule:
         ways = [self.public_key is not None, bool(self.certificates), self.identity is not None]

@@ -115,10 +115,12 @@ class GuardedFetch:
                 try:
                     response = await transport.handle_async_request(_at(request, address, origin))
                     return await _read(response, request, origin[1])
-                except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-                    failure = f"cannot connect ({type(error).__name__})"
-                except httpx2.HTTPError as error:
-                    failure = f"the response broke off ({type(error).__name__})"
+                except httpx2.ConnectTimeout:
+                    failure = f"did not accept a connection within {CONNECT_SECONDS:g} s"
+                except httpx2.ConnectError as error:
+                    failure = f"cannot connect ({error})"
+                except httpx2.HTTPError:
+                    failure = "the response broke off"
                     break
         raise FetchFailed(f"{origin[1]}: {failure}.")
 
@@ -137,8 +139,8 @@ class GuardedFetch:
         async with httpx2.AsyncHTTPTransport(verify=tls_context(), http2=False, retries=0, proxy=proxy) as transport:
             try:
                 return await _read(await transport.handle_async_request(request), request, origin[1])
-            except httpx2.HTTPError as error:
-                raise FetchFailed(f"{origin[1]}: not reached through the proxy ({type(error).__name__}).") from None
+            except httpx2.HTTPError:
+                raise FetchFailed(f"{origin[1]}: the proxy did not return a response.") from None
 
     async def _allowed_addresses(self, origin: Origin) -> Sequence[str]:
         scheme, host, port = origin

@@ -104,9 +104,8 @@ def _own_files(loaded: LoadedConfig) -> Iterator[Protected]:
     for path in config.expose.skills:
         yield _of("skills", base / path)
     for rule in config.skills.signatures.values():
-        for file in (rule.public_key, rule.trust_config, *rule.certificates):
-            if file is not None:
-                yield _of("a key for signatures of skills", base / file)
+        for file in rule.files:
+            yield _of("a key for signatures of skills", base / file)
 
 
 def _of(

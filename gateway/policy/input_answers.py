@@ -76,10 +76,10 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
     """
     method = str(request.get("method"))
     if not isinstance(answer, dict):
-        return _refused(request, "it must be an object")
+        return refused_answer(request, "it must be an object")
     given = cast("JsonMapping", answer)
     if problem := answer_problem(method, given):
-        return _refused(request, problem)
+        return refused_answer(request, problem)
     schema: JsonValue = _params(request).get("requestedSchema")
     if not judges_fields or method != "elicitation/create" or given.get("action") != "accept" or not isinstance(schema, dict):
         return None
@@ -92,12 +92,13 @@ def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool
     if check.problem is not None or (problem := check.find(content, measure(content))) is None:
         return None
     problem = _UNKNOWN.sub(r"there is no field \1", _ARGUMENT.sub(r"\1field", problem).replace("the arguments", "the content"))
-    return _refused(request, problem)
+    return refused_answer(request, problem)
 
 
 def refused_answer(request: JsonMapping, problem: str) -> str:
-    """Return the rejection of an answer for a reason that the question's schema does not express."""
-    return _refused(request, problem)
+    """Return the text that rejects an answer: the question, what is wrong, and what the form accepts."""
+    takes = f" It takes {fields}." if (fields := fields_of(request)) else ""
+    return f"The answer to {question_text(request)!r}{_CANNOT}{problem.rstrip('.')}.{takes}"
 
 
 def fields_of(request: JsonMapping) -> str:
@@ -146,8 +147,3 @@ def _limits(kind: JsonMapping) -> list[str]:
 def _params(request: JsonMapping) -> JsonMapping:
     params: JsonValue = request.get("params")
     return cast("JsonMapping", params) if isinstance(params, dict) else {}
-
-
-def _refused(request: JsonMapping, problem: str) -> str:
-    takes = f" It takes {fields}." if (fields := fields_of(request)) else ""
-    return f"The answer to {question_text(request)!r}{_CANNOT}{problem.rstrip('.')}.{takes}"

@@ -41,7 +41,7 @@ async def keep_answers(loaded: LoadedConfig, server: GatewayServer, modules: Col
     try:
         known = CachedAnswers(server.introduction("", LOCAL), await server.plain.whole_lists())
         if not await anyio.to_thread.run_sync(keep, known):
-            logger.debug("startup answers not stored: files changed since this start, or there are too many")
+            logger.debug("startup answers not stored reason=files_changed_or_too_many")
     except (OSError, GatewayError) as error:
         logger.info("startup answers could not be stored error=%s", error)
 
@@ -59,4 +59,4 @@ def _deciding(loaded: LoadedConfig) -> Iterator[Path]:
             folders[:] = [inner for inner in folders if inner != "__pycache__"]
             yield from (Path(folder, file) for file in (".", *files))
     for rule in loaded.config.skills.signatures.values():
-        yield from (Path(file) for file in (rule.public_key, rule.trust_config, *rule.certificates) if file is not None)
+        yield from map(Path, rule.files)
