@@ -42,7 +42,7 @@ def test_printed_commands_run(world: World) -> None:
 
 def waiting_id(world: World) -> str:
     """The id of the approval that the call waits for."""
-    until = time.monotonic() + 20
+    until = time.monotonic() + 90
     while time.monotonic() < until:
         listed = subprocess.run(
             [sys.executable, "-m", "gateway", "approvals", "list", "--json"],
