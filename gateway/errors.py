@@ -23,7 +23,8 @@
     │   │   └── Rejected               the server answered with a JSON-RPC error (`code`, `data`)
     │   └── UpstreamTimeout            no response within the deadline; the call may have run
     ├── ToolFailed                     a tool could not do its work; the text is for the model
-    │   └── UserInputRequired(contents) a tool needs a person first; inside an agent's run these contents end it
+    │   ├── AnswerRefused              an answer to a task's question does not fit it; the question stays open
+    │   └── UserInputRequired(contents) a tool needs a person's answer first; inside an agent's run these contents end the run
     ├── ContentError                   a content of a message is unusable
     │   └── AdditionItemMismatch       two contents cannot be joined
     ├── MiddlewareException            middleware is unusable, or ends the call on purpose
@@ -113,7 +114,7 @@ class Collision(GatewayError):
 
 
 class AskUnavailable(GatewayError):
-    """The caller cannot be asked. `capability` is the client capability that is missing, for example `sampling`."""
+    """The caller cannot be sent a request for input or sampling. `capability` is the missing client capability, for example `sampling`."""
 
     def __init__(self, message: str, *, capability: str) -> None:
         super().__init__(message)
@@ -121,14 +122,14 @@ class AskUnavailable(GatewayError):
 
 
 class AskExpired(AskUnavailable):
-    """The caller was asked and did not answer in time; `capability` is empty."""
+    """The caller was asked for input and did not answer in time; no client capability is missing, so `capability` is empty."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message, capability="")
 
 
 class AskWithdrawn(AskExpired):
-    """The question was withdrawn before its timeout: the client was lost, or other callers waited for the server."""
+    """The gateway withdrew its question before the timeout: the client disconnected, or other callers waited for the same server."""
 
 
 class UpstreamError(GatewayError):
@@ -201,11 +202,11 @@ class ToolFailed(GatewayError):
 
 
 class AnswerRefused(ToolFailed):
-    """An answer does not fit its question, which stays open. The text names the question, what it takes and what is wrong."""
+    """A client's answer does not fit the question of a task, which stays open. The text names the question and the problem."""
 
 
 class UserInputRequired(ToolFailed):
-    """A tool needs a person first. Inside an agent's run, `contents` end the run and wait for an answer."""
+    """A tool needs a person's answer before it can work. Inside an agent's run, `contents` (the requests to the person) end the run."""
 
     def __init__(self, contents: Sequence[object], message: str = "This tool needs a person's answer first.") -> None:
         super().__init__(message)
@@ -213,19 +214,19 @@ class UserInputRequired(ToolFailed):
 
 
 class ContentError(GatewayError, ValueError):
-    """A content of a message is unusable."""
+    """A content (a part of a message, such as a text or a tool call) is unusable."""
 
 
 class AdditionItemMismatch(ContentError):
-    """Two contents cannot be joined."""
+    """Two contents of a message cannot be joined with `+`: their types or ids differ, or their type does not support it."""
 
 
 class MiddlewareException(GatewayError):
-    """Middleware is unusable. Middleware raises the two subclasses on purpose."""
+    """Middleware is unusable. Its two subclasses are raised by middleware on purpose, to end a call or a run."""
 
 
 class MiddlewareTermination(MiddlewareException):
-    """End the chain here. The outcome is `context.result` if it was set, else `result`."""
+    """Raised by middleware to end the call at once. The outcome is `context.result` if it was set, else `result`."""
 
     def __init__(self, message: str = "Middleware ended this.", *, result: object = None) -> None:
         super().__init__(message)
@@ -233,7 +234,7 @@ class MiddlewareTermination(MiddlewareException):
 
 
 class MiddlewareFailure(MiddlewareException):
-    """Fail closed: the whole run ends with this error, even if it is raised around a tool call."""
+    """Raised by middleware to end the whole run with this error. Other errors around a tool call become the call's result."""
 
 
 class ModelError(GatewayError):
@@ -277,11 +278,11 @@ class AgentError(GatewayError):
 
 
 class AgentInvalidRequestException(AgentError):
-    """The agent does not support this request."""
+    """The agent cannot run a request with these arguments or in this configuration."""
 
 
 class UnknownTool(AgentError, KeyError):
-    """The model called tool `name`, which does not exist, and the run's limits end the run then."""
+    """The model called tool `name`, which does not exist, and the option `terminate_on_unknown_calls` makes that end the run."""
 
     def __init__(self, name: str | None) -> None:
         super().__init__(f'Error: Requested function "{name}" not found: the model called a tool that this run does not have.')
@@ -311,7 +312,7 @@ class WorkflowRunnerException(WorkflowError):
 
 
 class WorkflowConvergenceException(WorkflowRunnerException):
-    """A run did not converge within its rounds."""
+    """A run of a workflow still had messages to deliver after its maximum number of rounds."""
 
 
 class WorkflowCheckpointException(WorkflowRunnerException):
@@ -335,9 +336,9 @@ class StorageError(GatewayError):
 
 
 class StorageUnusable(StorageError):
-    """The gateway's database or folder does not work. The message names it and the problem, for the log and the operator.
+    """The gateway's database or folder does not work. The message names it and the problem, for the operator.
 
-    Callers see `text_for_caller` instead. `passes` says whether a retry may work: a server that is down, a disk that is full.
+    Callers see `text_for_caller` instead. `passes` says whether a later retry may work, for example once a full disk has space again.
     """
 
     def __init__(self, message: str, *, passes: bool = True) -> None:
@@ -377,7 +378,10 @@ Ctrl-C is not affected: the gateway's signal handlers receive it in the event lo
 
 
 def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> Exception:
-    """Return an error of `CODE_ERRORS`, or the only error of a group. An error that is not an `Exception` becomes `wrap(message)`."""
+    """Return `error` if it is an `Exception`; else, for example for `SystemExit`, return `wrap(message)`.
+
+    A group that is not an `Exception` is replaced by its only member first.
+    """
     cause = error if isinstance(error, Exception) else only_cause(error)
     return cause if isinstance(cause, Exception) else wrap(said_by(cause))
 

@@ -68,12 +68,12 @@ FORMER_METHODS: dict[str, str] = {
 
 
 class FormerMethods:
-    """Base of classes that had the methods of `FORMER_METHODS`."""
+    """Base of classes whose methods were renamed: using a name in `FORMER_METHODS` raises an error that names the replacement."""
 
     if not TYPE_CHECKING:  # otherwise a type checker accepts every attribute
 
         def __getattr__(self, name: str) -> Any:
-            """Fail with what to use in place of a former method."""
+            """Raise `AttributeError`; for a former method the text names its replacement."""
             hint = f"; use {FORMER_METHODS[name]}" if name in FORMER_METHODS else ""
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}{hint}", name=name, obj=self)
 
@@ -117,10 +117,10 @@ MISSING: dict[str, tuple[str, ...]] = {
         "with_namespaced_value",
     ),
 }  # fmt: skip
-"""Names that agent-framework has and `gateway` does not, by the reason. `docs/library.md` lists them."""
+"""Reason to the names that agent-framework has and `gateway`, for that reason, does not. `docs/library.md` lists them."""
 
 HINTS: dict[str, str] = {
     **{former: f"use {name}" for former, name in FORMER.items()},
     **{name: reason for reason, names in MISSING.items() for name in names},
 }
-"""Hint for a program that uses one of these names."""
+"""Name of agent-framework that does not exist here to a hint: the name to use instead, or why there is none."""

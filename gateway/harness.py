@@ -83,8 +83,8 @@ def create_harness_agent(
 ) -> Agent:
     """Return an agent with history, compaction, a todo list, modes, approvals and further parts; each can be left out.
 
-    `harness_instructions` replace the general ones (empty: none); `agent_instructions` follow them. Compaction needs a strategy, or both
-    token limits. Approvals need a session.
+    `harness_instructions` replace the harness's general instructions (an empty text removes them); `agent_instructions` follow them.
+    Compaction needs a strategy, or both token limits. Unless tool approval is disabled, every run needs a session.
 
     Raises:
         ValueError: The token limits leave no tokens for an answer.
@@ -134,13 +134,13 @@ class _Window:
         self._tokenizer = tokenizer
 
     def options(self) -> dict[str, JsonValue]:
-        """The limits as options of a model call."""
+        """The limit of output tokens as options of a model call; empty without a limit."""
         return {} if self._output_tokens is None else {"max_tokens": self._output_tokens}
 
     def compaction(
         self, history: HistoryProvider, before: CompactionStrategy | None, after: CompactionStrategy | None
     ) -> CompactionProvider | None:
-        """Compaction by the given strategies, else by the window; `None` if both are unknown."""
+        """Compaction by the given strategies, or by strategies for the token limits; `None` without strategies and without both limits."""
         if self._window_tokens is not None and self._output_tokens is not None:
             before = before or ContextWindowCompactionStrategy(
                 max_context_window_tokens=self._window_tokens, max_output_tokens=self._output_tokens, tokenizer=self._tokenizer

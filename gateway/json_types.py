@@ -1,4 +1,4 @@
-"""JSON aliases of public signatures, the only place with `Any`, and `as_text`.
+"""Type aliases of JSON values for public signatures, which use `Any` nowhere else, and `as_text`, which converts a value to text.
 
 Values from a connection stay decoded JSON instead of becoming models, so that no field of a peer is lost. Packages narrow them with
 `isinstance`.
@@ -14,10 +14,10 @@ JsonValue = Any
 """A decoded JSON value: `None`, `bool`, `int`, `float`, `str`, a list or a `str`-keyed dict of the same."""
 
 JsonObject = dict[str, Any]
-"""A decoded JSON object that the holder owns and may change."""
+"""A decoded JSON object that the code holding it may change."""
 
 JsonMapping = Mapping[str, Any]
-"""A decoded JSON object that the holder only reads."""
+"""A decoded JSON object that the code holding it only reads."""
 
 
 def as_text(value: JsonValue) -> str:

@@ -1,7 +1,7 @@
 """Names that load on first use (PEP 562), and modules that an optional dependency provides.
 
-The package itself and its stable import paths (`gateway.openai`, `gateway.foundry`, …) stay light to import this way. Their names stand
-once, in the stub file (`.pyi`) beside the module, which type checkers read too.
+The package itself and its stable import paths (`gateway.openai`, `gateway.foundry`, …) import quickly this way. Their public names are
+listed only in the stub file (`.pyi`) beside the module, which type checkers read too.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callab
 
 
 def _origins(stub: Path) -> dict[str, tuple[str, str]]:
-    """Module and name there of each name that a stub file imports with `as`."""
+    """Return, for each name that a stub file imports with `as`, the module that defines the name and the original name in that module."""
     import ast
 
     statements = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]

@@ -78,7 +78,7 @@ class Response(Protocol[UpdateT_co]):
     """A complete response that can be converted to updates."""
 
     def to_updates(self) -> Sequence[UpdateT_co]:
-        """Return the updates that fold to this response."""
+        """Return updates that, joined again, are equal to this response."""
         ...
 
 
@@ -98,7 +98,7 @@ async def through(
 ) -> AsyncGenerator[UpdateT, None]:
     """Run `send` inside `middleware` and yield its updates. After the last update, `context.result` is the complete response.
 
-    `fold` builds a response, an instance of the class `whole`, from updates. `said` replaces it for the updates of `send`, if given.
+    `fold` builds a response, an instance of the class `whole`, from updates. If `said` is given, it builds the response of `send` instead.
 
     Raises:
         MiddlewareException: Middleware set a result that is not a response.
@@ -163,7 +163,7 @@ def _as_function(layer: Middleware[ContextT]) -> Middleware[ContextT]:
 
 
 def _next_of(context: object, call: CallNext) -> CallNext:
-    """Return `call` as a `call_next`, which rejects arguments and does nothing if middleware set `terminate`."""
+    """Return a `call_next` that runs `call`. It rejects arguments, and does nothing if middleware has set `context.terminate`."""
 
     def call_next(*unexpected: object) -> Awaitable[None]:
         if unexpected:
@@ -174,7 +174,7 @@ def _next_of(context: object, call: CallNext) -> CallNext:
 
 
 async def _nothing() -> None:
-    """Run in place of the chain inside a middleware that set `terminate`."""
+    """Do nothing: runs instead of the inner middleware and the call if middleware has set `context.terminate`."""
 
 
 # -- sorting ---------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def check_layer(layer: type, instance: object, args: Sequence[object]) -> None:
     """Check that the class after a mixin in the method resolution order accepts the mixin's positional arguments.
 
     Raises:
-        TypeError: It is `object`: the mixin was called as if it wrapped an agent or a client.
+        TypeError: The class after the mixin is `object`: the mixin was called as if it wrapped an agent or a client object.
     """
     behind = cast("Any", super(layer, instance)).__init__
     if args and getattr(behind, "__objclass__", None) is object:

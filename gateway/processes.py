@@ -18,7 +18,7 @@ CLOSE_RANGE_CLOEXEC = 4
 """Flag of `close_range(2)` since Linux 5.11 (linux/close_range.h)."""
 
 FIRST_SEALED = 3
-"""The lowest descriptor that is not a standard stream."""
+"""The lowest descriptor that is marked close-on-exec; lower ones are the standard streams."""
 
 _FOLDERS = ("/proc/self/fd", "/dev/fd")
 """Folders that list the descriptors of the reading process: Linux; macOS and the BSDs."""
@@ -34,7 +34,7 @@ def seal_descriptors() -> None:
 
 
 def _close_range() -> bool:
-    """Mark all descriptors with one system call; return whether the kernel supports it."""
+    """Mark all descriptors above 2 close-on-exec with one system call, and return whether that worked; it needs Linux 5.11."""
     try:
         function = ctypes.CDLL(None).close_range
     except AttributeError:

@@ -27,17 +27,17 @@ SERVER_INFO_META_KEY: Final = "io.modelcontextprotocol/serverInfo"
 SUBSCRIPTION_ID_META_KEY: Final = "io.modelcontextprotocol/subscriptionId"
 
 TASKS_EXTENSION: Final = "io.modelcontextprotocol/tasks"
-"""SEP-2663."""
+"""Identifier of the MCP extension for tasks (SEP-2663)."""
 
 SKILLS_EXTENSION: Final = "io.modelcontextprotocol/skills"
-"""SEP-2640."""
+"""Identifier of the MCP extension for skills (SEP-2640)."""
 
 MCP_PROTOCOL_VERSION_HEADER: Final = "mcp-protocol-version"
 MCP_METHOD_HEADER: Final = "mcp-method"
 MCP_NAME_HEADER: Final = "mcp-name"
 
 NAME_BEARING_METHODS: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
-"""Methods whose `Mcp-Name` header repeats this parameter."""
+"""Method to the name of the parameter whose value the HTTP header `Mcp-Name` repeats."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600

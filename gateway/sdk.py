@@ -27,7 +27,7 @@ async def load(*modules: str) -> None:
 
 
 def _is_incomplete(module: str) -> bool:
-    """Whether a thread is still importing the module."""
+    """Whether a module in `sys.modules` is still being imported, by any thread."""
     return bool(getattr(sys.modules[module].__spec__, "_initializing", False))
 
 

@@ -69,7 +69,7 @@ _warned: set[tuple[type[Warning], str]] = set()
 
 
 def experimental(*, feature_id: ExperimentalFeature | str) -> Callable[[StagedT], StagedT]:
-    """Mark a class or function as experimental: its first use warns, unless it is a protocol."""
+    """Mark a class or function as experimental: its first use warns, except for a `typing.Protocol` class."""
     return _stage("experimental", feature_id, _EXPERIMENTAL_NOTE, ExperimentalWarning)
 
 
@@ -105,7 +105,7 @@ def _stage(stage: FeatureStageName, feature: Enum | str, note: str, category: ty
 
 
 def _class_that_warns(kind: type[Any], warn: Callable[[], None]) -> type[Any]:
-    """Return `kind`, which warns when it is instantiated or subclassed; an instance of a subclass does not warn again."""
+    """Make the class `kind` warn when it is instantiated or subclassed, and return it. An instance of a subclass does not warn again."""
     new: Any = kind.__new__
     init_subclass: Any = kind.__init_subclass__
 
