@@ -41,7 +41,7 @@ _RESOURCE_KINDS: Mapping[ChangeKind, tuple[Kind, ...]] = {"tools": (), "resource
 
 
 class Catalog:
-    """The merged lists. Call `refresh` once after the sources are entered; `run` keeps the lists current."""
+    """The merged tools, resources, templates and prompts of all sources. Call `refresh` once after starting the sources, then `run`."""
 
     def __init__(
         self,
@@ -52,11 +52,11 @@ class Catalog:
         settled: Callable[[], Awaitable[None]],
         disclosure: Disclosure | None = None,
     ) -> None:
-        """Remember the settings; no side effects.
+        """Store the arguments. The sources are read only when `refresh` is called.
 
-        `services` are for the gates of all tools and reads. `name_budget` is the maximum length of an exposed tool name. `settled` waits,
-        with a deadline, for sources that are still starting. `disclosure` gets the tools that are listed on demand only, and decides which
-        clients see them.
+        `services` are passed to the gates, which check every tool call and read. `name_budget` is the maximum length of an exposed tool
+        name. `settled` waits, with a deadline, for sources that are still starting. `disclosure` gets the tools that are listed on demand
+        only, and decides which clients see them.
         """
         self._services = services
         self._name_budget = name_budget
@@ -74,7 +74,7 @@ class Catalog:
         self._owners: dict[Kind, dict[str, Shelf]] = {kind: {} for kind in CATALOG_KINDS}
         self._wire_tools: list[JsonObject] = []
         self._joining: list[Shelf] = []
-        """Shelves that `arrange` is building; their sources' changes are already followed."""
+        """New sources whose lists `arrange` is still building. Changes that these sources report meanwhile are not lost."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self.changed_at: dict[ChangeKind, float] = {}
         """Time of the last change of each kind of list (loop time)."""
@@ -145,7 +145,7 @@ class Catalog:
                 self._tell(change)
 
     def _seen(self) -> dict[ChangeKind, object]:
-        """Return the lists that clients see, by kind."""
+        """Return the lists that clients see, by kind, to find out which kinds a change of the sources affects."""
         merged = self._merged
         deferred = self.disclosure.names if self.disclosure is not None else None
         tools = (self._wire_tools, deferred)
@@ -183,7 +183,7 @@ class Catalog:
             self._tell(change)
 
     async def _rebuild(self, dirty: Mapping[str, set[ChangeKind]]) -> set[ChangeKind]:
-        """Rebuild shelves and return the kinds of lists that changed."""
+        """Rebuild the lists that sources reported as changed (`dirty`: source id → kinds), and return the changed kinds."""
         changed: set[ChangeKind] = set()
         for shelf in (*self._shelves, *self._joining):
             changes = dirty.get(shelf.entry.source.id, set[ChangeKind]())
@@ -198,11 +198,11 @@ class Catalog:
         return changed
 
     def subscribe(self, listener: Callable[[ChangeKind], None]) -> None:
-        """Call `listener` after each rebuild of a kind; it must not block or raise."""
+        """Call `listener` with the kind of list after each rebuild of such a list. The listener must not block or raise."""
         self._listeners.append(listener)
 
     def subscribe_updates(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the exposed URI of a watched resource that changed."""
+        """Call `listener` with the exposed URI of each watched resource that changes."""
         self._update_listeners.append(listener)
 
     def _mark(self, source_id: str, kind: ChangeKind) -> None:
@@ -261,9 +261,9 @@ class Catalog:
         self._owners[kind] = owners
 
     async def tools(self, patterns: Sequence[str] | None = None) -> Sequence[GuardedTool]:
-        """Return all tools that clients see. With `patterns` return all tools, even unlisted ones, that match `<source>/<glob>` of one.
+        """Return all tools that clients see; with `patterns` (`<source>/<glob>`) all that match a pattern, unlisted tools included.
 
-        The globs match native names. Implements `ToolBox`.
+        The globs match the names that the sources use. Implements `ToolBox`.
         """
         await self.catch_up()
         if patterns is None:
@@ -303,7 +303,7 @@ class Catalog:
     def refuse_quarantined(self, exposed_name: str, principal: Principal) -> str | None:
         """Record that a call of a quarantined tool was refused, and return the reason and the command that accepts the tool.
 
-        Returns `None` for other names, and for callers that may not use the tool.
+        Returns `None` if the name is not that of a quarantined tool, or if the caller may not use the tool.
         """
         for shelf in self._shelves:
             if (reason := shelf.quarantined(principal).get(exposed_name)) is not None:
@@ -321,7 +321,7 @@ class Catalog:
         return sum(1 for tool in self._tools.values() if tool.source == source_id)
 
     def withheld(self, source_id: str | None = None) -> dict[str, str]:
-        """Return `<source>/<native name or URI>` → why it is not served, of one or all sources. Names hidden by patterns are left out."""
+        """Return `<source>/<native name or URI>` → why the entry is not served, of one or all sources; without those hidden by patterns."""
         return {
             f"{shelf.entry.source.id}/{native}": reason
             for shelf in self._shelves
@@ -354,7 +354,7 @@ class Catalog:
         return [wire for wire in self._merged[kind] if owners[wire[key]].admits(principal, of, owners[wire[key]].natives[kind][wire[key]])]
 
     def _locate(self, uri: str) -> tuple[Shelf, str]:
-        """Return the shelf and the native URI of an exposed URI. Raises `NotFound`, also for a skill that policy hides."""
+        """Return the shelf of an exposed URI's source, and the native URI. Raises `NotFound`, also for a skill that policy hides."""
         shelf, native = self._located(uri)
         if not judge_skill_uri(native, shelf.entry.policy.skills):
             raise NotFound("resource", uri)
@@ -379,7 +379,7 @@ class Catalog:
         raise NotFound("resource", uri)
 
     def _is_local(self, uri: str) -> bool:
-        """Return whether a local skill has this unlisted file. A skill's folder may have the same name as a server."""
+        """Return whether this unlisted file belongs to a local skill. A server may have the same name as a skill's folder."""
         root = "/".join(uri.split("/")[:3])
         return any(exposed.startswith(f"{root}/") for s in self._shelves if s.entry.is_local for exposed in s.natives.get("resources", {}))
 
@@ -459,15 +459,15 @@ class Catalog:
 
     @property
     def shelves(self) -> Sequence[Shelf]:
-        """The shelf of each source, in order."""
+        """The shelf (the exposed lists and gates) of each source, in the order of the sources."""
         return self._shelves
 
     def locate(self, uri: str) -> tuple[Shelf, str]:
-        """Return the shelf and the native URI of an exposed URI. Raises `NotFound`."""
+        """Return the shelf of the source that serves an exposed URI, and the source's own URI. Raises `NotFound`."""
         return self._locate(uri)
 
     async def watch(self, uri: str, ctx: CallContext) -> None:
-        """Start a watch of an exposed URI, through the gate; `subscribe_updates` delivers its updates. Raises `NotFound`."""
+        """Start to watch an exposed URI, if the gate allows it. Listeners of `subscribe_updates` receive the updates. Raises `NotFound`."""
         await self.ready()
         shelf, native = self._locate(uri)
         source = cast("Source", shelf.entry.full)
@@ -479,13 +479,13 @@ class Catalog:
         await shelf.reads.fetch(Read(method="resources/subscribe", name=uri, subject=("resources", native)), ctx, subscribe)
 
     async def unwatch(self, uri: str) -> None:
-        """End one `watch`."""
+        """End a watch that `watch` started."""
         shelf, native = self._locate(uri)
         await cast("Source", shelf.entry.full).unwatch(native)
 
 
 def _clash(name: str, first: str, second: str) -> str:
-    """Return the problem that two sources have a tool of the same name, and the fix."""
+    """Return the error text for two sources with a tool of the same exposed name; it says how to fix the clash."""
     if first == SOURCE_ID:  # for example a second gateway behind this one without a prefix
         return f"This gateway's own tool {name!r} hides the one of source {second!r}; give {second!r} a `prefix` under `policies`."
     claimed = f"Tool name {name!r} is claimed by source {first!r} and by source {second!r}"

@@ -20,20 +20,20 @@ from gateway.tools.context import CallContext
 from gateway.tools.search import Row, WordIndex
 
 MAX_SCOPES = 10_000
-"""Clients whose loaded tools are kept; the client with the oldest change is dropped first."""
+"""Maximum number of clients whose loaded tools are kept. Beyond it, the client whose last change is oldest is dropped."""
 
 MAX_NAMES = 200
-"""Tools loaded or unloaded in one call."""
+"""Maximum number of tools that one call loads or unloads."""
 
 DEFAULT_LIMIT = 20
 MAX_LIMIT = 100
-"""Tools in one result of `list_tools`."""
+"""Maximum number of tools in one result of `list_tools`."""
 
 _MAX_SUMMARY_CHARS = 200
 
 
 def scope_of(session_id: str | None, principal: str) -> str:
-    """Return the owner of the loaded tools: the legacy session, or else the principal."""
+    """Return the scope, which is the key of the loaded tools: the session of a legacy client, or else the principal."""
     return f"session {session_id}" if session_id is not None else f"principal {principal}"
 
 
@@ -46,10 +46,10 @@ class Disclosure:
         self._loaded: OrderedDict[str, set[str]] = OrderedDict()
         self._listener: Callable[[str], None] = lambda _: None
         self.tools: list[Tool] = [_ListTools(self), _LoadTools(self, load=True), _LoadTools(self, load=False)]
-        """Return the three tools `list_tools`, `load_tools` and `unload_tools`."""
+        """The three tools `list_tools`, `load_tools` and `unload_tools`."""
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the scope whose listing changed; it must not block or raise."""
+        """Call `listener` with the scope (`scope_of`) whose listing changed. The listener must not block or raise."""
         self._listener = listener
 
     @property
@@ -58,23 +58,23 @@ class Disclosure:
         return frozenset(self._tools)
 
     def renew(self, tools: Mapping[str, GuardedTool]) -> None:
-        """Replace the tools that can be loaded, by exposed name."""
+        """Set the tools that can be loaded: a mapping from exposed name to tool, which replaces the previous one."""
         self._tools = dict(tools)
         self._words = WordIndex([_row(name, tool.definition) for name, tool in self._tools.items()])
 
     def visible(self, entries: Sequence[JsonObject], scope: str) -> Sequence[JsonObject]:
-        """Return the entries of `tools/list` for this scope."""
+        """Return the entries of `tools/list` without the tools that this scope (`scope_of`) could load and has not loaded."""
         if not self._tools:
             return entries
         loaded = self._loaded.get(scope, frozenset[str]())
         return [entry for entry in entries if entry["name"] not in self._tools or entry["name"] in loaded]
 
     def forget(self, scope: str) -> None:
-        """Forget a client that is gone."""
+        """Forget the tools that a scope has loaded, because its client is gone."""
         self._loaded.pop(scope, None)
 
     def find(self, query: str, source: str | None, principal: Principal) -> list[str]:
-        """Return the loadable tools that this caller may use, best match first; without a query all of them, in order."""
+        """Return the names of loadable tools that this caller may use, best match first; without a query all of them, in catalog order."""
         names = list(self._tools)
         if query:
             scores = self._words.scores(query)
@@ -83,7 +83,7 @@ class Disclosure:
         return [name for name in names if source in (None, tools[name].source) and tools[name].admit(principal) is PASS]
 
     def describe(self, name: str, scope: str, principal: Principal) -> JsonObject:
-        """Return the summary of a loadable tool that this caller may use."""
+        """Return the name, short description, source and `loaded` flag of a loadable tool, as `list_tools` shows them."""
         tool = self._tools[name]
         listed: JsonObject = {"description": tool.definition.description or tool.definition.title or ""}
         if principal.scopes is not None:
@@ -93,7 +93,7 @@ class Disclosure:
         return {"name": name, "description": short, "source": tool.source, "loaded": name in self._loaded.get(scope, ())}
 
     def change(self, names: Sequence[str], scope: str, principal: Principal, *, load: bool) -> tuple[list[str], list[str]]:
-        """Load or unload tools. Returns the changed names, and the names that are unknown or that this caller may not use."""
+        """Load or unload tools for a scope. Returns the accepted names, and the names that are unknown or that this caller may not use."""
         tools = self._tools
         known = [name for name in dict.fromkeys(names) if name in tools and tools[name].admit(principal) is PASS]
         before = self._loaded.get(scope, set[str]())
@@ -108,7 +108,7 @@ class Disclosure:
 
 
 class _ListTools:
-    """`list_tools(query?, source?, offset?, limit?)`."""
+    """The tool `list_tools(query?, source?, offset?, limit?)`, which finds tools that can be loaded."""
 
     def __init__(self, disclosure: Disclosure) -> None:
         self._disclosure = disclosure
@@ -145,7 +145,7 @@ class _ListTools:
 
 
 class _LoadTools:
-    """`load_tools(names)` and `unload_tools(names)`."""
+    """The tool `load_tools(names)`, or `unload_tools(names)` if `load` is false."""
 
     def __init__(self, disclosure: Disclosure, *, load: bool) -> None:
         self._disclosure = disclosure
@@ -161,7 +161,7 @@ class _LoadTools:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Change the caller's listing; the result names the unknown tools."""
+        """Load or unload the tools for this client. The result names tools that cannot be loaded."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
         done, unknown = self._disclosure.change(cast("list[str]", arguments["names"]), scope, ctx.on_behalf_of, load=self._load)
         lines: list[str] = []

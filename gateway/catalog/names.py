@@ -33,7 +33,7 @@ def expose_name(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
-    """Return the exposed name of `native` with a digest; used for names that are too long or clash within one source."""
+    """Return the exposed name of `native` with part of its digest at the end, for a name that is too long or clashes within its source."""
     digest = hashlib.sha256(f"{prefix}\0{native}".encode()).hexdigest()[:6]
     stem = f"{prefix}{SEPARATOR}" if prefix else ""
     stem += _UNSAFE.sub("_", native)
@@ -41,7 +41,7 @@ def with_digest(prefix: str, native: str, budget: int = NAME_BUDGET) -> str:
 
 
 def expose_names(prefix: str, natives: list[str], budget: int = NAME_BUDGET) -> dict[str, str]:
-    """Return native → exposed name for one source. A digest makes names unique that would be equal."""
+    """Return the exposed name of each native name of one source. Names that would be equal get a digest at the end."""
     exposed: dict[str, str] = {}
     taken: set[str] = set()
     # Unchanged names are assigned first, so that a rewritten name can never take one of them.

@@ -27,7 +27,7 @@ _OWN = ("agent", "workflow", "function", "skill")
 """Names of local sources, as they begin a tool pattern (`agent/…`). They are never names of servers."""
 
 REACH_SECONDS = 10.0
-"""Timeout for the agent card of a remote agent."""
+"""Timeout for fetching the agent card (the A2A description) of a remote agent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class UnmetNeed:
     kind: str
     """`agent` or `workflow`."""
     where: str
-    """The file."""
+    """The file that names it."""
     text: str
     """The message for the user."""
     is_fatal: bool
@@ -101,7 +101,7 @@ def models_used(local: Mapping[str, ToolSource], config: GatewayConfig) -> dict[
 
 
 def _definitions(local: Mapping[str, ToolSource]) -> list[AgentDefinition]:
-    """Return the agents that loaded, and those that did not load only because a file or tool that they name is missing."""
+    """Return the definitions of all agents that loaded, and of agents that failed only because a file or tool that they name is missing."""
     source = cast("AgentSource", local["agent"])
     return list({definition.path: definition for definition in (*source.definitions, *source.unloaded)}.values())
 

@@ -42,8 +42,9 @@ class OwnSource:
         *,
         standing_days: float = 0.0,
     ) -> None:
-        """`status` is `None` if `server.statusTool` is off; `records` has the sessions. `standing_days` is how long a standing approval
-        lasts.
+        """`status` is `None` if `server.statusTool` is off; `records` stores the agent sessions.
+
+        `standing_days` is how many days a standing approval lasts.
 
         The catalog lists `task_tools` while a tool can become a task, and `review_approvals` to principals that may decide.
         """
@@ -81,7 +82,7 @@ class OwnSource:
         return [*self._tools, *self._more]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the callback for changed lists; only one is kept."""
+        """Register the callback for changed lists. It replaces a callback registered earlier."""
         self._on_change = on_change
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
@@ -133,4 +134,4 @@ class OwnSource:
             raise NotFound("resource", uri)
 
     async def unwatch(self, uri: str) -> None:
-        """End one `watch`."""
+        """End a watch that `watch` accepted."""

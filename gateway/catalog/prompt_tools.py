@@ -15,7 +15,7 @@ from gateway.tools.context import CallContext
 
 
 class PromptTool:
-    """Implements `Tool` over one listed prompt."""
+    """A prompt of a source as a `Tool`."""
 
     def __init__(self, source: Source, wire: JsonObject, name: str) -> None:
         self._source = source
@@ -49,7 +49,7 @@ class PromptTool:
 
 
 def prompt_tools(source: Source, prompts: Sequence[JsonObject], taken: Container[str], known: Sequence[PromptTool]) -> list[PromptTool]:
-    """Return one tool per prompt and reuse unchanged ones of `known`. `_prompt` is appended to a name that a tool already has."""
+    """Return one tool per prompt, those of unchanged prompts from `known`. A prompt named like a tool gets the suffix `_prompt`."""
     kept = {tool.definition.name: tool for tool in known}
     tools: list[PromptTool] = []
     for wire in prompts:

@@ -1,8 +1,8 @@
 """`RemoteSkills`: provides the skills of upstream servers to the skill index, as a `SkillBackend`.
 
 It keeps the entries that each server lists, so search, tools, prompts and the legacy index answer from memory. It reads bodies and files
-through the catalog, as a client does. The skill library checks digests and frontmatter as SEP-2640 requires of hosts. `app` decides when
-servers are looked at.
+through the catalog, as a client does. The skill library checks digests and frontmatter as SEP-2640 requires of hosts. `shared_skills`
+decides when the skills of servers are listed again.
 """
 
 from __future__ import annotations
@@ -30,34 +30,34 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 BACKEND_ID = "server:"
-"""First part of the keys of these skills."""
+"""First part of the keys that identify skills of servers in the skill index."""
 
 MAX_SKILLS = 10_000
-"""Skills of one server; further ones are ignored."""
+"""Maximum number of skills of one server; further skills are ignored."""
 
 MAX_PAGES = 1_000
-"""Pages of one server's list."""
+"""Maximum number of pages that are read from one server's list of skills."""
 
 MAX_SHOWN = 1_000
-"""Skills of one server without the extension; each `SKILL.md` is read."""
+"""Maximum number of skills of one server without the skills extension, because the `SKILL.md` of each is read."""
 
 READS_AT_ONCE = 16
-"""`SKILL.md` files read at the same time."""
+"""Maximum number of `SKILL.md` files that are read from one server at the same time."""
 
 LOOK_SECONDS = 60.0
-"""Timeout of one look at one server, all its pages together."""
+"""Timeout for listing the skills of one server, all pages together."""
 
 MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
-"""Bounds of the time that a listing is kept, whatever `ttlMs` its server sends."""
+"""Shortest and longest time until a server's skills are listed again, whatever `ttlMs` the server sends."""
 
 INDEX_PATH = "skill://index.json"
 
 
 class RemoteSkills:
-    """Implements `SkillBackend`. Safe for concurrent calls."""
+    """The skills of all connected servers, as a `SkillBackend`. Safe for concurrent calls."""
 
     def __init__(self, catalog: Catalog) -> None:
-        """Remember the catalog; `look` lists the skills."""
+        """Create it without skills. Call `look` to list the skills of the servers in `catalog`."""
         self._catalog = catalog
         self._face = SkillFace(catalog)
         self._by_server: dict[str, tuple[Skill, ...]] = {}
@@ -72,27 +72,27 @@ class RemoteSkills:
 
     @property
     def skills(self) -> Sequence[Skill]:
-        """The skills of the last listings, in the order of the servers."""
+        """The skills that the servers listed last, in the order of the servers."""
         return self._told
 
     @property
     def rest_seconds(self) -> float:
-        """Time until the next look: the shortest `ttlMs` of all servers, in seconds."""
+        """Seconds until the skills should be listed again: the shortest `ttlMs` of all servers."""
         return min(self._rest.values(), default=MAX_REST_SECONDS)
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the library's callback."""
+        """Register the one callback that is called when the list of skills has changed."""
         self._on_change = on_change
 
     async def refresh(self) -> None:
-        """Do nothing: servers are looked at after change notifications and after their `ttlMs`."""
+        """Do nothing. `SharedSkills` lists the skills again after change notifications and when a `ttlMs` has passed."""
 
     async def ready(self) -> None:
-        """Wait, with a deadline, for servers that are still starting; their skills are listed before they count as started."""
+        """Wait, with a deadline, for servers that are still starting. A server counts as started only after its skills were listed."""
         await self._catalog.ready()
 
     async def look(self, only: str | None = None) -> None:
-        """List the skills of every server, or of one, again. After a failure the last listing stays."""
+        """List the skills of every server again, or of the server `only`. If that fails for a server, its previous skills stay."""
         shelves = [s for s in self._catalog.shelves if not s.entry.is_local and only in (None, s.entry.source.id)]
         async with anyio.create_task_group() as tasks:
             for shelf in shelves:
@@ -119,7 +119,7 @@ class RemoteSkills:
             logger.warning("skills not listed, keeping the last list server=%s error=%s", server, error or "timeout")
 
     async def _listed(self, shelf: Shelf) -> list[Skill]:
-        """List skills with the extension."""
+        """Return the skills of a server that supports the skills extension (`skills/list`), all pages."""
         found: dict[str, Skill] = {}
         cursor: str | None = None
         server = shelf.entry.source.id
@@ -135,7 +135,7 @@ class RemoteSkills:
         return list(found.values())
 
     async def _shown(self, shelf: Shelf) -> list[Skill]:
-        """List the skills of a server without the extension, from its `SKILL.md` resources and its `skill://index.json`.
+        """Return the skills of a server without the skills extension, from its `SKILL.md` resources and its `skill://index.json`.
 
         Each `SKILL.md` is read, because a listed skill must have the frontmatter of its file.
         """
@@ -165,7 +165,7 @@ class RemoteSkills:
         return [read[skill.id] for skill in found if skill.id in read]
 
     async def _indexed(self, shelf: Shelf, index: str) -> list[tuple[str, str]]:
-        """Return URI and description of each `skill-md` entry of the legacy index."""
+        """Return the exposed URI and the description of each `skill-md` entry of a server's `skill://index.json`."""
         try:
             entries = index_entries(await self._bytes(index, CallContext()))
         except ValueError:
@@ -179,10 +179,10 @@ class RemoteSkills:
         return found[:MAX_SHOWN]
 
     async def renew(self, skill: Skill, ctx: CallContext) -> Skill:
-        """Return the entry that the server has for the skill now, and put it into the index.
+        """Fetch the entry of a skill from its server again (`skills/get`), put it into the index, and return it.
 
         Raises:
-            NotFound: The server has the skill no more.
+            NotFound: The server no longer has the skill.
             GatewayError: The server cannot be reached.
         """
         if not skill.document.conformant:
@@ -199,7 +199,9 @@ class RemoteSkills:
         return now
 
     async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Return a file as listed and the bytes that the server sends for it. A `dynamic` skill may have files that are not listed.
+        """Read a skill's file from its server and return its list entry and its bytes. An unlisted file gets a new entry without a digest.
+
+        Only a skill whose `resources` are `dynamic` may have unlisted files.
 
         Raises:
             NotFound: The skill has no such file.
@@ -213,7 +215,7 @@ class RemoteSkills:
         return file or dataclasses.replace(skill.manifest, path=path, digest=""), data
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
-        """Return the id of the server and the file's URI there. Raises `NotFound`."""
+        """Return the id of the skill's server, and the URI of the file at this server. Raises `NotFound`."""
         shelf, native = self._catalog.locate(file_uri(skill.root_uri, path))
         return shelf.entry.source.id, native
 
@@ -230,7 +232,7 @@ class RemoteSkills:
             self._tell()
 
     async def _bytes(self, uri: str, ctx: CallContext) -> bytes:
-        """Read an exposed URI."""
+        """Read an exposed URI through the catalog. Raises `SkillError` if the server sends neither text nor base64."""
         outcome = await self._catalog.read_now(uri, ctx)
         found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
         if found is None:

@@ -29,7 +29,7 @@ _STATES: dict[str, QuestionState] = {
 
 
 class ReviewApprovals:
-    """`review_approvals()`."""
+    """The tool `review_approvals()`."""
 
     def __init__(self, records: Records, standing_days: float) -> None:
         """`standing_days` is how long a standing approval lasts; 0 does not offer one."""
@@ -70,7 +70,7 @@ class ReviewApprovals:
 
 
 def may_review(ask: PendingQuestion, principal: Principal) -> bool:
-    """Return whether this principal may decide a pending call. A workflow's question is answered by the caller of the workflow."""
+    """Return whether this principal may decide a pending call; never for a workflow's question, which only its caller answers."""
     return ask.kind != "question" and judge_approver(ask.by, ask.principal, _approver(ask, principal)) is None
 
 

@@ -1,4 +1,4 @@
-"""Applies `policy.lint` to the policies of every source. Used by `moongate policy lint`, `doctor` and the log."""
+"""Runs `policy.lint`, which finds mistakes in rules, on all policies. Used by `moongate policy lint`, `doctor` and the log."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gateway.agents.source import AgentSource
 
 Findings = Mapping[str, Sequence[Finding]]
-"""Findings by key of `policies` in the configuration."""
+"""Key under `policies` in the configuration → findings on that policy."""
 
 
 async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) -> dict[str, tuple[Finding, ...]]:
@@ -39,7 +39,7 @@ def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[Jso
 
 
 def remarks_of(findings: Findings) -> list[str]:
-    """Return one line for each finding that needs repair, with its JSON path. Notes need none.
+    """Return one line with JSON path and text for each finding that needs repair. Findings of the kind `note` are left out.
 
     Policies of unknown servers are left out, because the configuration's notes name them.
     """

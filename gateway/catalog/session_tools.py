@@ -20,11 +20,11 @@ SESSION_SCHEME = "session://"
 """Prefix of a session's URI, before the id."""
 
 MAX_LISTED = 100
-"""Sessions in one result of `session_list`, those used last."""
+"""Maximum number of sessions in one result of `session_list`; the sessions used last come first."""
 
 
 def session_template() -> JsonObject:
-    """Return the listed template of session resources."""
+    """Return the resource template of sessions, as it is listed to clients."""
     return {
         "uriTemplate": f"{SESSION_SCHEME}{{id}}",
         "name": "session",
@@ -35,7 +35,7 @@ def session_template() -> JsonObject:
 
 
 def session_tools(records: Records) -> Sequence[Tool]:
-    """Return the two tools."""
+    """Return the tools `session_list` and `session_delete`."""
     return [_ListSessions(records), _DeleteSession(records)]
 
 
@@ -50,7 +50,7 @@ async def read_session(records: Records, uri: str, ctx: CallContext) -> Finished
 
 
 class _ListSessions:
-    """`session_list(agent?)`."""
+    """The tool `session_list(agent?)`."""
 
     def __init__(self, records: Records) -> None:
         self._records = records
@@ -79,7 +79,7 @@ class _ListSessions:
 
 
 class _DeleteSession:
-    """`session_delete(session_id)`."""
+    """The tool `session_delete(session_id)`."""
 
     def __init__(self, records: Records) -> None:
         self._records = records

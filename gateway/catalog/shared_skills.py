@@ -25,11 +25,11 @@ FIRST_LOOK_SECONDS = 10.0
 """Maximum seconds for which reading a new server's skills delays the first listing."""
 
 MAX_REST_SECONDS = 3600.0
-"""Seconds between two reads if no server has skills."""
+"""Seconds after which the servers are asked again for skills if no server has any."""
 
 
 class SharedSkills:
-    """The skills of all remote servers. They are read again while `run` runs."""
+    """The skills of all remote servers: `meet` reads those of a new server, and `run` reads all of them again when needed."""
 
     def __init__(self, catalog: Catalog, serve: Callable[[RemoteSkills], Awaitable[None]]) -> None:
         """`serve` puts the skills into the gateway's index. It is called after each read, as long as a server has or had skills."""
@@ -48,7 +48,7 @@ class SharedSkills:
 
     @property
     def is_looking(self) -> bool:
-        """Whether a new server's skills are being read for the first time."""
+        """Whether the skills of any server are being read for the first time."""
         return self._meeting > 0
 
     async def meet(self, upstream: UpstreamSource) -> None:

@@ -30,12 +30,12 @@ from gateway.policy.tool_policy import judge_tool
 from gateway.tools.base import Kind, QuarantiningSource, Source, Tool, ToolSource
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
-"""Kind of list → key that identifies an entry."""
+"""Kind of list → the key of an entry whose value is unique in the list."""
 
 
 @dataclass(frozen=True, slots=True)
 class CatalogEntry:
-    """One source with its rules. `full` is the same object if it has more than tools."""
+    """A source with its policy and prefix. `full` is the same object as `source` if it also serves resources and prompts, else `None`."""
 
     source: ToolSource
     policy: SourcePolicy
@@ -44,31 +44,31 @@ class CatalogEntry:
     is_local: bool = False
     """Whether the source is part of this gateway. A name clash of two local sources stops the start instead of being reported."""
     usage: Usage | None = None
-    """Counts the in-flight calls, if the configuration waits for their end."""
+    """Counts the in-flight calls of the source, for sources that are stopped only when no call runs; else `None`."""
 
 
 @dataclass(slots=True, eq=False)
 class Shelf:
-    """The exposed lists of one entry."""
+    """The exposed lists of one source, built from its `CatalogEntry`."""
 
     entry: CatalogEntry
     label: str
-    """Label in the exposed URIs of this source; empty if they stay unchanged."""
+    """First part of the exposed URIs of this source (`names.expose_uri`); empty if the URIs stay unchanged."""
     services: GateServices
     name_budget: int
     """Maximum length of an exposed tool name."""
     gate: SourceGate = field(init=False)
     reads: ReadGate = field(init=False)
     tools: dict[str, tuple[Tool, GuardedTool]] = field(default_factory=lambda: cast("dict[str, tuple[Tool, GuardedTool]]", {}))
-    """Exposed name → the source's tool and the guarded tool."""
+    """Exposed name → the source's own tool, and the `GuardedTool` that wraps it."""
     listed: dict[Kind, list[JsonObject]] = field(default_factory=lambda: cast("dict[Kind, list[JsonObject]]", {}))
-    """Exposed objects in wire form, by kind."""
+    """Kind of list → its exposed entries, as MCP sends them."""
     natives: dict[Kind, dict[str, str]] = field(default_factory=lambda: cast("dict[Kind, dict[str, str]]", {}))
-    """Exposed name or URI → native one, by kind."""
+    """Kind of list → exposed name or URI → native name or URI."""
     withheld: dict[str, dict[str, str]] = field(default_factory=lambda: cast("dict[str, dict[str, str]]", {}))
-    """Native name or URI → why policy hides it, by kind. Names hidden by patterns are left out."""
+    """Kind of list → native name or URI → why policy hides the entry. Entries hidden by patterns are left out."""
     shown_skills: dict[str, JsonObject] = field(default_factory=lambda: cast("dict[str, JsonObject]", {}))
-    """Exposed URI of each `SKILL.md` → the entry made from it, for a server without the skills extension (`skills`)."""
+    """Exposed URI of a `SKILL.md` → the skill entry made from the file. Filled by `SkillFace` for a server without the skills extension."""
     _prompt_tools: list[PromptTool] = field(default_factory=lambda: cast("list[PromptTool]", []))
 
     def __post_init__(self) -> None:
@@ -78,15 +78,15 @@ class Shelf:
 
     @property
     def hidden_text(self) -> str:
-        """How hidden text is treated; texts of local sources are not searched."""
+        """How hidden characters in the source's texts are treated: the policy's `hiddenText`, or `allow` for local sources."""
         return "allow" if self.entry.is_local else self.entry.policy.hidden_text
 
     def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
-        """Return whether this caller may use the entry with this native name or URI."""
+        """Return whether the scopes of this caller admit the entry with this native name or URI."""
         return judge_scope(principal.scopes, kind, self.entry.source.id, native) is PASS
 
     async def rebuild_tools(self) -> None:
-        """Build `tools` from the source's current list. A tool that is the same object keeps its guarded tool."""
+        """Build `tools` from the source's current list. For a tool object that was listed before, the existing `GuardedTool` is kept."""
         policy = self.entry.policy
         withheld: dict[str, str] = {}
         existing: dict[str, Tool] = {}
@@ -111,7 +111,7 @@ class Shelf:
         self.withheld["tools"] = withheld
 
     def quarantined(self, principal: Principal) -> Mapping[str, str]:
-        """Return the tools of this caller that the source holds back: the exposed name they would have → why, and what accepts them."""
+        """Return the quarantined tools that this caller could use: exposed name → the reason, and the command that accepts the tool."""
         if not isinstance(self.entry.source, QuarantiningSource) or not (held := self.entry.source.quarantined()):
             return {}
         policy = self.entry.policy

@@ -36,14 +36,14 @@ MANIFEST = "/SKILL.md"
 FOLDER = "inode/directory"
 
 SHOWN_PAGE = 100
-"""Entries per page of a server without the extension."""
+"""Entries per page of `skills/list` for a server without the skills extension."""
 
 SHOWN_TTL_MS = 60_000
-"""Time that a client may keep such an entry; each `skills/get` reads the file again."""
+"""`ttlMs` of entries of a server without the skills extension. Each `skills/get` reads the `SKILL.md` again."""
 
 
 class SkillFace:
-    """One per gateway; safe for concurrent calls."""
+    """Serves `skills/list`, `skills/get` and `resources/directory/read` for all sources with skills. Safe for concurrent calls."""
 
     def __init__(self, catalog: Catalog) -> None:
         self._catalog = catalog
@@ -94,7 +94,7 @@ class SkillFace:
         return self._exposed(page, shelf), following if isinstance(following, str) else None, _ttl(page)
 
     def serves(self, shelf: Shelf) -> bool:
-        """Return whether a source has the extension now."""
+        """Return whether a source supports the skills extension now."""
         return _has_extension(shelf)
 
     def exposed(self, shelf: Shelf, uri: str) -> str | None:
@@ -114,7 +114,7 @@ class SkillFace:
         return {"skill": exposed[0], "ttlMs": _ttl(answer), "cacheScope": "private"}
 
     async def directory(self, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
-        """Answer `resources/directory/read`; for a server without it from the list of the skill's files. Raises `NotFound`."""
+        """Answer `resources/directory/read`. If the server does not support it, use the list of the skill's files. Raises `NotFound`."""
         shelf, native = await self._find("directory", uri)
         read = Read(method="resources/directory/read", name=uri, subject=("resources", native), hidden_text="allow")
         return await shelf.reads.fetch(read, ctx, lambda inner: self._directory(shelf, native, uri, cursor, inner))
@@ -138,9 +138,9 @@ class SkillFace:
         return [shelf for shelf in self._catalog.shelves if _has_extension(shelf) or shelf.shown_skills]
 
     async def show(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject | None:
-        """Read a `SKILL.md` of a server without the extension, list its entry from now on, and return it.
+        """Read a `SKILL.md` of a server without the skills extension and return an entry made from it, which `skills/list` then lists.
 
-        Returns `None` if the file breaks the rules for listed skills; only the tools serve such a skill.
+        Returns `None` if the file breaks the extension's rules for listed skills. Such a skill is served by the gateway's skill tools only.
 
         Raises:
             NotFound: The file is gone.
@@ -166,14 +166,14 @@ class SkillFace:
         return exposed[0]
 
     async def _shown(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject:
-        """Return the current entry of a listed `SKILL.md`. Raises `NotFound`."""
+        """Read a listed `SKILL.md` again and return the entry made from it. Raises `NotFound`."""
         entry = await self.show(shelf, uri, ctx) if uri in shelf.shown_skills else None
         if entry is None:
             raise NotFound("skill", uri)
         return entry
 
     def _exposed(self, page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
-        """Return the entries of a page that policy allows, with exposed URIs and their origin."""
+        """Return the entries of a page that policy allows, with exposed URIs and with the id of their source in `_meta`."""
         entries = _objects(page.get("skills"))
         if shelf.entry.is_local:  # the local source has already filtered them
             return [_expose(entry, shelf) for entry in entries]
@@ -181,7 +181,7 @@ class SkillFace:
         return [entry for entry in served if self._is_its(entry, shelf)]
 
     def _is_its(self, entry: JsonMapping, shelf: Shelf) -> bool:
-        """Return whether the exposed URI belongs to this source, because two sources may claim the same one."""
+        """Return whether the catalog routes the entry's exposed URI to this source. Two sources may list the same URI."""
         try:
             return self._catalog.locate(str(entry["uri"]))[0] is shelf
         except NotFound:
@@ -198,7 +198,7 @@ class SkillFace:
         return shelf, native
 
     async def _children(self, shelf: Shelf, native: str, uri: str, ctx: CallContext) -> JsonObject:
-        """Return the direct children of a folder, from the entries of the skills around it."""
+        """Return the direct children of a folder, from the file list of the skill that contains the folder."""
         source = cast("SkillServing", shelf.entry.source)
         place = native.rstrip("/")
         root = place
@@ -217,14 +217,14 @@ class SkillFace:
 async def _ask(
     shelf: Shelf, method: SkillMethod, name: str, params: JsonObject, ctx: CallContext, native: str | None = None
 ) -> JsonObject:
-    """Send one request to a source, through its gate. The result stays unchanged, because hosts compare entries with files."""
+    """Send a skills request to a source through its gate. The texts of the result stay unchanged: hosts compare entries with files."""
     source = cast("SkillServing", shelf.entry.source)
     read = Read(method=method, name=name, subject=None if native is None else ("resources", native), hidden_text="allow")
     return await shelf.reads.fetch(read, ctx, lambda inner: source.skills(method, params, inner))
 
 
 async def _page(shelf: Shelf, params: JsonObject, ctx: CallContext) -> JsonObject:
-    """Return one page of a source; for a source without the extension from `shown_skills`."""
+    """Return one page of a source's skills. For a source without the skills extension, the page comes from `Shelf.shown_skills`."""
     if _has_extension(shelf):
         return await _ask(shelf, "skills/list", shelf.entry.source.id, params, ctx)
     uris = sorted(shelf.shown_skills)
@@ -240,13 +240,13 @@ def _has_extension(shelf: Shelf) -> bool:
 
 
 def _shown_files(shelf: Shelf) -> list[str]:
-    """Return the exposed URIs of all known files of skills of a server without the extension."""
+    """Return the exposed URIs of all known files in the skills of a server without the skills extension."""
     roots = tuple(uri.removesuffix(MANIFEST) + "/" for uri in shelf.shown_skills)
     return list(dict.fromkeys([*shelf.shown_skills, *(uri for uri in shelf.natives.get("resources", {}) if uri.startswith(roots))]))
 
 
 def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
-    """Return the direct children of the folder `uri`. Raises `NotFound`."""
+    """Return the direct children of the folder `uri`, among `files` below `place` (the same folder as the files' URIs name it)."""
     children: dict[str, JsonObject] = {}
     for file in files:
         if file.startswith(f"{place}/"):
@@ -259,7 +259,7 @@ def _tree(files: Sequence[str], place: str, uri: str) -> JsonObject:
 
 
 def _is_served(entry: JsonMapping, shelf: Shelf) -> bool:
-    """Return whether policy allows an entry, by its path, and by its text if hidden text is refused."""
+    """Return whether policy allows a skill's entry, by the skill's path, and by its texts if policy refuses hidden characters."""
     if not _is_allowed(entry.get("uri"), shelf):
         return False
     verdict = judge_hidden_text(dict(entry), "The entry") if shelf.hidden_text == "refuse" else PASS
@@ -306,7 +306,7 @@ def _cursor(shelf: Shelf, inner: str | None) -> str:
 
 
 def _open_cursor(cursor: str | None, shelves: Sequence[Shelf]) -> tuple[int, str | None]:
-    """Return the start of a page: the position of its source, and the source's own cursor."""
+    """Decode a cursor of `skills/list` into the position of its source in `shelves` and the source's own cursor. Raises `NotFound`."""
     if cursor is None:
         return 0, None
     try:

@@ -13,7 +13,7 @@ Transport = Literal["stdio", "http", "sse"]
 
 
 def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
-    """Return the status of the local source `name`, which serves `tools` tools."""
+    """Return the status of the local source `name`; `tools` is the number of tools that it serves."""
     problems = getattr(source, "problems", None)
     return SourceStatus(
         name=name,
@@ -29,7 +29,7 @@ def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
 def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for: str | None) -> SourceStatus:
     """Return the status of a remote server with the gateway's own facts added.
 
-    `tools` tools of it are served and `withheld` are not. `waits_for` is the key of its changed entry that waits for acceptance.
+    `tools` and `withheld` count the tools that are served and that are not. `waits_for` names a changed entry that waits for acceptance.
     """
     note = f"{withheld} definition{'' if withheld == 1 else 's'} withheld; see `moongate doctor`" if withheld else None
     if waits_for is not None:

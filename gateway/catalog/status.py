@@ -19,7 +19,7 @@ from gateway.tools.context import CallContext
 STATUS_URI = "moongate://status"
 
 MAX_ERROR_CHARS = 500
-"""Length of a source's last error."""
+"""Maximum length of a source's last error; longer texts are cut."""
 
 ADVICE: Mapping[str, str] = {
     "starting": "The server is still starting; ask again in a few seconds.",
@@ -29,7 +29,7 @@ ADVICE: Mapping[str, str] = {
     "held": "Its command waits until a person accepts it: `moongate lock --accept {name}` on the machine of the gateway.",
     "idle": "The server starts with the next call of one of its tools.",
 }
-"""State → what to do; states without an entry need nothing done."""
+"""State of a server → advice for its user. In other states the user need not do anything."""
 
 QUARANTINE_ADVICE = (
     "Quarantined tools differ from what was accepted or first listed: "
@@ -94,7 +94,7 @@ class GatewayStatus:
         return [self._entry(status.seen_by(viewer)) for status in self._sources()]
 
     def as_json(self, viewer: Principal) -> str:
-        """Return the text of the resource."""
+        """Return the text of the resource `moongate://status`, as JSON."""
         problems = self.problems()
         told = {"sources": self.entries(viewer), **({"problems": problems} if problems else {})}
         return json.dumps(told, ensure_ascii=False, indent=2)

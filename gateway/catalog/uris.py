@@ -84,7 +84,7 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 
 def uri_to_judge(template: str, argument: JsonMapping, context: JsonMapping | None) -> str:
-    """Return the URI that scopes judge for a completion: the template, filled in if a value can change the path (`../`)."""
+    """Return the URI whose scope a completion needs: the template, with the values filled in if one can change the path (`../`)."""
     filled = template
     others = context.get("arguments") if context is not None else None
     values = dict(cast("JsonMapping", others)) if isinstance(others, dict) else {}
@@ -109,23 +109,23 @@ class UriTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the inner tool with exposed URIs."""
+        """The definition of the wrapped tool with exposed URIs."""
         return self._definition
 
     @property
     def keeps_tasks(self) -> bool:
-        """As of the inner tool: whether a server's own task is recorded inside a durable one."""
+        """Whether the wrapped tool records the server's own task inside a durable task of the gateway."""
         return bool(getattr(self._inner, "keeps_tasks", False))
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Call the inner tool."""
+        """Call the wrapped tool and expose the URIs in its result."""
         outcome = await self._inner.call(arguments, ctx)
         if isinstance(outcome, Complete) and _needs_exposing(outcome.content):
             return Complete({**outcome.result, "content": expose_blocks(outcome.content, self._label)})
         return outcome
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Return the state of a task of the inner tool (`TaskTool`)."""
+        """Send a task request to the wrapped tool and return the answer with exposed URIs. Raises `NotFound` if the tool has no tasks."""
         if not isinstance(self._inner, TaskTool):
             raise NotFound("task", "")
         answer = await self._inner.task(method, params, ctx)

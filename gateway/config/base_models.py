@@ -30,7 +30,7 @@ class FileModel(BaseModel):
 class Model(FileModel):
     """Base class of every configuration object: immutable, with camelCase keys in the file, and without unknown keys.
 
-    pydantic builds the validators on first use, because building them at import takes longer: once per class instead of once in all.
+    pydantic builds the validators of all nested models together, on first use. At import it would build the validators of each class anew.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, alias_generator=to_camel, populate_by_name=True)

@@ -89,7 +89,7 @@ def _is_program_folder(folder: Path) -> bool:
 
 
 def _is_around(path: Path, folder: Path) -> bool:
-    """Return whether the working directory `folder` is inside `path`. Other folders inside such a path do not count as executed."""
+    """Return whether the working directory `folder` is inside `path`. Then `path` is executed, but not all that is inside."""
     return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
 
 

@@ -29,7 +29,7 @@ MAX_DEPTH = 64
 """Nesting depth of a document."""
 
 _LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"
-"""The problem that libyaml reports since 0.2.6 for 1,000 levels. Its scanner reads ahead, so it may fail before it yields an event."""
+"""The error of libyaml 0.2.6 and later beyond 1,000 levels. Its scanner reads ahead, so it may fail before levels are counted here."""
 
 HAS_SECOND_NAME = "has a second name (hard link), so it may be a file from elsewhere; replace it by a copy."
 
@@ -144,7 +144,7 @@ def load_mapping(text: str, *, path: str = "") -> JsonObject:
     """Decode a YAML document that must be a mapping; an empty document is `{}`. `path` only appears in errors.
 
     Raises:
-        DocumentError: As `load_yaml`, or the document is not a mapping (`yaml-syntax`).
+        DocumentError: `load_yaml` rejects the document, or it is not a mapping (`yaml-syntax`).
     """
     value = load_yaml(text, path=path)
     if value is None:

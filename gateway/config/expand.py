@@ -37,7 +37,7 @@ _EDITOR_VARIABLES = frozenset({"workspaceFolder", "workspaceFolderBasename", "us
 _OWN_KEYS = ("OPENAI_API_KEY", "AZURE_OPENAI_API_KEY", "FOUNDRY_API_KEY", "MOONGATE_API_KEY")
 
 MIN_OWN_KEY_CHARS = 16
-"""Servers without keys often get a word such as `ollama` as a key. Masking that word would blank out ordinary text."""
+"""A shorter API key of the gateway is not masked in output: model servers that need no key often get a plain word such as `ollama`."""
 
 
 def own_keys(environ: Mapping[str, str]) -> list[str]:
@@ -55,11 +55,11 @@ class Expander:
     """Values to mask in all output; grows with every expansion."""
 
     def fetching(self) -> Expander:
-        """Return an expander that always runs programs and reads the keyring. It adds to the same set of secrets."""
+        """Return an expander that always runs programs and reads the keyring, even if this one does not. Both add to the same `secrets`."""
         return replace(self, references=replace(self.references, fetches=True))
 
     def entry(self, entry: JsonObject, *, path: str, mistakes: list[ConfigError]) -> JsonObject:
-        """Return a copy of a server entry with its references replaced; values of other types pass through.
+        """Return a copy of a server entry with the references in `FIELDS` replaced. Other fields and other types stay unchanged.
 
         Each value that cannot be expanded is added to `mistakes` with its JSON path and stays as it is written.
         """
@@ -97,7 +97,7 @@ class Expander:
         return value
 
     def _note_literal(self, name: str, value: JsonValue) -> None:
-        """Mask literal secrets in the file like referenced ones, with and without `Bearer `."""
+        """Mask a value that the file contains literally if its `name` suggests a secret; also mask the part after `Bearer `."""
         if isinstance(value, str) and SENSITIVE_NAME.search(name):
             self._note(value)
             self._note(value.partition(" ")[2])

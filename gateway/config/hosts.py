@@ -73,4 +73,4 @@ IGNORED_ROOT_KEYS: dict[str, str] = {
     "preferences": "Claude Desktop",
     "sandbox": "VS Code: sandbox rules",
 }
-"""Known keys beside the servers in other hosts' files."""
+"""Top-level keys of other hosts' configuration files that the gateway ignores, with their host and meaning."""

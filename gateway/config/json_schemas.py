@@ -56,7 +56,7 @@ def schema_of(model: type[BaseModel], *, title: str) -> JsonObject:
 
 
 def _describe(definition: JsonObject, docstrings: Mapping[str, str]) -> None:
-    """Add descriptions to the keys, in alphabetical order among the keywords, as pydantic does."""
+    """Add `docstrings` as descriptions of a schema's properties. Keywords stay in alphabetical order, as pydantic writes them."""
     properties = cast("JsonObject", definition.get("properties", {}))
     for key, shape in properties.items():
         if key in docstrings:

@@ -167,7 +167,7 @@ class _Member:
 
 
 def _scan(blanked: str) -> _Node:
-    """Offsets of every value of a blanked text that is known to be valid."""
+    """Return the offsets of every value in a valid JSON text, whose comments `blank` has replaced by spaces."""
     return _scan_value(blanked, _skip(blanked, 0))
 
 
@@ -292,7 +292,7 @@ def _remove_member(text: str, parent: _Node, key: str) -> str:
 
 
 def _comma_after(text: str, at: int, limit: int) -> int | None:
-    """Offset of the comma that follows a value, comments skipped."""
+    """Return the offset of the comma that follows a value, with comments skipped."""
     for match in _TOKEN.finditer(text, at, limit):
         token = match.group()
         if token == ",":

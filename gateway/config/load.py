@@ -117,7 +117,7 @@ def read_text(path: Path) -> str:
 def load_text(
     text: str, path: Path, environ: Mapping[str, str], *, fetches: bool = True, admission: Admission | None = None
 ) -> LoadedConfig:
-    """Load a configuration from its text; otherwise as `load_config`.
+    """Load a configuration from its text instead of from a file. Arguments and errors are those of `load_config`.
 
     `path` names the text in errors, and relative paths start from its folder.
     """
@@ -207,10 +207,10 @@ def _load(
 
 
 def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequence[DisabledServer]) -> GatewayConfig:
-    """Return the validated document.
+    """Validate the document `root` of a configuration file and return it as a `GatewayConfig`.
 
     Raises:
-        ConfigError: The document is invalid, or `mistakes` is not empty. The message has all mistakes, one per line.
+        ConfigError: The document is invalid, or earlier steps found `mistakes`. The message has all mistakes, one per line.
     """
     found = {error.path: str(error) for error in mistakes}
     config = None
@@ -274,7 +274,7 @@ def _name_mistake(name: str, path: str) -> ConfigError | None:
 
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
-    """Return the policies with a host's tool filter added. Denied tools are added; an `allow` in the policy takes precedence."""
+    """Return `policies` with another host's list of allowed or denied tools added. An existing `allow` of the policy stays unchanged."""
     policy = policies.get(name, {})
     if not isinstance(policy, dict):
         return policies
@@ -324,7 +324,7 @@ def _absolute(config: GatewayConfig, base_dir: Path, notes: list[str]) -> Gatewa
 
 
 def _signatures(rules: Mapping[str, SignatureRule], folders: Sequence[Path], base_dir: Path) -> dict[str, SignatureRule]:
-    """Return the rules with resolved folders and files."""
+    """Return the signature rules of `skills.signatures`, with absolute paths of their skill folders, key files and certificates."""
     resolved: dict[str, SignatureRule] = {}
     for written, rule in rules.items():
         folder = _resolved(base_dir, written)

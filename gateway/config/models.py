@@ -307,7 +307,7 @@ class GatewayConfig(Model):
         return self.policies.get(source) or SourcePolicy()
 
     def prefix_of(self, source: str) -> str:
-        """Return the prefix of the exposed names of a source's tools: the source's name, none for skills, or what its policy sets."""
+        """Return the prefix of a source's exposed tool names: the policy's `prefix`, or else the source's name (empty for `skill`)."""
         prefix = self.policy(source).prefix
         return prefix if prefix is not None else "" if source == "skill" else source
 

@@ -20,7 +20,7 @@ LOOPBACK_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
 def read_auth(written: JsonObject, entry: ServerEntry, expander: Expander, *, path: str) -> tuple[JsonObject, list[str]]:
-    """Return `written` with its secret expanded, and notes for the user. `path` is its place in the file.
+    """Return the settings `written` under `auth`, with the client secret expanded, and notes for the user. `path` is their JSON path.
 
     Raises:
         ConfigError: The settings contradict each other or the server's entry, so the server cannot be used.

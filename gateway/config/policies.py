@@ -31,7 +31,7 @@ _OWN_TOOL_KEYS = frozenset(
 """Keys of a policy that apply to the tools that one agent's or workflow's file defines (`agent/<name>`, `workflow/<name>`)."""
 
 _IDLE_OVERRIDES = frozenset({"listed", "max_running_tasks", "name", "task_starts_per_minute"})
-"""Keys of an override that do not apply to these tools, because they are not listed to clients and do not run as tasks."""
+"""Keys of `overrides` without effect under `agent/<name>` and `workflow/<name>`: those tools are never listed and never run as tasks."""
 
 
 class ToolFilter(Model):

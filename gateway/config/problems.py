@@ -22,7 +22,7 @@ _BOUNDS = {
     "greater_than": ("more than", "gt"),
     "less_than": ("less than", "lt"),
 }
-"""Wording by pydantic's error type, and the key of the limit in its context."""
+"""pydantic's error type → the words for it, and the key under which the error's context has the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def _is_within(path: str, outer: str) -> bool:
 
 
 def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[Problem, bool]:
-    """Return an error, and whether it only says that a value does not have one of several allowed shapes."""
+    """Turn one of pydantic's errors into a `Problem`. The flag is true if a value merely has none of the shapes that its key allows."""
     path = root
     here: list[Any] = [model]
     rest = list(detail["loc"])
@@ -89,7 +89,7 @@ def keys_of(model: object) -> list[str]:
 
 
 def _known_keys(key: str, model: object) -> str:
-    """Return a sentence that suggests the closest key, or else lists all keys if they are few."""
+    """Return a sentence that suggests the key of `model` closest to the unknown `key`, or else lists all keys if they are few."""
     known = keys_of(model)
     if hint := did_you_mean(key, known):
         return hint
@@ -142,7 +142,7 @@ def _literals(member: object) -> set[object]:
 
 
 def _allowed(members: Sequence[Any], given: object) -> str:
-    """Return the shapes that a key accepts as a phrase, followed by the shape of the given value unless it is a text for a fixed set."""
+    """Return a phrase such as `a list, or 'all' or 'none', not a number`. A given text is not described if fixed texts are allowed."""
     shapes: list[str] = []
     for member in members:
         keys = keys_of(member)
@@ -176,7 +176,7 @@ _KINDS = {
     "float_type": "a number",
     "bool_type": "true or false",
 }
-"""Wanted shape by pydantic's error type."""
+"""pydantic's error type → the shape that the value must have."""
 
 
 def _sentence(detail: ErrorDetails) -> str:
@@ -212,7 +212,7 @@ _SWITCHES = {"true": "true", "yes": "true", "on": "true", "false": "false", "no"
 
 
 def _unquoted(kind: str, given: object) -> str:
-    """Return a sentence that tells to remove the quotes of a number or boolean; an empty string for other texts."""
+    """Return a sentence that tells the user to remove the quotes around a number or boolean; an empty string for other values."""
     if not isinstance(given, str):
         return ""
     meant = _SWITCHES.get(given.lower()) if kind == "bool_type" else given if re.fullmatch(r"-?\d+(\.\d+)?", given) else None

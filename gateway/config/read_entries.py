@@ -63,7 +63,7 @@ class EntryResult:
 def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> EntryResult:
     """Turn the entry of server `name` into a model with every reference expanded and `cwd` absolute.
 
-    `path` is the entry's place in the file. A mistake in the entry raises nothing; it ends in `disabled`.
+    `path` is the entry's place in the file. A mistake in the entry raises no error: the result's `disabled` has the reason.
     """
     result = EntryResult()
     try:
@@ -93,7 +93,7 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
 
 
 def _joined(mistakes: Sequence[ConfigError], path: str) -> ConfigError:
-    """Return the first mistake with the others behind it: `text; key: text`."""
+    """Return one error for all mistakes of a server entry, at the place of the first: `text; key: text`."""
     first, *others = mistakes
     if not others:
         return first
@@ -192,7 +192,7 @@ def _take_filter(name: str, key: str, value: JsonValue, path: str, result: Entry
 
 
 def _misspelled_kind(entry: JsonObject) -> str | None:
-    """Return the kind of an entry whose `command` or `url` seems misspelled, so that the error names this key; else `None`."""
+    """Return `stdio` (or `http`) if `command` (or `url`) seems misspelled in the entry, so that the error names the key; else `None`."""
     if entry.keys() & {"type", "command", "url"}:
         return None
     meant = {closest(key, ("command", "url")) for key in entry if key not in StdioServer.model_fields}
@@ -263,7 +263,7 @@ def _shaped(entry: JsonObject, kind: str, path: str, mistakes: list[ConfigError]
 
 
 def _unusable(server: ServerEntry, path: str, base_dir: Path) -> list[ConfigError]:
-    """Return a mistake for each value that has the right type but cannot be used."""
+    """Return a mistake for each value of the right type that cannot work, such as a missing folder or an invalid URL."""
     return list(_unusable_stdio(server, path, base_dir) if isinstance(server, StdioServer) else _unusable_http(server, path))
 
 

@@ -118,7 +118,7 @@ class SkillSettings(Model):
     @field_validator("instruction_template")
     @classmethod
     def _usable(cls, template: str | None) -> str | None:
-        """Validate when the configuration is loaded, not when an agent first needs it."""
+        """Reject an invalid template when the configuration is loaded, not when an agent first needs it."""
         if template is not None:
             fill_template(template, "")
         return template
