@@ -159,7 +159,7 @@ class KeyStore:
         return stored.info
 
     def holds(self, key: KeyInfo) -> bool:
-        """Return whether `key`, which `find` returned earlier, is still valid, without hashing its token again. Raises as `find`."""
+        """Return whether `key`, which `find` returned earlier, is still valid; hashes no token. Raises `StorageError` as `find` does."""
         self._reload()
         stored = self._stored.get(key.id)
         return stored is not None and stored.info is key and not key.is_expired(time.time())

@@ -22,14 +22,14 @@ CHALLENGE_PATTERN = re.compile(r"[0-9a-f]{32}\Z")
 """128 random bits as hexadecimal digits; the gateway answers no other challenge."""
 
 MAX_PATHS = 2
-"""Paths of a configuration: as written, and with the links of its folder resolved."""
+"""Maximum paths by which a configuration file is known: the path as written, and the path with its folder's symbolic links resolved."""
 
 
 class Identity:
     """Proves that a gateway serves `configuration` with the state in `state`."""
 
     def __init__(self, state: StateFolder, configuration: Path) -> None:
-        """Read the state folder's key, or create it.
+        """Read or create the key in the state folder with which challenges are answered.
 
         Raises:
             StorageError: The state folder is unusable.
@@ -42,14 +42,18 @@ class Identity:
 
     @classmethod
     def of(cls, loaded: LoadedConfig) -> Identity:
-        """Return the identity of the gateways with this configuration. Blocks. Raises `StorageError`."""
+        """Return the `Identity` of a gateway that serves this configuration. Blocks. Raises `StorageError`."""
         return cls(StateFolder(state_dir(loaded.config.storage.dir)), loaded.path or loaded.base_dir)
 
     def prove(self, challenge: str, port: int) -> str:
-        """Return the proofs for a challenge, one per path; they are valid only for the gateway that listens on `port`."""
+        """Return the proofs for a challenge, separated by spaces.
+
+        There is one proof for each path of the configuration file (as written, and with links resolved). The proofs are valid only for
+        the gateway that listens on `port`.
+        """
         return " ".join(hmac.digest(key, f"{challenge} {port}".encode(), "sha256").hex() for key in self._keys)
 
     def accepts(self, proof: str, challenge: str, port: int) -> bool:
-        """Return whether a gateway that sent `proof` serves the configuration: both share one of its paths."""
+        """Return whether the gateway that sent `proof` serves this configuration: a valid proof for one of its paths is enough."""
         own = self.prove(challenge, port).split()
         return any(hmac.compare_digest(one.encode(), theirs.encode()) for one in own for theirs in proof.split()[:MAX_PATHS])

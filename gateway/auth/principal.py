@@ -30,6 +30,6 @@ LOCAL = Principal("local", "local user")
 def is_operator(principal: Principal) -> bool:
     """Return whether this principal is an administrator: the local user, or a key with the scope `admin`.
 
-    Inside a tool, pass the original caller (`CallContext.on_behalf_of`), because `unscoped` has removed the scopes of the inner one.
+    Inside a tool, pass the caller of the outermost call (`CallContext.on_behalf_of`): the caller of inner calls has no scopes (`unscoped`).
     """
     return principal.id == LOCAL.id or is_admin(principal)

@@ -41,7 +41,7 @@ def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None)
 
 
 class BoundedTransport(httpx2.AsyncBaseTransport):
-    """Wraps the real transport; owns and closes it."""
+    """Adds limits on responses to another httpx2 transport, which it owns and closes."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, *, max_answer_bytes: int | None) -> None:
         """`max_answer_bytes` limits every body; with `None` the layer above limits the decompressed bytes."""
@@ -52,9 +52,9 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
         """Send a request. Its read timeout is the deadline of a whole response, unless the response is an event stream.
 
         Raises:
-            ResponseUnreadable: Now, or while the body is read.
+            ResponseUnreadable: The body cannot be decompressed. Raised here, or while the body is read.
             httpx2.ReadTimeout: The response did not arrive in time.
-            ResponseTooLarge: Now, or while the body is read.
+            ResponseTooLarge: The body exceeds the limit. Raised here, or while the body is read.
         """
         request.headers["accept-encoding"] = "identity"
         seconds = request.extensions.get("timeout", {}).get("read")
@@ -89,12 +89,12 @@ class BoundedTransport(httpx2.AsyncBaseTransport):
             raise httpx2.ReadTimeout("no answer in time", request=request) from None
 
     async def aclose(self) -> None:
-        """Close the real transport."""
+        """Close the wrapped transport."""
         await self._inner.aclose()
 
 
 class _Body(httpx2.AsyncByteStream):
-    """A decompressed body in pieces, within its limits."""
+    """A response body in decompressed pieces. Reading it raises if the body exceeds its size limit or its deadline."""
 
     def __init__(
         self,

@@ -75,19 +75,19 @@ class GuardedFetch:
 
     @classmethod
     def for_server(cls, server_url: str, issuer: str | None) -> GuardedFetch:
-        """Return the rules for a server at `server_url` whose policy pins `issuer`."""
+        """Return the `GuardedFetch` of the server at `server_url`, whose policy pins the OAuth issuer `issuer`, unless it is `None`."""
         server = origin_of(server_url)
         trusted = {server} if issuer is None else {server, origin_of(issuer)}
         return cls(frozenset(trusted), is_loopback_host(server[1]))
 
     async def get(self, url: str) -> httpx2.Response:
-        """Return the complete response to a GET, of any status; see `send`."""
+        """Send a GET and return the complete response with any status; raises as `send`."""
         return await self.send("GET", url)
 
     async def send(
         self, method: str, url: str, *, content: bytes = b"", headers: Mapping[str, str] | None = None, max_seconds: float = FETCH_SECONDS
     ) -> httpx2.Response:
-        """Return the complete response, of any status, redirects included.
+        """Send a request and return the complete response with any status. Redirects are returned, not followed.
 
         Raises:
             FetchRefused: The address is not allowed, or the answer is too large.
@@ -125,7 +125,7 @@ class GuardedFetch:
         raise FetchFailed(f"{origin[1]}: {failure}.")
 
     def _proxy(self, origin: Origin, request: httpx2.Request) -> httpx2.Proxy | None:
-        """Return the proxy for an address that the operator wrote. An address of a peer gets none, because it must be judged here."""
+        """Return the proxy for an address that the operator wrote. A peer's address gets no proxy: the gateway itself must judge it."""
         if origin not in self.trusted:
             return None
         try:
@@ -168,7 +168,7 @@ def _is_loopback(address: str) -> bool:
 
 
 def _at(request: httpx2.Request, address: str, origin: Origin) -> httpx2.Request:
-    """Return the request for a numeric address; `Host`, SNI and the certificate check use the name."""
+    """Return `request` with the numeric `address` in place of the host's name; `Host`, SNI and the certificate check still use the name."""
     scheme, host, port = origin
     headers = [(k, v) for k, v in request.headers.raw if k.lower() not in (b"host", b"accept-encoding", b"connection")]
     shown = f"[{host}]" if ":" in host else host
@@ -186,7 +186,10 @@ def _at(request: httpx2.Request, address: str, origin: Origin) -> httpx2.Request
 
 
 async def _read(response: httpx2.Response, request: httpx2.Request, host: str) -> httpx2.Response:
-    """Read the whole body and return a closed response for the original request."""
+    """Read the whole body, close `response`, and return a copy of the response with its body.
+
+    The copy belongs to `request`, which has the host's name; the request that was sent may have had a numeric address instead.
+    """
     body = bytearray()
     try:
         if response.headers.get("content-encoding", "identity").lower() != "identity":

@@ -15,7 +15,9 @@ from gateway.egress.bounded_transport import MAX_ANSWER_BYTES, BoundedTransport,
 
 
 def build_httpx_client(whom: str, url: str, *, timeout_seconds: float, headers: dict[str, str]) -> httpx.AsyncClient:
-    """Create a client like `egress.client.build_client`. It sends `headers` with every request: its owner keeps it to one origin.
+    """Create an httpx client with bounded responses for one address that the operator wrote.
+
+    It sends `headers` with every request, so its owner must use it for one origin only.
 
     Raises:
         NotSent: The environment names an invalid proxy; see `build_transport`.
@@ -25,13 +27,13 @@ def build_httpx_client(whom: str, url: str, *, timeout_seconds: float, headers: 
 
 
 class _Adapted(httpx.AsyncBaseTransport):
-    """Converts requests, responses and errors between the two libraries. Owns the inner transport."""
+    """Converts requests, responses and errors between httpx and httpx2. Owns the inner httpx2 transport."""
 
     def __init__(self, inner: BoundedTransport) -> None:
         self._inner = inner
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Send a request, whose body is read completely first."""
+        """Read the body of an httpx request completely, send the request with httpx2, and return the response."""
         content = await request.aread()
         asked = httpx2.Request(
             request.method, str(request.url), headers=request.headers.raw, content=content, extensions=dict(request.extensions)
@@ -44,7 +46,7 @@ class _Adapted(httpx.AsyncBaseTransport):
         return httpx.Response(answer.status_code, headers=answer.headers.raw, stream=stream, request=request)
 
     async def aclose(self) -> None:
-        """Close the real transport."""
+        """Close the inner httpx2 transport."""
         await self._inner.aclose()
 
 
@@ -64,7 +66,7 @@ class _Stream(httpx.AsyncByteStream):
 
 
 def _as_httpx(error: httpx2.RequestError) -> httpx.TransportError:
-    """Return the error of the same name, or of the nearest base class that both libraries have."""
+    """Return the httpx error that has the name of the httpx2 error's class, or of its nearest base class that httpx has too."""
     for kind in type(error).__mro__:
         known = getattr(httpx, kind.__name__, None)
         if isinstance(known, type) and issubclass(known, httpx.TransportError):

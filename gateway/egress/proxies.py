@@ -51,7 +51,7 @@ def _value(environ: Mapping[str, str], name: str) -> str:
 
 
 def _is_excepted(parts: SplitResult, host: str, exceptions: str) -> bool:
-    """Whether `NO_PROXY` names the host, a domain above it, or a network that contains it, each with or without a port."""
+    """Return whether `NO_PROXY` names the host or a domain above it, with or without a port, or a network that contains the host."""
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return any(_matches(entry.strip().lower(), host, port) for entry in exceptions.split(",") if entry.strip())
 

@@ -19,7 +19,9 @@ ProtocolT = TypeVar("ProtocolT", bound=asyncio.Protocol)
 
 
 def connector(host: str, port: int, tls: ssl.SSLContext | None) -> Callable[[Callable[[], ProtocolT]], Awaitable[ProtocolT]]:
-    """Return a function that opens a connection, with TLS if a context is given, and returns the protocol that it made for it.
+    """Return a function that opens a connection to `host` and `port`, with TLS if `tls` is given.
+
+    The function gets a factory of protocols, and returns the protocol of the new connection.
 
     The function raises `OSError` (`ssl.SSLError` and `socket.gaierror` among them) or `TimeoutError`.
     """

@@ -8,7 +8,7 @@ import ssl
 
 @functools.cache
 def tls_context() -> ssl.SSLContext:
-    """Return the shared TLS context: reading the certificate bundle takes at least 20 ms."""
+    """Return the TLS context that all connections share, because reading the certificate bundle takes at least 20 ms."""
     import httpx2  # not loaded if no TLS server is contacted
 
     return httpx2.create_ssl_context()

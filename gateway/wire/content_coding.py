@@ -1,4 +1,4 @@
-"""Content codings of HTTP bodies (RFC 9110, 8.4.1): decompresses bodies that a server compressed although the request asked for none.
+"""Content codings of HTTP bodies (RFC 9110, 8.4.1): decompresses bodies that a server compressed although the request forbade it.
 
 Used by `http1_client` and `egress.bounded_transport`.
 """
@@ -16,7 +16,7 @@ PIECE_BYTES = 262_144
 
 _CODINGS = ("gzip", "x-gzip", "deflate")
 _ZLIB_OR_GZIP = 47
-"""`wbits` of zlib: the largest window, and whichever of the two headers the data has."""
+"""Value of zlib's `wbits`: the largest window, and a zlib or gzip header, whichever the data have."""
 
 
 class CodingError(ValueError):

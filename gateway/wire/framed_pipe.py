@@ -1,8 +1,8 @@
 """`FramedPipe`: splits the output of a child process into lines and writes lines to its input. `upstream.pipe` is its subclass.
 
-Every buffer is bounded. A line over the limit is dropped except for its ends. A large line needs a claim: until the claim is granted, the
-child is not read. Plain asyncio, because the child's pipes are protocols of the event loop, and memory streams and tasks would cost ten
-times what a message costs.
+Every buffer is bounded. A line over the limit is dropped except for its ends. A large line needs a claim (permission to hold it in
+memory): until the claim is granted, the child is not read. Plain asyncio, because the child's pipes are protocols of the event loop, and
+memory streams and tasks would cost ten times what a message costs.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ LINES_AT_ONCE = 64
 """Lines that are delivered before other callbacks of the event loop run. One read has up to 256 KiB: thousands of short lines."""
 
 FINAL_OUTPUT_SECONDS = 0.5
-"""Time after the child's end in which its last output arrives. Its own children may hold its streams open without end."""
+"""How long output is read after the child's end. Processes that the child started may hold its streams open without end."""
 
 
 class FramedPipe(asyncio.SubprocessProtocol):
     """The standard streams of one child process. A subclass implements the methods that receive lines."""
 
     def __init__(self, name: str, max_line_bytes: int, claims: Claims | None = None) -> None:
-        """`name` is whose share of the memory large lines count to. Without `claims` they are delivered like short lines."""
+        """`claims` counts the memory of large lines under `name`. Without `claims`, large lines are delivered like short lines."""
         self._name = name
         self._claims = claims
         self._claim: Claim | None = None
-        """The claim of a large line that is being read."""
+        """The claim (permission to hold memory) of the large line that is being read."""
         self._is_held = False
         """Whether a large line is being processed. What was read after that line waits."""
         self._is_ending = False
@@ -45,12 +45,12 @@ class FramedPipe(asyncio.SubprocessProtocol):
         """The parts of the line that has not ended yet. Of a line that is too long, only the ends are kept."""
         self._size = 0
         self._unframed: deque[bytes] = deque()
-        """Bytes that were read and not yet split into lines, in order. The child is not read meanwhile."""
+        """Bytes that were read and not yet split into lines, in order. While there are any, the child is not read."""
         self._is_framing = False
         """Whether `_frame_more` is scheduled."""
         self._stderr = b""
         self._writable: asyncio.Future[None] | None = None
-        """Set while the child does not read its input."""
+        """A future that `write` awaits while the child does not read its input; `None` while the child reads."""
         self._lines: list[bytes | memoryview] = []
         """Lines that are written together at the end of this turn of the event loop."""
         self._is_readable = True
@@ -88,7 +88,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         raise NotImplementedError
 
     def resume_framing(self) -> None:
-        """Deliver the lines after a large one, which has been processed."""
+        """Deliver the lines after a large line. The subclass calls this when it has processed the large line."""
         self._is_held = False
         if self._is_ending:
             self._end_output()
@@ -120,7 +120,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self._frame_stderr(b"\n")
 
     def process_exited(self) -> None:
-        """Set `ended`, and wait `FINAL_OUTPUT_SECONDS` for the last output."""
+        """Set `ended`. The output counts as ended `FINAL_OUTPUT_SECONDS` later, so that the last lines arrive."""
         self.ended.set()
         asyncio.get_running_loop().call_later(FINAL_OUTPUT_SECONDS, self._end_output)
 
@@ -159,7 +159,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         return self._writable is None
 
     def write_now(self, line: Iterable[bytes | memoryview]) -> None:
-        """As `write`, without waiting until the child reads: the line is buffered until then. For short lines only.
+        """Write one line without waiting until the child reads; until then the line is buffered. For short lines only.
 
         Raises:
             BrokenResourceError: The child's input is closed.
@@ -219,7 +219,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
         self.read_on()
 
     def _frame_more(self) -> None:
-        """Frame the bytes that were read."""
+        """Split the bytes in `_unframed`, which were read earlier, into lines, and deliver the lines."""
         self._is_framing = False
         if self._unframed:
             data = b"".join(self._unframed)
@@ -245,7 +245,7 @@ class FramedPipe(asyncio.SubprocessProtocol):
             self.stderr_line_received(line)
 
     def read_on(self) -> None:
-        """Continue framing and then reading if there is room, else pause reading."""
+        """Continue splitting bytes into lines, and then reading the child, if `has_room` allows it; otherwise pause reading."""
         has_room = self.has_room()
         if self._is_held or (self._claim is not None and not self._claim.is_granted):
             has_room = False

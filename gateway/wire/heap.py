@@ -20,20 +20,20 @@ QUIET_SECONDS = 1.0
 """Time without a large message after which all free memory is returned."""
 
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Parameters of `mallopt`."""
+"""Numbers of two parameters of glibc's `mallopt`: `M_TRIM_THRESHOLD` and `M_MMAP_THRESHOLD`."""
 
 
 class Heap:
-    """Settings of the process's C library; belongs to one event loop."""
+    """Makes the process's C library keep freed memory until no large message was processed for a second. Belongs to one event loop."""
 
     def __init__(self) -> None:
-        """Change nothing before the first large message."""
+        """Leave the settings of the C library unchanged; the first `used` changes them."""
         self._trim: Callable[[], object] | None = None
         self._last = 0.0
         self._timer: asyncio.TimerHandle | None = None
 
     def used(self) -> None:
-        """Note that a large message was processed."""
+        """Note that a large message was processed: free memory is kept for another `QUIET_SECONDS`."""
         loop = asyncio.get_running_loop()
         self._last = loop.time()
         if self._timer is None:
@@ -50,7 +50,7 @@ class Heap:
 
 
 def _keep() -> Callable[[], object]:
-    """Make the C library keep freed memory; return the function that gives it back."""
+    """Make the C library keep freed memory; return the function that returns this memory to the system."""
     import ctypes  # only when needed, because loading it takes longer than a call
 
     with contextlib.suppress(AttributeError, OSError):

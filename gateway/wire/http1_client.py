@@ -40,7 +40,7 @@ MIN_SWEEP_SECONDS = 1.0
 """Shortest time between two sweeps for idle connections."""
 
 LONG_BYTES = 65_536
-"""If so many bytes of a body of known length are missing, they bypass the parser, which would copy them."""
+"""If at least this many bytes of a body of known length have not arrived, they bypass the parser, which would copy them."""
 
 DRAIN_SECONDS = 1.0
 """How long a connection whose event stream is no longer read may take to end the response; then it is closed."""
@@ -57,16 +57,16 @@ class ConnectionPool:
         max_body_bytes: int,
         claims: Claims | None = None,
     ) -> None:
-        """`server` is the name in errors. `connect` opens a connection. A large response is read when `claims` grants its memory."""
+        """Errors name `server`. `connect` opens a connection. A large response is read only after `claims` has granted its memory."""
         self.server = server
         self.claims = claims
         self.max_body_bytes = max_body_bytes
         self._connect = connect
         self._idle: list[ClientConnection] = []
-        """Least recently used first."""
+        """Open connections without a request, the least recently used one first."""
         self._open: set[ClientConnection] = set()
         self._sweeper: asyncio.TimerHandle | None = None
-        """Runs while connections are open."""
+        """Timer of the next sweep for idle connections; runs while connections are open."""
         self._is_closed = False
         self.write_batch = WriteBatch()
         self.header_cache: HeaderCache[ResponseHead] = HeaderCache(varies_in_response, min(LONG_BYTES, max_body_bytes))
@@ -74,11 +74,11 @@ class ConnectionPool:
     async def send(self, request: bytes, caller: str = "") -> Response:
         """Send a whole request; return its response, or the response's head if the body is an event stream that has a message.
 
-        `caller` is the principal to whose share of the claims a large response counts.
+        The memory of a large response counts against the share of `caller`, the id of a principal.
 
         Raises:
             Unreachable: The request was not sent.
-            TooLarge: The response exceeds `max_body_bytes`, or waited too long for its claim.
+            TooLarge: The response exceeds `max_body_bytes`, or waited too long for its memory.
             OutcomeUnknown: The connection broke, or the response is malformed.
         """
         connection = self._take_idle() or await self._open_connection()
@@ -121,7 +121,7 @@ class ConnectionPool:
             self._sweep_in(IDLE_SECONDS)
 
     def keep(self, connection: ClientConnection) -> None:
-        """Keep a connection whose response is complete for the next request."""
+        """Keep a connection open for the next request, after its response is complete."""
         if self._is_closed or len(self._idle) >= MAX_IDLE:
             connection.abort()
         else:
@@ -150,7 +150,7 @@ class ConnectionPool:
 
 
 class ClientConnection(asyncio.Protocol):
-    """One connection of a pool; also the callback object of its parser."""
+    """One connection of a `ConnectionPool`. httptools calls its `on_` methods while it parses a response."""
 
     def __init__(self, pool: ConnectionPool, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -162,11 +162,11 @@ class ClientConnection(asyncio.Protocol):
         self._has_unread_bytes: Callable[[], bool] = lambda: False
         self._drain_timer: asyncio.TimerHandle | None = None
         self._buffer = b""
-        """The request, until the batch flushes it."""
+        """The request, until the pool's `WriteBatch` calls `flush`."""
         self._caller = ""
         self._claim: Claim | None = None
         self._claim_timer: asyncio.TimerHandle | None = None
-        """Runs while the claim is not granted; nothing is read meanwhile."""
+        """Runs while the memory for a large response is not granted; nothing is read meanwhile."""
         self._reset(None)
 
     def _reset(self, waiter: asyncio.Future[Response] | None) -> None:
@@ -174,18 +174,18 @@ class ClientConnection(asyncio.Protocol):
         self._waiter = waiter
         self._stream: EventStream | None = None
         self._response: Response | None = None
-        """Complete (or a stream with a message), and not given to the waiter yet."""
+        """The response that is complete (or an event stream with a message), until the waiting `send` gets it."""
         self._headers: dict[bytes, bytes] = {}
         self._parts: list[bytes] = []
         self._parsed_bytes = self._length = self._missing = 0
-        """Bytes of the body: those the parser found, all of them if known, and those that bypass the parser and have not come yet."""
+        """Bytes of the body, in this order: passed on by the parser; in total, if known; bypassing the parser and not arrived yet."""
         self._other_bytes = 0
         """Bytes received since the last byte of a body."""
         self._is_expected = waiter is not None
         """Whether a response is due or incomplete."""
         self._has_head = self._is_interim = self._stays_open = self._ends_with_connection = False
         self._is_single = True
-        """No field of the head occurred twice."""
+        """Whether no field of the head occurred twice."""
 
     # -- for the pool and the event stream -------------------------------------------------------------------------
 
@@ -197,7 +197,7 @@ class ClientConnection(asyncio.Protocol):
         return self.loop.time() - self.idle_since < IDLE_SECONDS and not self._has_unread_bytes()
 
     def send(self, request: bytes, caller: str) -> asyncio.Future[Response]:
-        """As `ConnectionPool.send`. The caller aborts the connection if this, or awaiting its result, raises."""
+        """Send a whole request and return the future of its response. The caller aborts the connection if this, or the future, raises."""
         transport = self._transport
         if transport is None or transport.is_closing():
             raise Unreachable("cannot connect: the connection closed at once", server=self._pool.server)
@@ -210,23 +210,23 @@ class ClientConnection(asyncio.Protocol):
         return waiter
 
     def flush(self) -> None:
-        """As `BufferedConnection.flush`."""
+        """Write the buffered request, if there is one and the connection is open."""
         data, self._buffer = self._buffer, b""
         if data and self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def resume_reading(self) -> None:
-        """As `StreamConnection.resume_reading`; no effect while a claim is not granted."""
+        """Read on after a pause; no effect while the memory for a large response is not granted."""
         if self._transport is not None and self._claim_timer is None:
             self._transport.resume_reading()
 
     def take_claim(self) -> Claim | None:
-        """As `StreamConnection.take_claim`."""
+        """Return the claim (permission to hold memory) of the large message that was read, or `None`. The caller releases it."""
         claim, self._claim = self._claim, None
         return claim
 
     def drain(self) -> None:
-        """As `StreamConnection.drain`."""
+        """Drop the rest of an event stream. The connection is reused if the response ends within `DRAIN_SECONDS`, else closed."""
         if self._stream is not None:
             self._stream.end(None)
             self._stream = None
@@ -235,14 +235,14 @@ class ClientConnection(asyncio.Protocol):
             self._drain_timer = self.loop.call_later(DRAIN_SECONDS, self.abort)
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         if self._transport is not None:
             self._transport.abort()
 
     # -- claims of large responses ---------------------------------------------------------------------------------
 
     def _claim_bytes(self, size: int) -> None:
-        """Claim the bytes of a large response, and stop reading until they are granted."""
+        """Claim the memory for a large response, and stop reading until it is granted."""
         claims = self._pool.claims
         if claims is None or self._claim is not None or self._transport is None:
             return
@@ -333,7 +333,7 @@ class ClientConnection(asyncio.Protocol):
         self._give_response()
 
     def eof_received(self) -> bool:
-        """End a body that has no length and no chunks; close the connection."""
+        """End a response whose body has no length and no chunks, and therefore ends with the connection."""
         if self._is_expected and self._ends_with_connection:
             self.on_message_complete()
             self._give_response()
@@ -384,7 +384,7 @@ class ClientConnection(asyncio.Protocol):
     # -- for httptools ---------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
-        """Close the connection after the current response if another one follows unasked."""
+        """Close the connection after the current response if the server sends another response without a request."""
         if not self._is_expected:
             self._stays_open = False
 
@@ -397,7 +397,7 @@ class ClientConnection(asyncio.Protocol):
             self._headers[name] = value
 
     def on_headers_complete(self) -> None:
-        """Find out from the head how the body is framed, and reject an ambiguous or too large one."""
+        """Find out from the head how the body is framed. Fail the request if the framing is unsupported or the body too large."""
         status = self._parser.get_status_code()
         self._is_interim = status < 200
         if status == 101:
@@ -464,7 +464,7 @@ class ClientConnection(asyncio.Protocol):
 
 
 def _unread_bytes_check(transport: asyncio.BaseTransport) -> Callable[[], bool]:
-    """Return a function that tells whether the socket has bytes, or its end, that the event loop has not read yet."""
+    """Return a function that checks whether the socket has bytes, or the end of the connection, that the event loop has not read yet."""
     connected = transport.get_extra_info("socket")
     if connected is None or not hasattr(select, "poll"):
         return lambda: False

@@ -26,7 +26,7 @@ _JOINED_BYTES = 65_536
 """Largest response body that is copied behind its head; a larger one is written by itself."""
 
 _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: application/json\r\n%b%b"
-"""Head of a response of the fast path: common fields, length, the field of `StartedRequest.answer`, and the fields that end it."""
+"""Template of a fast-path response's head, for: the common fields, the body's length, an additional field or nothing, the last lines."""
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
 """Status lines, with their line break."""
@@ -64,29 +64,29 @@ class Exchange(Generic[HeadT]):
         wants_continue: bool = False,
         body: bytes | None = None,
     ) -> None:
-        """`body` is the whole body if it has arrived."""
+        """`body` is the request's whole body, or `None` if it has not arrived completely."""
         self.head = head
         self.keep_alive = keep_alive
         self.is_complete = body is not None
-        """The whole request has arrived."""
+        """Whether the whole request has arrived."""
         self.is_started = self.is_fast = self.is_rejected = False
-        """An application or the fast path has the request; the fast path has it; its body is dropped."""
+        """Whether an application or the fast path has the request; whether the fast path has it; whether its body is dropped."""
         self.is_responding = self.is_answered = self.client_gone = False
-        """The response has begun; is complete; has no client any more."""
+        """Whether the response has begun; whether it is complete; whether the client has disconnected."""
         self.admission: Admission | None = None
-        """Set if the head was judged before the body was complete."""
+        """Caller of a request that was judged by its head before the body was complete; `None` for any other request."""
         self.received_bytes = 0
         """Bytes of the body that arrived after the head."""
         self.started: StartedRequest | None = None
-        """While the fast path works on the request."""
+        """The request as the fast path processes it; `None` before and after that."""
         self.known_scope: Scope | None = None
-        """The ASGI scope, once an application needed it."""
+        """The ASGI scope; `None` until it is needed (`scope`)."""
         self.wants_continue = wants_continue
         self._connection = connection
         self._parts: list[bytes] = [] if body is None else [body]
         self._size = 0 if body is None else len(body)
         self._is_received = False
-        """The application has received the whole body."""
+        """Whether the application has received the whole body."""
         self._waiter: asyncio.Event | None = None
         self._head_bytes: bytes | None = None
         """Head of the response, until it is sent with the first part of the body."""
@@ -103,7 +103,7 @@ class Exchange(Generic[HeadT]):
     # -- for the connection ----------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> bool:
-        """Add a part of the body; return whether more may be read."""
+        """Add a part of the request's body; return whether the connection may read more."""
         self.received_bytes += len(data)
         if self.is_answered or self.is_rejected:
             return True
@@ -118,7 +118,7 @@ class Exchange(Generic[HeadT]):
         self._parts, self._size = [], 0
 
     def wake(self) -> None:
-        """Wake `receive`, because the body or the connection changed."""
+        """Wake a waiting `receive`: a part of the body arrived, the response is complete, or the client disconnected."""
         if self._waiter is not None:
             self._waiter.set()
 
@@ -150,9 +150,9 @@ class Exchange(Generic[HeadT]):
     # -- for the application ---------------------------------------------------------------------------------------
 
     async def receive(self) -> Message:
-        """Return the next part of the body, or the disconnect after it.
+        """Return the next part of the request's body, or `http.disconnect` after the response or if the client disconnects.
 
-        If the fast path hands the request over, the body is returned even if the client has disconnected.
+        If the fast path hands the request over to the application, the application gets the body even if the client has disconnected.
         """
         while not self.is_answered and (not self.client_gone or (self.is_fast and not self._is_received)):
             if self._parts or (self.is_complete and not self._is_received):
@@ -171,7 +171,7 @@ class Exchange(Generic[HeadT]):
         return _DISCONNECT
 
     async def send(self, message: Message) -> None:
-        """Send the head of the response, then its parts. A head with a length is sent with the first part."""
+        """Send the head or a part of the response. A head with `content-length` is sent together with the first part of the body."""
         connection, body = self._connection, message.get("body") or b""
         # A head does not wait, so that its body counts as unread.
         if connection.drained is not None and self.is_responding and not self.client_gone:
@@ -261,7 +261,7 @@ class UnreadResponses(Protocol[HeadT]):
     """Counts unread bytes of responses, and cuts connections above a limit."""
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[HeadT], size: int, /) -> bool:
-        """Count `size` unread bytes for a connection, in place of its former figure; return `False` if the request has no known caller."""
+        """Set the count of a connection's unread bytes to `size`. Return `False`, and count nothing, if the request has no known caller."""
         ...
 
     def drop(self, connection: UnreadConnection, /) -> None:
@@ -289,7 +289,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         self.drained: asyncio.Event | None = None
         """Set when the client reads again; `None` while it reads."""
         self.common_count = 0
-        """Number of `common_fields`."""
+        """Number of header lines that `common_fields` returns."""
         self._state = state
         self._common: tuple[object, bytes] = None, b""
         self._current: Exchange[HeadT] | None = None
@@ -301,7 +301,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         """Bytes to send at the end of this turn of the event loop."""
 
     def resume_reading(self) -> None:
-        """Read on after a pause."""
+        """Continue reading the client's requests after a pause."""
         raise NotImplementedError
 
     def answered(self, exchange: Exchange[HeadT], /) -> None:
@@ -309,7 +309,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         raise NotImplementedError
 
     def common_fields(self) -> bytes:
-        """Return the header lines of every response."""
+        """Return the header lines that every response has, such as `date`."""
         fields = self._state.default_headers
         if self._common[0] is not fields:
             self._common = fields, b"".join([b"%s: %s\r\n" % pair for pair in fields])
@@ -339,7 +339,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         self._buffer += data
 
     def flush(self) -> None:
-        """As `BufferedConnection.flush`."""
+        """Write the buffered bytes, if there are any and the connection is open."""
         data, self._buffer = self._buffer, b""
         if data and not self.transport.is_closing():
             self.transport.write(data)
@@ -347,7 +347,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
                 self._count_unread(len(data))
 
     async def wait_drained(self, size: int) -> None:
-        """Wait until the client reads again. The `size` bytes that are to be sent then count as unread meanwhile."""
+        """Wait until the client reads again. Until then, the `size` bytes that are to be sent count as unread."""
         while self.drained is not None:
             self._count_unread(size)
             await self.drained.wait()
@@ -357,7 +357,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
             self._unread_bytes += size
 
     def cut(self) -> None:
-        """As `UnreadConnection.cut`, in the next turn: the transport may be writing."""
+        """Close the connection and drop unsent bytes in the next turn of the event loop, because the transport may be writing now."""
         self.loop.call_soon(self.transport.abort)
 
     def pause_writing(self) -> None:

@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from starlette.types import Receive, Scope, Send
 
 SURPLUS_SCOPE_KEY = "moongate.surplus"
-"""ASGI scope key of a request on a connection above the limit: only health checks and administrators are served there."""
+"""ASGI scope key of a request on a connection above the limit of connections: only health checks and administrators are served there."""
 
 UNSENT, HALF_SENT, IDLE = range(3)
-"""What a connection waits for, in the order in which connections are closed for new ones: the first request, the rest of one, the next."""
+"""What a connection waits for: its first request, the rest of a request, the next request. In this order they are closed for new ones."""
 
 Field = tuple[bytes, bytes]
 """Name and value of a header field."""
@@ -21,14 +21,14 @@ Field = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The caller of a request whose body is incomplete."""
+    """The result of judging a request by its head, before its body is complete: who the caller is."""
 
     owner: str | None
     """Id of the principal; `None` if the caller is not known and only the address counts."""
     is_local: bool
-    """Whether the caller is the local user, who stands for all local programs."""
+    """Whether the caller is the local user, who is the same principal for all programs on this machine."""
     waits: bool
-    """Whether a request with a short body is started when the body is complete."""
+    """Whether a request with a short body is started only when the body is complete; otherwise the application starts at once."""
 
 
 class StartedRequest(Protocol):
@@ -36,7 +36,7 @@ class StartedRequest(Protocol):
 
     @property
     def is_cancelled(self) -> bool:
-        """Whether `cancel` ended it."""
+        """Whether `cancel` ended the request."""
         ...
 
     def cancel(self, msg: object = None) -> None:
@@ -48,11 +48,11 @@ class StartedRequest(Protocol):
         ...
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Call `then` once, as soon as `answer` may be called."""
+        """Call `then` once, when the response is ready or the SDK path must continue the request; then `answer` may be called."""
         ...
 
     def answer(self) -> tuple[Field | None, Sequence[bytes | memoryview]] | None:
-        """Return a header field for the response, if it needs one, and the JSON body in parts; `None` if `go_on` must answer."""
+        """Return an additional header field or `None`, with the JSON body in parts; `None` alone if `go_on` must answer the request."""
         ...
 
     def forget(self) -> None:
@@ -65,39 +65,39 @@ class StartedRequest(Protocol):
 
 
 class Peer(Protocol):
-    """A connection, as the connection table sees it."""
+    """One client connection, as `ConnectionTable` uses it."""
 
     address: str | None
-    """The client's network; `None` if the connection was lost before its address could be read."""
+    """Key under which `ConnectionTable` counts the connection (`network_of`); `None` if it was lost before its address was read."""
 
     def waits(self) -> tuple[int, float] | None:
-        """Return `UNSENT`, `HALF_SENT` or `IDLE`, and since when (loop time); `None` while the connection serves a request or closes."""
+        """Return `UNSENT`, `HALF_SENT` or `IDLE`, and the loop time since when; `None` while the connection serves a request or closes."""
         ...
 
     def give_way(self) -> None:
-        """Close the connection, because another one needs its place."""
+        """Close the connection, because a new connection needs its place."""
         ...
 
 
 class ConnectionTable(Protocol):
-    """Counts connections and incomplete requests, and closes some above a limit (`server.connections`)."""
+    """Counts client connections and bytes of incomplete requests, and closes some connections above a limit (`server.connections`)."""
 
     def network_of(self, client: tuple[str, int] | None, /) -> str | None:
         """Return the key under which connections from this address are counted: the address, or an IPv6 network."""
         ...
 
     def opened(self, peer: Peer, now: float, /) -> bool | None:
-        """Count a connection; return whether it is served: `False` above the limit (`SURPLUS_SCOPE_KEY`), `None` if it is refused."""
+        """Count a new connection. Return `True` to serve it, `False` to serve it as surplus (`SURPLUS_SCOPE_KEY`), `None` to refuse it."""
         ...
 
     def closed(self, peer: Peer, /) -> None:
-        """Stop counting a connection."""
+        """Stop counting a connection, because it has closed."""
         ...
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int, /) -> None:
-        """Count the bytes of incomplete requests. This may close the connection."""
+        """Set the count of a connection's bytes of incomplete requests to `size`. This may close the connection."""
         ...
 
     def completed(self, peer: Peer, /) -> None:
-        """Stop counting incomplete requests."""
+        """Stop counting a connection's bytes of incomplete requests, because no request on it is incomplete any more."""
         ...

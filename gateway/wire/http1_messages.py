@@ -33,7 +33,7 @@ MAX_DIGITS = 11
 """Maximum digits of a `Content-Length`; a longer number counts as unknown."""
 
 MAX_OUTGOING_HEADS = 1024
-"""Heads cached by their fields: one for each tool, and one for each argument that is mirrored into a header."""
+"""Maximum request heads cached for one URL: one for each tool, and for each value of an argument that is mirrored into a header."""
 
 _FRAMING_FIELDS = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
@@ -69,7 +69,7 @@ class RequestHead:
         """Whether no field is repeated."""
         length = self.fields.get(LENGTH, b"")
         self.length = int(length) if length.isdigit() and len(length) <= MAX_DIGITS else -1
-        """Bytes of the body; -1 if the head does not say."""
+        """Value of `content-length`; -1 if it is missing or malformed."""
 
     @property
     def is_stream(self) -> bool:
@@ -91,7 +91,7 @@ class RequestHead:
         return {**self._facts, "headers": self.headers, "state": self._facts["state"].copy()}
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a copy with other values of these fields and another length. Requires `is_single`."""
+        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes. No field may be repeated."""
         other = object.__new__(type(self))
         other._facts, other.method, other.path, other.is_single = self._facts, self.method, self.path, True
         other.fields, other.length = {**self.fields, **values}, length
@@ -107,7 +107,7 @@ class ResponseHead:
     is_single: bool = True
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> ResponseHead:
-        """As `ParsedHead.with_values`."""
+        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes."""
         return ResponseHead({**self.fields, **values}, length)
 
 
@@ -117,7 +117,7 @@ def varies_in_response(name: bytes) -> bool:
 
 
 class ParsedHead(Protocol):
-    """The parsed form of a head."""
+    """The parsed head of a request or a response, which `HeaderCache` keeps."""
 
     @property
     def fields(self) -> Mapping[bytes, bytes]:
@@ -131,11 +131,11 @@ class ParsedHead(Protocol):
 
     @property
     def length(self) -> int:
-        """Bytes of the body; -1 if the head does not say."""
+        """Value of `content-length`; -1 if it is missing or malformed."""
         ...
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """Return a head that differs from this one in the values of these fields."""
+        """Return a copy in which the fields in `values` have those values, and the body has `length` bytes."""
         ...
 
 
@@ -196,7 +196,7 @@ class _CachedHead(Generic[HeadT]):
         self._end = bytes_[starts[-1] :]
 
     def match(self, message: bytes, max_bytes: int) -> bytes | None:
-        """Return the body of a complete message with this head, and update `head` if values differ; `None` if the head is another."""
+        """Return the body of a complete message with this head, and update `head` if values differ; `None` for any other message."""
         if not message.startswith(self._bytes):
             return self._match_values(message, max_bytes)
         body = message[len(self._bytes) :]
@@ -235,7 +235,7 @@ def _span(head: bytes, lower: bytes, name: bytes, value: bytes) -> tuple[int, in
 
 
 class OutgoingHeads:
-    """The heads of POST requests to one URL, without `content-length` and the last line break."""
+    """Builds the heads of POST requests to one URL, without `content-length` and the last line break."""
 
     def __init__(self, url: str, fields: Mapping[str, str]) -> None:
         """`fields`, by lower-case name, are in every head.
@@ -261,7 +261,7 @@ class OutgoingHeads:
         self._heads: dict[tuple[tuple[str, str], ...], bytes] = {}
 
     def head(self, fields: tuple[tuple[str, str], ...]) -> bytes | None:
-        """Return the head with further fields, from a cache; `None` if a value cannot be sent unchanged."""
+        """Return the head of a request with these additional `fields`, from a cache; `None` if a value cannot be sent unchanged."""
         head = self._heads.get(fields)
         if head is None and all(_VALUE.fullmatch(value) for _, value in fields):
             head = (self._start + "".join(f"\r\n{name}: {value}" for name, value in fields)).encode()
@@ -272,12 +272,12 @@ class OutgoingHeads:
 
 
 def post_request(head: bytes, body: bytes) -> bytes:
-    """Return a whole POST request."""
+    """Return a whole POST request: `head` from `OutgoingHeads`, `content-length` and `body`."""
     return b"%b\r\ncontent-length: %d\r\n\r\n%b" % (head, len(body), body)
 
 
 def get_request(head: bytes) -> bytes:
-    """Return a GET request with the fields of a POST's head."""
+    """Return a GET request to the same URL and with the same header fields as the POST request whose head is given."""
     return b"GET%b\r\n\r\n" % head.removeprefix(b"POST")
 
 
@@ -293,13 +293,13 @@ class BufferedConnection(Protocol):
 
 
 class WriteBatch:
-    """Connections of one event loop that flush at the end of the turn."""
+    """Writes what several connections of one event loop have buffered, at the end of the loop's current turn."""
 
     def __init__(self) -> None:
         self._connections: list[BufferedConnection] = []
 
     def add(self, connection: BufferedConnection) -> None:
-        """Flush the connection at the end of this turn."""
+        """Call the connection's `flush` at the end of this turn of the event loop."""
         if not self._connections:
             connection.loop.call_soon(self._flush)
         self._connections.append(connection)

@@ -1,4 +1,4 @@
-"""Parts of an ASGI scope that `http1_server` builds for a request: its target, and its header fields without an offer to upgrade."""
+"""Functions of `http1_server` for the head of a request: parts of its ASGI scope, checks of its framing, removal of an offer to upgrade."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 def target_of(url: bytes, root: str) -> tuple[dict[str, Any], bytes | None]:
-    """Return path and query for the scope, and the host if the request target names one, as requests to a proxy do (RFC 9112, 3.2).
+    """Return the scope entries for path and query, and the host if the request target is a whole URL (RFC 9112, 3.2), else `None`.
 
     Raises:
         httptools.HttpParserError: The target is not a URL.
@@ -49,7 +49,7 @@ def base_scope(transport: asyncio.Transport, root: str) -> dict[str, Any]:
 
 
 def without_upgrade(method: bytes, url: bytes, version: str, headers: Headers) -> bytes:
-    """Return the bytes of a head without its offer to upgrade the protocol. The connection stays open unless it was to be closed."""
+    """Return the bytes of a head without its offer to upgrade the protocol. `Connection: close` stays; any other becomes `keep-alive`."""
     kept = [(name, value) for name, value in headers if name not in (b"upgrade", b"http2-settings")]
     kept = [(name, b"keep-alive" if name == b"connection" and b"close" not in value.lower() else value) for name, value in kept]
     return b"\r\n".join([b"%s %s HTTP/%s" % (method, url, version.encode()), *(b"%s: %s" % field for field in kept), b"\r\n"])

@@ -19,9 +19,9 @@ class Response:
     parts: list[bytes]
     """The body as it arrived, not decompressed."""
     stream: EventStream | None = None
-    """The body of an event stream, which has a message or has ended. The caller reads it to the end, or calls `leave` or `close`."""
+    """The messages of an event stream, once it has a message or has ended. The caller reads it to the end, or calls `leave` or `close`."""
     claim: Claim | None = None
-    """The claim of a large body, which the caller releases."""
+    """The permission to hold a large body in memory; the caller releases it."""
 
     @property
     def body(self) -> bytes:

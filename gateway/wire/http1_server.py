@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_HEAD_BYTES, SLICE_BYTES = 65_536, 16_384
-"""Maximum bytes of a head, and of any bytes between two parts of a body; enforced between the slices that the parser gets."""
+"""Maximum bytes of a head, or between two parts of a body; and bytes that the parser gets at once, after which the maximum is checked."""
 
 MAX_PIPELINED = 64
 """Requests that may wait on one connection for earlier responses; a client that sends more is disconnected."""
@@ -46,7 +46,7 @@ _NO_ROOM = error_response(503, b"Too many connections; try again", b"retry-after
 
 
 class ServerConnection(ConnectionWriter[HeadT]):
-    """One connection. uvicorn makes it, and calls `shutdown` when the server stops.
+    """One HTTP/1.1 connection. uvicorn creates it, and calls `shutdown` when the server stops.
 
     It has slots because Python 3.11 accesses attributes of objects with more than 30 of them slowly without slots.
     """
@@ -88,12 +88,12 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._target_url: bytes | None = None
         self._target: dict[str, Any] = {}
         self._authority: bytes | None = None
-        """Of the last request target: its scope entries, and the host if it names one."""
+        """These three: the last request target, its scope entries, and the host if the target names one."""
         self._headers: Headers = []
         self._in_head = self._is_last = self._is_paused = self._is_lingering = False
-        """A head is arriving; no further request is parsed; reading is paused; received bytes are dropped while the client reads."""
+        """A head is arriving; no further request is parsed; reading is paused; the rest of an answered request is dropped (`_linger`)."""
         self._is_counted = self._is_surplus = False
-        """`connections` counts its incomplete requests; it is above the limit of connections."""
+        """Whether `connections` counts incomplete requests of this connection; whether the connection is above the limit of connections."""
         self._other_bytes = 0
         """Bytes received since the end of a head or the last byte of a body."""
         self._arriving: Exchange[HeadT] | None = None
@@ -109,7 +109,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for the event loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection; above the limit of connections, send a 503 and close it."""
+        """Register the connection. If `connections` refuses it, send a 503 and close it."""
         self.transport = cast("asyncio.Transport", transport)
         self._state.connections.add(cast("Any", self))
         self._base_scope = base_scope(self.transport, self._root)
@@ -185,13 +185,13 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- for an exchange -------------------------------------------------------------------------------------------
 
     def resume_reading(self) -> None:
-        """As `ConnectionWriter.resume_reading`; no effect while requests are pipelined."""
+        """Continue reading after a pause; no effect while pipelined requests wait."""
         if self._is_paused and not self._pipelined and not self.transport.is_closing():
             self._is_paused = False
             self.transport.resume_reading()
 
     def answered(self, exchange: Exchange[HeadT]) -> None:
-        """As `ConnectionWriter.answered`: start the next request, or wait for one."""
+        """After a complete response: start the next request, wait for one, or close the connection."""
         self._state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -212,7 +212,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
                 self._idle_timer = self.loop.call_later(self._idle_seconds, self._watch_idle)
 
     def _settled(self, exchange: Exchange[HeadT]) -> None:
-        """Send the response of the fast path, or run the application that continues the request."""
+        """Send the response of the fast path, or run the ASGI application that continues the request."""
         started, exchange.started = exchange.started, None
         assert started is not None, "a request settles once"
         self._tasks.discard(started)
@@ -249,7 +249,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._headers.append((name.lower(), value.strip(b" \t")))  # the parser keeps spaces after a value
 
     def on_headers_complete(self) -> None:
-        """Make or queue the request whose head is complete; disconnect a client that pipelines too many."""
+        """Make or queue the request whose head is complete; disconnect a client that pipelines too many requests."""
         self._in_head, self._other_bytes = False, 0
         if len(self._pipelined) >= MAX_PIPELINED:
             self._is_last = True
@@ -323,7 +323,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._pause()
 
     def _begin(self, exchange: Exchange[HeadT]) -> None:
-        """Make a request the current one. If its body is incomplete, it is judged by its head before more of the body is kept."""
+        """Make a request the current one. If its body is incomplete, `admit` judges it by its head before more of the body is kept."""
         self._current = exchange
         if exchange.is_complete:
             self._start(exchange)
@@ -377,7 +377,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._close()
 
     def _may_refuse(self) -> bool:
-        """Whether an error response may be written: no response has begun, and no earlier request waits for one."""
+        """Return whether an error response may be written: no response has begun, and no earlier request waits for a response."""
         current = self._current
         return current is None or current.is_answered or (current is self._arriving and not current.is_responding)
 
@@ -400,7 +400,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- incomplete requests, connections above the limit ----------------------------------------------------------
 
     def _count_incomplete(self) -> None:
-        """Count the bytes of requests that are incomplete or pipelined."""
+        """Report the bytes of incomplete and pipelined requests to `connections`. An incomplete request is judged by its head first."""
         exchange = self._arriving
         if exchange is not None and exchange is self._current and not exchange.is_started and exchange.admission is None:
             self._begin(exchange)
@@ -417,7 +417,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self.connections.completed(self)
 
     def waits(self) -> tuple[int, float] | None:
-        """As `Peer.waits`."""
+        """Return what the connection waits for and since when, or `None` (see `Peer.waits`)."""
         if self._is_lingering:
             return UNSENT, self._idle_since
         if self.transport.is_closing() or self._is_last or self._arriving is not None or self._pipelined:
@@ -428,7 +428,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         return kind, self._idle_since
 
     def give_way(self) -> None:
-        """As `Peer.give_way`."""
+        """Close the connection, because a new connection needs its place. If a request is incomplete, send a 503 before."""
         if self._is_lingering:
             self.transport.abort()
         elif not self.transport.is_closing():
@@ -438,7 +438,10 @@ class ServerConnection(ConnectionWriter[HeadT]):
             self._close()
 
     def _linger(self) -> None:
-        """Drop what still arrives of a request that has its response: closed at once, the client could not read the response."""
+        """Keep the connection open for a while, and drop the rest of a request that already has its response.
+
+        If the connection closed at once, the client could not read the response.
+        """
         self.flush()
         self._completed()
         self._is_last = self._is_lingering = True
@@ -454,7 +457,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
     # -- deadlines -------------------------------------------------------------------------------------------------
 
     def _watch_arrival(self) -> None:
-        """Start or stop the timer of an incomplete request. Pipelined requests have none, because reading is paused."""
+        """Start or stop the timer of an incomplete request. While requests are pipelined, reading is paused and no timer runs."""
         if self._is_lingering:
             return
         if self._pipelined or (not self._in_head and self._arriving is None):
@@ -484,7 +487,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._close()
 
     def _watch_idle(self) -> None:
-        """Close the connection after the idle timeout. One timer serves all requests."""
+        """Close the connection after the idle timeout. One timer serves all requests of the connection."""
         timer, self._idle_timer = self._idle_timer, None
         if self._in_head or self._current is None or not self._current.is_answered:
             return

@@ -29,16 +29,16 @@ SLICE_BYTES = 262_144
 """Bytes of a JSON string that are decoded at once."""
 
 ESCAPES_BYTES = 12
-"""Bytes of a surrogate pair: two escapes that stand for one character."""
+"""Length in bytes of a surrogate pair: two escapes that stand for one character."""
 
 WINDOW_BYTES = 64
-"""Bytes that are examined before a boundary."""
+"""Bytes before a possible end of a slice that are examined to find out whether the end is inside an escape."""
 
 MAX_STEPS = 4096
-"""Bytes over which a boundary is searched."""
+"""Maximum bytes over which the end of a slice is searched."""
 
 _ENDS_IN_ESCAPE = re.compile(rb"(?<!\\)(?:\\\\)*\\u(?![dD][89abAB])[0-9a-fA-F]{4}\Z")
-"""Ends in a whole escape that is not the first of a surrogate pair."""
+"""Matches bytes that end in a whole escape, unless the escape is the first half of a surrogate pair."""
 
 _MARK = secrets.token_hex(16)
 """A random marker that cannot occur in a server's response."""
@@ -52,7 +52,7 @@ _BACKSLASH = ord("\\")  # a number is found at once
 
 @dataclass(frozen=True, slots=True)
 class LongText:
-    """A long text of a result."""
+    """A long string in the result of a request, decoded and as the JSON in which it arrived."""
 
     text: str
     encoded: memoryview
@@ -62,11 +62,11 @@ class LongText:
 
 
 Decoded = tuple[JsonValue, tuple[bytes, ...], LongText | None]
-"""A message, its JSON in consecutive parts, and the long text of its result if it has one: then the parts at odd indexes."""
+"""A message, its JSON in consecutive parts, and the long text of its result or `None`. A long text is at the odd indexes of the parts."""
 
 
 def decode_parts(parts: list[bytes]) -> Decoded:
-    """Decode a message whose JSON arrived in `parts`, which the caller must not use afterwards: a long text is copied once.
+    """Decode a message whose JSON arrived in `parts`. The caller must not use `parts` afterwards: the list is changed to save a copy.
 
     Raises:
         ValueError: The message is not JSON.
@@ -100,7 +100,7 @@ def decode_lean(parts: list[bytes]) -> JsonValue:
 
 
 def _lean(data: bytes) -> tuple[JsonValue, JsonObject, str, bytearray] | None:
-    """Return a message without its long text, the object and key of this text, and the text in UTF-8; `None` without a long text."""
+    """Return a message without its long text, the object and key of the text, and the text in UTF-8; `None` if it has no long text."""
     place = _place([data], len(data)) if len(data) >= LONG_BYTES else None
     if place is None:
         return None
@@ -144,7 +144,7 @@ def _text(encoded: bytes) -> str:
 
 
 def _utf8(encoded: memoryview) -> bytearray:
-    """As `_text`, but return UTF-8."""
+    """Decode a long JSON string in slices, and return it in UTF-8."""
     found = bytearray()
     for part in _slices(encoded):
         found += part.encode()
@@ -219,7 +219,7 @@ def _cut(parts: Sequence[bytes], start: int, stop: int) -> bytes:
 
 
 def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | None:
-    """Return the end of the first and the start of the second long text, if the message has two of equal length, else `None`."""
+    """Return the end of the first and the start of the second of two long texts of equal length; `None` if there are not two."""
     middle = (start + stop) // 2
     near = _cut(parts, middle - ENDS_BYTES, middle + ENDS_BYTES)
     end = near.rfind(b'"', 0, max(near.find(b'"structuredContent"'), 0)) + 1
@@ -229,7 +229,7 @@ def _gap(parts: Sequence[bytes], start: int, stop: int) -> tuple[int, int] | Non
 
 
 def _marked(message: JsonValue) -> list[tuple[JsonObject, str]]:
-    """Return the content blocks, and the structured content, that have the marker as a value, each with the key."""
+    """Return the content blocks, and the structured content, that have the marker as a value, each with the key of this value."""
     result: JsonValue = cast("JsonMapping", message).get("result") if isinstance(message, dict) else None
     if not isinstance(result, dict):
         return []

@@ -31,7 +31,7 @@ REQUEST_SECONDS = 10.0
 
 
 class _Connections:
-    """Limits the number of connections, as `ConnectionTable` and `UnreadResponses`; no request counts against a quota."""
+    """Limits the number of connections of this server. Bytes of requests and responses are not counted."""
 
     def __init__(self) -> None:
         self._open: set[Peer] = set()

@@ -12,18 +12,20 @@ MAX_MESSAGE_BYTES = 67_108_864
 """Maximum size of one message from a server (64 MiB); a larger line, event or body fails its request."""
 
 LARGE_BYTES = 1_048_576
-"""Size from which a message needs a claim, and is parsed in a worker thread."""
+"""Size from which a message needs a claim (permission to hold it in memory), and is parsed in a worker thread."""
 
 CLAIM_WAIT_SECONDS = 50.0
-"""How long a message waits for its claim. Shorter than the usual deadline of a call, so that the error can name the key to raise."""
+"""How long a message waits for its claim (permission to hold it in memory). This is shorter than the usual deadline of a call, so that
+the error can name the configuration key to raise.
+"""
 
 
 class Claim(Protocol):
-    """Bytes of memory for one large message."""
+    """A request for memory, and then the permission to use it, for one large message."""
 
     @property
     def is_granted(self) -> bool:
-        """Whether the message may be read."""
+        """Whether the memory is granted, so that the message may be read."""
         ...
 
     def release(self) -> None:

@@ -21,7 +21,7 @@ MAX_ID_BYTES = 1024
 """Longest event id that is remembered; a longer one cannot be sent back in `Last-Event-ID`."""
 
 END_LINES = 8
-"""Lines kept of the beginning and of the end of truncated data."""
+"""`data` lines kept of the beginning, and of the end, of an event that is too large."""
 
 HIGH_WATER_BYTES = 1_048_576
 """Bytes of queued messages above which the connection stops reading."""
@@ -48,12 +48,12 @@ class SseParser:
     def __init__(self, max_bytes: int, *, event: bytes | None = MESSAGE, truncates: bool = False) -> None:
         """`max_bytes` limits one event, and `event` is the wanted type (`None`: all types).
 
-        With `truncates` parsing continues after a larger event, of which the ends are kept.
+        With `truncates`, only the beginning and the end of a larger event are kept, and parsing continues.
         """
         self.is_too_large = False
-        """The current event exceeds `max_bytes`. Without `truncates` nothing more may be fed."""
+        """Whether the current event exceeds `max_bytes`. Then nothing more may be fed, unless `truncates` was set."""
         self.truncated: list[bytes] = []
-        """Ends of the data of events that were too large; the caller removes them."""
+        """Beginning and end of the data of each event that was too large; the caller empties the list."""
         self.last_id = b""
         """Id of the last event, for `Last-Event-ID`; empty if it has none."""
         self.retry_seconds: float | None = None
@@ -70,7 +70,7 @@ class SseParser:
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the event that has not ended."""
+        """Bytes received of the event that is not complete yet."""
         return self._data_bytes + self._line_bytes
 
     def feed(self, part: bytes) -> list[bytes]:
@@ -134,19 +134,19 @@ class StreamConnection(Protocol):
     """The connection on which an event stream arrives (`http1_client.ClientConnection`)."""
 
     def resume_reading(self) -> None:
-        """Read on after a pause."""
+        """Continue reading after a pause."""
         ...
 
     def take_claim(self) -> Claim | None:
-        """Hand over the claim of the large message that was read, if it has one."""
+        """Return the claim (permission to hold memory) of the large message that was read, or `None`. The caller releases it."""
         ...
 
     def drain(self) -> None:
-        """Wait a moment for the end of the response, so that the connection can be reused."""
+        """Drop the rest of the response. The connection is reused if the response ends within a second, else closed."""
         ...
 
     def abort(self) -> None:
-        """Close at once."""
+        """Close the connection at once."""
         ...
 
 
@@ -165,7 +165,7 @@ class EventStream:
         self._decompressor: Decompressor | None = None
         self._waiter: asyncio.Future[None] | None = None
         self.claim: Claim | None = None
-        """Claim of a large message, set by the connection when the stream has ended."""
+        """Claim (permission to hold memory) of a large message; the connection sets it when the stream has ended."""
         try:
             self._decompressor = decompressor_for(headers.get(b"content-encoding", b"").decode("latin-1"))
         except CodingError as error:
@@ -199,7 +199,7 @@ class EventStream:
         return data
 
     def take_claim(self) -> Claim | None:
-        """Hand over the claim of the message that was returned last, if it is large."""
+        """Return the claim of the message that `message` returned last, or `None` if that message is not large. The caller releases it."""
         claim, self.claim = self.claim, None
         return claim or (self._connection.take_claim() if self._connection is not None else None)
 
@@ -214,12 +214,12 @@ class EventStream:
         return self._parser.retry_seconds
 
     def leave(self) -> None:
-        """Drop further messages. The connection is kept if the stream ends at once, else closed."""
+        """Drop further messages. The connection is kept for other requests if the stream ends within a second, else closed."""
         if self._connection is not None:
             self._connection.drain()
 
     def close(self) -> None:
-        """Drop further messages and close the connection, which tells the server."""
+        """Drop further messages and close the connection, by which the server notices that nobody reads the stream."""
         if self._connection is not None:
             self._connection.abort()
 
@@ -232,12 +232,12 @@ class EventStream:
 
     @property
     def is_full(self) -> bool:
-        """Whether the connection must stop reading."""
+        """Whether so many bytes are queued that the connection must stop reading."""
         return self._queued_bytes > HIGH_WATER_BYTES
 
     @property
     def pending_bytes(self) -> int:
-        """Bytes of the message that has not ended."""
+        """Bytes received of the message that is not complete yet."""
         return self._parser.pending_bytes
 
     def feed(self, data: bytes) -> None:
