@@ -52,7 +52,7 @@
         └── TooLargeToKeep             a caller exceeds its quota of stored results
 
 Constructors only store fields. Messages say what, which name, and what to do; they never carry secrets
-or a peer's raw body. `server.errors` is the only place that turns these into wire errors.
+or a peer's raw body. `server.rpc_errors` is the only place that turns these into wire errors.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Admission of servers' sampling requests: checks budget, approval and token limit, in that order, before a model is called.
 
-The gateway (`upstream.inputs`) and Python programs (`upstream.library`) both use it, with their own counters and approvals.
+The gateway (`upstream.input_guard`) and Python programs (`upstream.library`) both use it, with their own counters and approvals.
 `sampling_requests` answers admitted requests. Log lines contain counts and limits, never the content of requests.
 """
 

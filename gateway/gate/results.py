@@ -214,7 +214,7 @@ def _judged(result: JsonObject, cleaned: JsonObject, verdict: Pass | Reject | Js
 
 @runtime_checkable
 class Held(Releasable, Protocol):
-    """A large result in the memory of a helper process (`upstream.held`); also the claim of that result."""
+    """A large result in the memory of a helper process (`upstream.large_result_helpers`); also the claim of that result."""
 
     async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
         """As `judge_whole`; call it once. Raises `ToolFailed` if the helper process ended."""

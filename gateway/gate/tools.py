@@ -338,7 +338,7 @@ class ToolCall(GatedCall[ToolOutcome]):
         if isinstance(outcome, TaskStarted):
             self._tool.cleaned(outcome.task)
             return outcome
-        if isinstance(outcome, InputRequired):  # texts of its requests were cleaned by `upstream.inputs`
+        if isinstance(outcome, InputRequired):  # texts of its requests were cleaned by `upstream.input_guard`
             verdict = judge_input_request(dict(outcome.requests), rules.max_result_bytes)
             return self._refused(verdict) if isinstance(verdict, Reject) else outcome
         origin = ResultOrigin(self.ctx.principal.id, self.name, output_schema=self._tool.definition.output_schema)

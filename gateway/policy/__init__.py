@@ -1,7 +1,8 @@
 """Pure decisions: which tools exist, which arguments are accepted, what a server may request, how large a result may be.
 
-Every function takes plain data (names, decoded JSON, byte counts) and returns `Pass`, `Rewrite` or `Reject`. Nothing here waits, logs or
-depends on a transport. `gate.tools`, the catalog and `upstream.inputs` act on the verdicts.
+Every function takes plain data (names, decoded JSON, byte counts). A rule for calls returns `Reject` or `None`; one that may change its
+input returns `Pass`, `Rewrite` or `Reject`. Time, counters and the caller are parameters. Nothing here waits, logs or depends on a
+transport. The gate, the catalog and `upstream.input_guard` act on the verdicts.
 
 Decided: `jsonschema-rs` checks JSON Schema, without retrieval and with linear-time regular expressions. Because: schemas come from peers;
 a pure Python validator costs 300 times more per call, and a pattern can make Python's `re` hang. Instead of: `jsonschema`,

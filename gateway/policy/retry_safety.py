@@ -1,6 +1,6 @@
 """Decides what may run a second time: a tool (`is_idempotent`), and a request that failed (`may_resend`).
 
-Used by `gate.tools` for a step that was in flight when its process died, by agents' retries, and by `upstream.delivery`.
+Used by `gate.tool_rules` for a step that was in flight when its process died, by agents' retries, and by `upstream.delivery`.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class ToolDefinition:
 
 
 class Releasable(Protocol):
-    """A claim on the memory for large results (`upstream.large`)."""
+    """A claim on the memory for large results (`upstream.large_bodies`)."""
 
     def release(self) -> None:
         """Release the claim. Further calls have no effect."""

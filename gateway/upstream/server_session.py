@@ -229,7 +229,10 @@ class Session:
         return agreed
 
     async def want_level(self, level: LogLevel | None) -> None:
-        """Have a 2025 server send log messages of `level`. The most verbose caller decides; `server.caller` filters for the others."""
+        """Have a 2025 server send log messages of `level`. The most verbose caller decides the level.
+
+        `server.detached_caller.wants_level` drops messages that other callers do not want.
+        """
         if level is None or self.is_modern or "logging" not in self.negotiated.capabilities:
             return
         if self._level is not None and severity(self._level) <= severity(level):

@@ -1,7 +1,7 @@
 """Serves a program's own agent over AG-UI: `add_agent_framework_fastapi_endpoint` and `AgentFrameworkAgent`, as in agent-framework.
 
 The program provides the web application, its authentication and its server. The AG-UI client keeps the conversation and sends all of it
-with each run; its thread id is the id of the run's session. The gateway's own route is `server.agui`.
+with each run; its thread id is the id of the run's session. The gateway's own route is `server.agui_runs`.
 """
 
 from __future__ import annotations

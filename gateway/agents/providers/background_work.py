@@ -1,6 +1,6 @@
 """`BackgroundWork`: agent runs that outlive the tool call that started them.
 
-It uses asyncio tasks, because a task group would not let a run outlive its starter (see `upstream.library.owner`). The provider owns the
+It uses asyncio tasks, because a task group would not let a run outlive its starter (see `ContextTask`). The provider owns the
 runs; closing it cancels those that are still running.
 """
 
