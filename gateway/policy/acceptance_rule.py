@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What one record says about the current form of an entry."""
+    """What one record of accepted entries says about a configuration entry as it is written now."""
 
     accepts: bool
-    """Whether a person accepted exactly this form."""
+    """Whether a person accepted the entry exactly as it is written now."""
     holds: bool
-    """Whether a running gateway held the entry back, in this form or another."""
+    """Whether a running gateway refused to run the entry, as it is written now or was written before."""
     has_run: bool
-    """Whether a gateway was started with this record, so that the record is complete since then."""
+    """Whether a gateway was ever started with this record. Since then the record has every entry that was accepted."""
 
 
 def may_run(records: Sequence[Recorded], *, is_running: bool, is_start: bool) -> bool:
-    """Decide about one entry. `is_running`: this process already runs exactly this form; `is_start`: the user is starting the gateway.
+    """Return whether an entry may run now. `is_running`: this process runs it unchanged; `is_start`: the user is starting the gateway.
 
-    A configuration cannot accept itself by naming another state folder: every record of a gateway that has run must accept the entry,
-    and a record that holds it back wins.
+    A configuration cannot accept itself by naming another state folder: every record that a gateway was started with must accept the
+    entry, and one record that holds the entry back without accepting it is enough to reject it.
     """
     if is_running:
         return True

@@ -18,16 +18,16 @@ from gateway.policy.framing import quote, shown
 from gateway.policy.own_sources import is_own_source
 
 RULE = "approval"
-"""Rule id of a call or request without approval."""
+"""Rule id in the rejection of a call or request that was not approved."""
 
 MAX_SHOWN_NAME = 80
 """Maximum displayed length of a name."""
 
 MIN_SHOWN_VALUE, MAX_SHOWN_VALUE = 60, 400
-"""Displayed length of one argument or message: between these limits, depending on their number."""
+"""Limits of the displayed length of one argument or message. The more arguments or messages, the shorter each of them is shown."""
 
 MAX_SHOWN = 4000
-"""Maximum length of the whole text; people do not read more before they decide."""
+"""Maximum length of the text that describes a call to a person; people do not read more before they decide."""
 
 SCRIPT_TOOL = "run_skill_script"
 """Name of the tool that runs scripts of skills."""
@@ -84,12 +84,12 @@ def judge_approver(by: ApprovalBy, caller: str, approver: Approver) -> Reject | 
 
 
 def may_approve_itself(by: ApprovalBy, caller: str, *, is_operator: bool) -> bool:
-    """Return whether the caller's own client may be asked for approval."""
+    """Return whether the principal `caller` may approve its own call, so that its own client can show the form."""
     return judge_approver(by, caller, Approver(caller, is_operator)) is None
 
 
 def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Reject | None:
-    """Return why no person can be asked about a sampling request, or `None`. A person needs a client with forms, or the pending list.
+    """Return why no person can be asked to approve a sampling request, or `None` if the client has forms or an operator can decide.
 
     `by` is the configured approver; `None` if nothing is configured.
     """
@@ -103,12 +103,12 @@ def judge_sampling(source: str, by: ApprovalBy | None, *, has_forms: bool) -> Re
 
 
 def approvers(by: ApprovalBy) -> str:
-    """Describe the possible approvers, in a message to anybody."""
+    """Describe who may approve, for a message to any reader: for example `the caller or an operator`."""
     return "the caller or an operator" if by == "caller" else waits_for(by)
 
 
 def waits_for(by: ApprovalBy) -> str:
-    """Describe the possible approvers, in a message to the caller."""
+    """Describe who may approve, for a message to the caller whose call waits."""
     return _APPROVERS[by][0].lower() + _APPROVERS[by][1:]
 
 
@@ -150,7 +150,7 @@ def _requires_some(approval: Literal["never", "always"] | ApprovalLists) -> bool
 
 
 def may_stand(source: str, name: str) -> bool:
-    """Return whether a tool may be approved permanently. Not for scripts: their content is not among the arguments that a person sees."""
+    """Return whether a tool may be approved permanently. The tool for scripts may not: its arguments do not show the script's content."""
     return name != SCRIPT_TOOL or not (source == "skill" or is_own_source(source))
 
 
@@ -189,7 +189,7 @@ def decision_answer(decision: Decision) -> JsonObject:
 
 
 def read_decision(answer: JsonMapping, *, standing: bool = False) -> Decision:
-    """Return the decision in an answer to the same `approval_form`; any invalid choice means `decline`."""
+    """Return the decision in an answer to an `approval_form` with the same `standing`; any invalid choice means `decline`."""
     content = cast("JsonMapping", answer.get("content") or {})
     chosen: JsonValue = content.get(_FIELD) if answer.get("action") == "accept" else None
     offered = _STANDING if standing else _ONCE
@@ -202,14 +202,14 @@ def is_approved(answer: JsonMapping) -> bool:
 
 
 def describe_call(source: str, tool: str, arguments: JsonMapping) -> str:
-    """Describe a call for its approval: the gateway's line with tool and source, then the marked arguments, of bounded length."""
+    """Return the text that asks a person to approve a call: a line with tool and source, then the arguments, quoted and shortened."""
     limit = max(MIN_SHOWN_VALUE, min(MAX_SHOWN_VALUE, MAX_SHOWN // max(1, len(arguments))))
     pairs = [(shown(name, MAX_SHOWN_NAME), shown(_text(value), limit)) for name, value in arguments.items()]
     return _described(f"Approve this call of {_name(tool)} of {_name(source)}?", pairs, empty="(no arguments)")
 
 
 def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) -> str:
-    """Describe a sampling request for its approval: the gateway's line with server and limit, then the marked prompt, of bounded length."""
+    """Return the text that asks a person to approve a sampling request: a line with server and limits, then the shortened prompt."""
     terms = [f"up to {max_tokens} tokens" if max_tokens is not None else "without a token limit"]
     if tools := params.get("tools"):
         terms.append(f"with {len(tools)} tool{'' if len(tools) == 1 else 's'} of its own")
@@ -221,7 +221,7 @@ def describe_sampling(source: str, params: JsonMapping, max_tokens: int | None) 
 
 
 def describe_question(name: str, message: str, fields: JsonMapping) -> str:
-    """Describe a workflow's question: the gateway's line, the marked question, and the marked fields of the answer, of bounded length."""
+    """Return the text of a workflow's question for a person: a line of the gateway, then the quoted question and fields of the answer."""
     lines = [f"Workflow {_name(name)} asks:", *_cut(list(quote(message)), MAX_SHOWN // 2)]
     pairs = [(shown(field, MAX_SHOWN_NAME), shown(_text(schema), MAX_SHOWN_VALUE)) for field, schema in fields.items()]
     return "\n".join([*lines, "Fields of the answer:", *_lines(pairs)])
@@ -232,7 +232,7 @@ def _described(ours: str, pairs: Sequence[tuple[str, str]], *, empty: str) -> st
 
 
 def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """Return the marked lines of names and values. If they are too long together, the longest values are replaced by their names."""
+    """Return the names and values as quoted lines. If they are too long together, the longest are left out and only named."""
     blocks = [list(quote(f"{name}: {value}", indent="  ")) for name, value in pairs]
     sizes = [sum(map(len, block)) for block in blocks]
     total, left_out = sum(sizes), set[int]()
@@ -249,7 +249,7 @@ def _lines(pairs: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _cut(lines: list[str], limit: int) -> list[str]:
-    """Return the first lines of at most `limit` characters in total, and the number of omitted lines."""
+    """Return the first lines, up to `limit` characters in total. If lines are omitted, a last line says how many."""
     kept: list[str] = []
     for number, line in enumerate(lines):
         if sum(map(len, kept)) + len(line) > limit:

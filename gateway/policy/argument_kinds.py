@@ -13,7 +13,7 @@ from gateway.policy.tool_schemas import as_object, resolve_local
 ArgumentKind = Literal["path", "url", "recipient"]
 
 WORD_OF_KIND: dict[ArgumentKind, str] = {"path": "within", "url": "oneOfHosts", "recipient": "oneOfRecipients"}
-"""The rule word for each kind of argument."""
+"""Kind of argument → the keyword for value rules (rule word) that restricts such arguments."""
 
 NAME_OF_KIND: dict[ArgumentKind, str] = {"path": "path", "url": "URL", "recipient": "mail address"}
 
@@ -24,7 +24,7 @@ _LAST_WORDS: dict[ArgumentKind, frozenset[str]] = {
     "url": frozenset("url urls uri uris href hrefs link links endpoint endpoints webhook webhooks website".split()),
     "recipient": frozenset("email emails recipient recipients cc bcc mailto".split()),
 }
-"""Last words of argument names, as in `output_file` and `repoPath`."""
+"""Kind of argument → last words of argument names that suggest it, as `file` in `output_file` and `path` in `repoPath`."""
 
 _WHOLE_NAMES: dict[str, ArgumentKind] = {
     **dict.fromkeys(("source", "destination", "src", "dst", "dest", "root"), "path"),
@@ -45,7 +45,7 @@ _FILES = frozenset("file files folder folders dir dirs directory directories sub
 
 
 def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
-    """Return the kinds of text that argument `name` of a tool with input `schema` seems to contain, also in elements and properties."""
+    """Guess which kinds of text (path, URL, mail address) argument `name` contains, in its elements and properties too."""
     found: set[ArgumentKind] = set()
     seen: set[int] = set()
     waiting: list[tuple[str, JsonValue]] = [(name, declared_schema(schema, name))]
@@ -70,7 +70,7 @@ def is_closed(name: str, schema: JsonObject) -> bool:
 
 
 def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the subschemas of the value itself and of its elements."""
+    """Yield the subschemas of a value that the name of its argument describes too: alternatives, list elements and `$ref` targets."""
     if "items" in node:
         yield node["items"]
     for key in ("anyOf", "oneOf", "allOf"):

@@ -1,7 +1,7 @@
 """`ArgumentPolicy`: decides which arguments reach a tool, and which calls are rejected because of their arguments.
 
-One is built per tool from its schema and the operator's rules; `gate.tool_rules.ToolRules` holds it. It judges every call, so a call
-without findings is not copied. It works on decoded JSON only.
+A policy is built for each tool from the tool's schema and the operator's rules; `gate.tool_rules.ToolRules` holds it. It judges every
+call, so the arguments are copied only if they change. It works on decoded JSON only.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _RULE_KEYWORDS_REFUSED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id
 """Keywords that a value rule must not use: rules are published inside another document, where these would have another meaning."""
 
 Extras = Sequence[str] | Mapping[str, Sequence[str]]
-"""`additionalArguments` of the configuration: names for all tools, or by native tool name or `*`."""
+"""`additionalArguments` of the configuration: a list of names for all tools, or a list for each native tool name or `*`."""
 
 Rules = Mapping[str, Mapping[str, JsonObject]]
 """`arguments` of the configuration: native tool name or `*` → argument → JSON Schema."""
@@ -48,11 +48,11 @@ class ArgumentPolicy:
     def __init__(
         self, published_schema: JsonObject, plan: ArgumentPlan, rules: Sequence[tuple[str, str, SchemaCheck]], check: SchemaCheck
     ) -> None:
-        """`rules`: argument, rule id, check. `check` judges all remaining arguments."""
+        """`rules` are the value rules: argument, rule id, check of the value. `check` judges all arguments by the tool's schema."""
         self.published_schema = published_schema
         """The tool's schema as clients see it; the original object if no rule changes it."""
         self.withheld = plan.withheld
-        """Arguments that the tool has and a caller may not pass → the rule that withholds them."""
+        """Declared argument that a caller may not pass → the rule that forbids the argument."""
         self.accepted = plan.accepted
         """Names of the arguments that are accepted from a caller; others are dropped."""
         self._filling = plan.filling
@@ -71,7 +71,7 @@ class ArgumentPolicy:
         override: ToolOverride | None = None,
         only_with_rules: bool = False,
     ) -> ArgumentPolicy:
-        """Compile the rules for the tool with native `tool_name`. Never raises: a call whose rule is unusable is rejected instead.
+        """Compile the rules for the tool with native `tool_name`. Never raises: an argument whose rule is unusable is always rejected.
 
         An extra argument is accepted although undeclared; it is published only if a rule names it. A rule for an argument that is
         neither declared nor extra has no effect, because that argument is dropped. `denied` names are dropped although declared, unless
@@ -110,7 +110,7 @@ class ArgumentPolicy:
         return cls(shown, plan, checks, SchemaCheck(judged))
 
     def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
-        """Drop arguments that are not accepted, fill in overrides, then apply value rules, then the schema; stop at the first rejection."""
+        """Drop arguments that are not accepted, add values of the override, apply the value rules, then the schema; stop at a rejection."""
         kept = arguments
         dropped: tuple[str, ...] = ()
         if not arguments.keys() <= self.accepted:
@@ -130,7 +130,7 @@ class ArgumentPolicy:
         return PASS if kept is arguments else Rewrite(kept, dropped)
 
     def fill(self, arguments: JsonObject) -> JsonObject:
-        """Return `arguments` with the values of overrides; the same object without overrides."""
+        """Return `arguments` with the fixed and default values of the tool's override added; `arguments` itself if there are none."""
         return arguments if self._filling is None else self._filling.fill(arguments)
 
     @property
@@ -139,7 +139,7 @@ class ArgumentPolicy:
         return tuple((name, rule_id) for name, rule_id, _ in self._rules)
 
     def problem_of(self, rule_id: str, value: JsonValue) -> str | None:
-        """Return why a value rule rejects `value`, as the start of a sentence, or `None`; for explanations of a verdict."""
+        """Return why the value rule `rule_id` rejects `value`, as the start of a sentence, or `None`. Used to explain a verdict."""
         for name, known, check in self._rules:
             if known == rule_id:
                 return check.find(value, measure(value), root=name)
@@ -147,7 +147,7 @@ class ArgumentPolicy:
 
 
 class _Unjudged(ArgumentPolicy):
-    """The rules of a tool without any rule: every call passes."""
+    """The policy of a tool that no rule concerns: every call passes unchanged."""
 
     __slots__ = ()
 
@@ -166,7 +166,7 @@ def extra_names(tool_name: str, extras: Extras) -> frozenset[str]:
 
 
 def rule_uses_references(rule: JsonMapping) -> bool:
-    """Return whether a value rule uses keywords that need a document of their own."""
+    """Return whether a value rule uses keywords such as `$ref` or `$id`, which change their meaning inside another schema."""
     stack: list[JsonValue] = [rule]
     while stack:
         item = stack.pop()
@@ -181,14 +181,14 @@ def rule_uses_references(rule: JsonMapping) -> bool:
 
 
 def rule_problem(rule: JsonObject) -> str | None:
-    """Return why a value rule is unusable, as the end of a sentence, or `None`; for checks of a configuration."""
+    """Return why a value rule is unusable, as the end of a sentence that starts with the rule, or `None`."""
     if rule_uses_references(rule):
         return "may not use `$ref`, `$id`, `$anchor` or `$schema`; write the schema out"
     return find_fault(rule) or SchemaCheck(rule, is_rule=True).problem
 
 
 def _refuse_all(name: str, rule: JsonObject, unusable: str) -> SchemaCheck:
-    """Return a check that rejects every value: a typing error in a rule must not accept what the rule should reject."""
+    """Return a check that rejects every value, for an unusable rule: a typing error must not disable the rule."""
     refusal = f"argument {name!r} is rejected because its rule in the configuration {unusable}; tell the operator"
     return SchemaCheck(rule, refusal=refusal)
 

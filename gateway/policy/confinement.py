@@ -37,7 +37,7 @@ _SILENT = frozenset({
     "title", "description", "default", "examples", "deprecated", "readOnly", "writeOnly", "$comment", "$defs", "definitions",
     "contentEncoding", "contentMediaType", "contentSchema",
 })  # fmt: skip
-"""Keywords that reject nothing."""
+"""Keywords that never reject a value, such as `title`."""
 
 DEMANDING = ANY_TYPE_KEYWORDS.union(*KEYWORDS_OF_TYPES.values())
 """Keywords of JSON Schema 2020-12 that can reject a value, and the rule words."""
@@ -63,9 +63,9 @@ class ConfinedRule:
     """A value rule, completed for one argument of one tool."""
 
     judged: JsonObject
-    """Form for the validator: implied types are added, rule words stay keywords."""
+    """The rule for the validator: implied types are added, and rule words such as `within` stay keywords."""
     published: JsonObject
-    """Form for clients in plain JSON Schema: each rule word is replaced by a description."""
+    """The rule for clients in plain JSON Schema: each rule word is replaced by a description in words."""
 
 
 # -- faults --------------------------------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ def kinds_of(node: JsonMapping) -> frozenset[str]:
 
 
 def _complete(node: JsonObject, *, nullable: bool) -> JsonObject:
-    """Return `node` with the implied types, in every part whose narrowing narrows the whole."""
+    """Return `node` with implied types added, also in subschemas where a stricter subschema makes the whole rule stricter."""
 
     def below(keyword: str, child: JsonObject) -> JsonObject:
         return _complete(child, nullable=nullable and keyword in _SAME_VALUE)
@@ -196,7 +196,7 @@ def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[
 
 
 def _without_said_type(judged: JsonObject, rule: JsonObject, admitted: frozenset[str]) -> JsonObject:
-    """Return `judged` without an implied type that the tool's schema already requires: clients handle simple schemas better."""
+    """Return `judged` without an implied `type` that the tool's schema requires anyway, because clients handle simple schemas better."""
     if "type" in rule or "type" not in judged or not admitted <= types_of({"type": judged["type"]}, judged):
         return judged
     return {key: value for key, value in judged.items() if key != "type"}
@@ -216,7 +216,7 @@ def _published(node: JsonObject) -> JsonObject:
 
 
 def _described(element: JsonObject, judged: JsonObject, form: str) -> JsonObject:
-    """Return the published form of `judged` for a list: only a description if the rule for elements contains only rule words."""
+    """Return a list's rule `judged` as it is published. If `element` has only rule words, that is a description made with `form`."""
     if not element.keys() <= WORDS | {SCHEMES_WORD, "type"}:
         return _published(judged)
     wanted = "; ".join(read_word(word, element).wanted for word in sorted(WORDS & element.keys()))

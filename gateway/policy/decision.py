@@ -13,7 +13,7 @@ class Pass:
 
 
 PASS = Pass()
-"""The shared `Pass`; compare with `isinstance`."""
+"""The one instance of `Pass` that all policy functions return. Callers test verdicts with `isinstance`."""
 
 
 @dataclass(frozen=True, slots=True)

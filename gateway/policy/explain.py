@@ -34,12 +34,12 @@ class Explanation:
 
     is_allowed: bool
     rule: str | None
-    """The deciding rule, if the call is rejected."""
+    """Id of the rule that rejects the call; `None` if the call is accepted."""
     reason: str | None
     dropped: tuple[tuple[str, str], ...] = ()
-    """Argument and reason: `undeclared`, or the rule that withholds it."""
+    """Each dropped argument, and why: `undeclared`, or the rule that forbids the argument."""
     added: tuple[tuple[str, JsonValue, str], ...] = ()
-    """Argument, value, and the override that adds it."""
+    """Each argument that an override adds: name, value, and place of the override."""
     rules: tuple[JudgedRule, ...] = ()
     arguments: JsonObject | None = None
     """Arguments that would be sent; `None` if the call is rejected."""

@@ -26,13 +26,13 @@ from gateway.policy.secret_requests import (
 )
 
 MAX_FORM_CHARS = 20_000
-"""Characters in all texts of a form; a list of all time zones has 10,000."""
+"""Maximum number of characters in a form; a list of all time zones has 10,000."""
 
 MAX_FORM_PARTS = 4_000
-"""Values and member names in a form."""
+"""Maximum number of JSON values and member names in a form."""
 
 MIN_ADDRESS_PARTS = 2
-"""Address fields that make an Indian PIN code a postal code."""
+"""Number of address fields in a form from which "PIN code" is read as an Indian postal code."""
 
 _UNJUDGED_PARAMS = frozenset({"_meta", "mode", "elicitationId", "requestedSchema", "task"})
 _STRUCTURE = frozenset({"type", "format", "pattern", "$ref", "$id", "$schema", "$anchor", "contentEncoding", "contentMediaType"})
@@ -51,12 +51,12 @@ _IDENTITY_VALUE = re.compile(r"(?<![\w-])(?:\d{3}-\d{2}-\d{4}|\d{3}\.\d{3}\.\d{3
 _CARD_VALUE = re.compile(r"(?<!\d)(?:4\d{3}|5[1-5]\d\d|2[2-7]\d\d|3[47]\d\d|6011|65\d\d)(?:[ -]?\d){9,15}(?!\d)")
 
 Use = Literal["label", "description", "prose", "sample"]
-"""Use of a text: name or description of a field that takes text, possible value, or any other displayed text."""
+"""Role of a text in a form: a field's name or title, its description, other displayed text (`prose`), or a possible value (`sample`)."""
 
 
 @dataclass(frozen=True, slots=True)
 class FormProblem:
-    """Rule id and reason of a refusal."""
+    """The rule that refuses a form, and the reason as text."""
 
     rule: Literal["elicitation.secret", "elicitation.size"]
     reason: str
@@ -69,9 +69,9 @@ class _Field:
     takes_text: bool
     is_number: bool
     choices: int
-    """Number of values that it offers."""
+    """Number of values that the field offers for choice."""
     texts: list[str] = field(default_factory=list[str])
-    """All texts in its schema."""
+    """All texts in the field's schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,7 @@ class _Text:
     text: str
     use: Use
     where: str
-    """The text's place, for the reason of a refusal."""
+    """Where the form has the text, in words for the reason of a refusal."""
     field: _Field | None = None
 
 
@@ -123,7 +123,7 @@ def _is_within_size(params: JsonMapping) -> bool:
 
 
 def _message_texts(params: JsonMapping) -> Iterator[_Text]:
-    """Yield the texts outside the schema."""
+    """Yield the texts of a form outside its `requestedSchema`, such as the message."""
     for key, value in params.items():
         if key not in _UNJUDGED_PARAMS:
             where = "The message" if key == "message" else f"The text {key[:40]!r}"
@@ -190,7 +190,7 @@ def _takes_text(node: JsonMapping) -> bool:
 
 
 def _choices(node: JsonMapping) -> list[JsonValue]:
-    """Return the values that a field offers, or an empty list."""
+    """Return the values that a field offers for choice; empty for a field of another kind."""
     if isinstance(node.get("items"), dict) and _kinds(node) == {"array"}:
         return _choices(cast("JsonObject", node["items"]))
     choices: JsonValue = node.get("enum") or ([node["const"]] if "const" in node else None)
@@ -230,7 +230,7 @@ class _Form:
         self._address_names: int | None = None
 
     def secrets(self) -> Iterator[tuple[str, str]]:
-        """Yield the places that ask for a secret, with its kind."""
+        """Yield each place of the form that asks for a secret, with the kind of secret."""
         for one in self._fields:
             if (kind := self._evident(one)) is not None:
                 yield _place_of("", one), kind
@@ -267,9 +267,10 @@ class _Form:
         return None
 
     def _takes_answer_to(self, one: _Field | None) -> bool:
-        """Return whether free text may answer a text of the form (`one` is `None`) or of the field `one`, which takes no text.
+        """Return whether a user could answer a text of the form in a field for free text.
 
-        Free text answers a choice if the choice is the only one. It answers any field if a free field does not say what to enter.
+        `one` is the field that has the text, or `None` for the message. The answer to a field without free text may go to another field:
+        if `one` offers a single value, or if some text field does not say what to enter.
         """
         if one is None or not self._is_free:
             return self._is_free
@@ -301,7 +302,7 @@ class _Form:
         return any(names_other_thing(reading, hit.kind) for reading in readings)
 
     def _is_postal(self, name: str) -> bool:
-        """Return whether a "PIN code" is the postal code of an Indian address."""
+        """Return whether `name` ("PIN", "pincode") means the postal code of an Indian address, because the form has address fields."""
         if name not in ("pin", "pincode", "पिन", "पिनकोड") or self._says("card"):
             return False
         if self._address_names is None:
@@ -313,7 +314,7 @@ class _Form:
         return any("address" in roles for reading in readings for roles in reading.roles)
 
     def _says(self, role: str) -> bool:
-        """Return whether any text of the form has a word with this role."""
+        """Return whether any text of the form has a word with this role (`request_words.WordRole`)."""
         if self._roles is None:
             readings = (reading for text in self._texts for reading in self._read(text.text))
             self._roles = {role for reading in readings for roles in reading.roles for role in roles}
@@ -352,7 +353,7 @@ class _Form:
 
 
 def _is_bare(reading: Reading, role: str) -> bool:
-    """Return whether a text consists of one word with this role."""
+    """Return whether a text is only an expression with this role (`request_words.WordRole`), apart from small words before it."""
     index = next((i for i, roles in enumerate(reading.roles) if not {"small", "own", "courtesy", "ask"} & roles.keys()), None)
     return index is not None and reading.roles[index].get(role) == len(reading.words)
 
@@ -370,7 +371,7 @@ def _normalized(pattern: JsonValue) -> str:
 
 
 def _kind_of_value(text: str) -> str | None:
-    """Return the kind of secret that a text has an example of, or `None`."""
+    """Return the kind of secret of which a text contains an example, such as a card number; `None` without one."""
     if _CREDENTIAL_VALUE.search(text):
         return "key"
     if _IDENTITY_VALUE.search(text):

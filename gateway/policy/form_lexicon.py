@@ -1,6 +1,6 @@
-"""Index the word lists of `form_words` and `request_words` for `form_reading`.
+"""Prepare the word lists of `form_words`, `form_word_pairs` and `request_words` for the search by `form_reading`.
 
-The index is built once, when the gateway judges its first form.
+This is done once, when the gateway judges its first form.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CJK = "\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\
 """Scripts without spaces between words, and Korean, whose particles join the words."""
 
 MIN_DISGUISED = 3
-"""Fewest letters of a name that is recognised in disguise."""
+"""Fewest letters of a secret's name that is also recognised in disguise, such as with digits for letters."""
 
 MIN_JOINED = 6
-"""Fewest letters of a name of several words that is also recognised as one word (`apikey`)."""
+"""Fewest letters of a secret's name of several words that is also recognised as one word (`apikey`)."""
 
 LONG_NAME = 7
 """Fewest letters of a word that is also recognised in pieces ("pas swo rd"); pieces of shorter words form other words."""
@@ -38,19 +38,19 @@ _ARABIC_PREFIX = re.compile(r"^(?:[وف]?(?:ب?ال|لل|كال)|[وف](?=ال))
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A name of a secret or a word of a request."""
+    """An item of the word lists: a name of a secret, or an expression with a role in requests. It has one or more words."""
 
     words: tuple[str, ...]
     is_prefix: tuple[bool, ...]
-    """For each word, whether it matches the beginning of a word only."""
+    """For each of `words`, whether it also matches longer words that begin with it."""
     kind: str
-    """A kind of secret, a role, "not" and a kind of secret, or one side of a pair."""
+    """Meaning of the item: a kind of secret, a role, "not KIND" if it makes a secret's name harmless, or a side of a word pair."""
     is_secret: bool
     needs_capitals: bool
 
 
 class EntryIndex:
-    """Entries by their first word."""
+    """Finds the entries of the word lists that may begin at a word of a text, by the first word of each entry."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._whole: dict[str, list[Entry]] = {}
@@ -71,18 +71,18 @@ class EntryIndex:
 
 @dataclass(frozen=True, slots=True)
 class Lexicon:
-    """Indexes over all lists."""
+    """The word lists of `form_words`, `form_word_pairs` and `request_words`, in forms that are fast to search."""
 
     plain: EntryIndex
     """All entries, by their words as written."""
     spelled: EntryIndex
     """Names of secrets, by their words as `spell_letters` returns them."""
     small: frozenset[str]
-    """Words that may stand between the words of a name."""
+    """Words that may stand between the words of a secret's name, such as "of"."""
     pieces: frozenset[str]
-    """Names that are recognised in pieces, without doubled letters."""
+    """Names of secrets, with doubled letters made single, that are recognised in pieces ("pas swo rd")."""
     beginnings: frozenset[str]
-    """All beginnings of `pieces`."""
+    """All beginnings of the names in `pieces`, so that the search stops early."""
     run: re.Pattern[str]
     """Names that are recognised inside a run of separated letters ("p l e a s e t y p e y o u r p a s s w o r d")."""
     by_first_letter: dict[str, list[str]]
@@ -91,12 +91,12 @@ class Lexicon:
     """Names that occur inside a longer word (`Benutzerpasswort`), with the rest of the word."""
     inside_kinds: dict[str, str]
     pairs: dict[str, tuple[str, str]]
-    """For each side of a pair, the other side and the kind of secret."""
+    """Side of a word pair (`form_word_pairs`) → the other side, and the kind of secret that both together name."""
     about: tuple[str, ...]
-    """Beginnings of a rest that makes the word harmless (`Passwortrichtlinie`)."""
+    """Beginnings of the rest of a longer word that make the secret's name in the word harmless (`richtlinie` in `Passwortrichtlinie`)."""
 
     def kind_inside(self, word: str) -> str | None:
-        """Return the kind of secret whose name is part of `word`, or `None`."""
+        """Return the kind of secret whose name is part of a longer `word`, or `None`."""
         found = self.inside.search(word) if len(word) >= MIN_JOINED else None
         if found is None:
             return None
@@ -111,7 +111,7 @@ def without_article(word: str) -> str:
 
 @cache
 def lexicon() -> Lexicon:
-    """Build the indexes, or return the ones built before. The result is read-only."""
+    """Return the `Lexicon` of all word lists. The first call builds it; later calls return the same object, which is read-only."""
     secrets = [(item, kind) for kind, text in SECRETS.items() for item in _items(text)]
     roles = [(item, role) for role, text in ROLES.items() for item in _items(text)]
     others = [(item, f"not {kind}") for kind, text in HARMLESS_BEFORE.items() for item in _items(text)]
@@ -148,7 +148,7 @@ def lexicon() -> Lexicon:
 
 
 def _items(text: str) -> list[str]:
-    """Return the items of a list, normalised by `read_plain`."""
+    """Split a word list, which is one text with commas and line ends, into its items, normalised by `read_plain`."""
     return [item for item in (part.strip() for part in read_plain(text).replace("\n", ",").split(",")) if item]
 
 
@@ -173,7 +173,7 @@ def _parts_of(word: str) -> list[str]:
 
 
 def _spelled(secrets: Iterable[tuple[str, str]]) -> Iterator[Entry]:
-    """Yield names as `spell_letters` returns them. Some capitals look like other Latin letters than their lower case."""
+    """Yield entries with the names of secrets as `spell_letters` spells them, also in capitals: a capital may look like another letter."""
     for item, kind in secrets:
         bare = item.removeprefix("*")
         if _OTHER_SCRIPT.search(item) is not None or (bare != item and len(bare) < LONG_NAME):

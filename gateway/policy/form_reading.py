@@ -17,13 +17,13 @@ from gateway.policy.form_lexicon import CJK, Entry, Lexicon, lexicon, without_ar
 from gateway.policy.lookalikes import read_as_latin, read_letters, read_plain, spell_letters, undouble
 
 MAX_GAP = 4
-"""Small words that may stand between two words of a name ("number of your card")."""
+"""Maximum number of small words between two words of a secret's name ("number of your card")."""
 
 MAX_CLAUSE_WORDS = 60
 """Longest clause; longer ones are split, so that the time to judge a text is linear in its length."""
 
 MAX_PIECES = 24
-"""Most pieces that are joined to one name."""
+"""Maximum number of pieces that are joined to find a secret's name written in pieces."""
 
 _SIGNS = "@$!|+€£¢"
 """Signs that replace letters inside words."""
@@ -71,23 +71,23 @@ class Word(NamedTuple):
     """One word of a text."""
 
     plain: str
-    """In lower case, without accents."""
+    """The word in lower case, without accents."""
     spelled: tuple[str, ...]
-    """Its spellings with Latin letters for look-alike letters and digits."""
+    """Spellings of the word with Latin letters in place of look-alike letters and digits."""
     is_odd: bool
     """Whether a spelling differs from `plain`."""
     is_capitals: bool
     is_joined: bool
-    """Whether its letters were separated."""
+    """Whether the text separates the letters of the word, as in `P I N`."""
     clause: int
     segment: int
-    """Number of its clause, and of its part of the clause between commas, brackets or quotation marks."""
+    """Number of the part of the text that has the word: parts end at commas, brackets, quotation marks and ends of clauses."""
     is_quoted: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """The name of a secret in a reading: words `start` to `end` (not included)."""
+    """A name of a secret that was found in a `Reading`: its words `start` to `end` (excluded), and the kind of secret."""
 
     start: int
     end: int
@@ -99,11 +99,11 @@ class Hit:
 
 @dataclass(slots=True)
 class Reading:
-    """The words of a text, the names of secrets among them, and the roles of the other words in a request."""
+    """A text split into words, with the names of secrets among them and the roles (`request_words`) of other expressions."""
 
     words: list[Word]
     roles: list[dict[str, int]]
-    """For each word, the roles of the expressions that begin there, with the index after each expression."""
+    """For each word: role of an expression that begins at the word → index of the word after the expression."""
     clauses: list[range]
     """Word indexes of each clause."""
     hits: list[Hit] = field(default_factory=list[Hit])
@@ -139,7 +139,7 @@ def read_text(text: str) -> tuple[Reading, ...]:
 
 
 def _as_it_looks(found: re.Match[str]) -> str:
-    """Return a word that mixes Latin letters with digits, signs or other letters, in Latin letters."""
+    """Return a word with Latin letters in place of look-alikes, if it mixes Latin letters with digits, signs or other letters."""
     word = found.group()
     if (word.isascii() and word.isalpha()) or _ASCII_LETTER.search(word) is None:
         return word
@@ -174,7 +174,7 @@ def _words(plain: str, *, camel: bool) -> list[Word]:
 
 
 def _is_in_quotes(between: str, is_quoted: bool) -> bool:
-    """Return whether the text is inside quotation marks after the characters `between` two words."""
+    """Return whether the word after the characters `between` is in quotation marks. `is_quoted`: the word before them was."""
     for mark in _QUOTATION.findall(between):
         is_quoted = mark in _OPENING or (mark == '"' and not is_quoted)
     return is_quoted
@@ -204,7 +204,7 @@ def _set_apart(text: str) -> str:
 
 @lru_cache(maxsize=8192)
 def _parts(surface: str, camel: bool) -> tuple[tuple[str, tuple[str, ...], bool, bool, bool], ...]:
-    """Split one run of letters at camel case and trailing digits; return the first five members of each `Word`."""
+    """Split one run of letters at camel case and trailing digits. Returns the first five fields of a `Word` for each part."""
     is_joined, surface = surface.startswith(_JOINED), surface.removeprefix(_JOINED)
     latin = read_as_latin(surface)
     cuts = [0, *([found.start() for found in _CAMEL.finditer(latin)] if camel else ()), len(surface)]
@@ -227,7 +227,7 @@ def _parts(surface: str, camel: bool) -> tuple[tuple[str, tuple[str, ...], bool,
 
 
 def _found(words: list[Word]) -> Reading:
-    """Find secrets and roles among the words of a text."""
+    """Return a `Reading` of these words of a text, with the names of secrets and the roles that were found."""
     known = lexicon()
     starts = [index for index, word in enumerate(words) if index == 0 or words[index - 1].clause != word.clause]
     reading = Reading(words, [{} for _ in words], [range(*edges) for edges in pairwise([*starts, len(words)])])
@@ -260,7 +260,7 @@ def _found(words: list[Word]) -> Reading:
 
 
 def _paired(reading: Reading, known: Lexicon) -> Iterator[Hit]:
-    """Yield the names that consist of a word from each list of a pair, in any order ("words of your wallet", "wallet words")."""
+    """Yield names of secrets with one word from each list of a `PAIRS` item, in any order ("words of your wallet", "wallet words")."""
     for start, roles in enumerate(reading.roles):
         for role, at in roles.items():
             other, kind = known.pairs.get(role, ("", ""))
@@ -279,7 +279,7 @@ def _is_between(reading: Reading, index: int) -> bool:
 
 
 def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spelled: bool = False) -> int | None:
-    """Return the index after an entry whose first word is at `index`, or `None`; small words may stand between its words."""
+    """Return the index after the words of `entry`, of which the first is at `index`; `None` if the others do not follow. Skips small words."""
     if entry.needs_capitals and not words[index].is_capitals:
         return None
     at, clause = index + 1, words[index].clause

@@ -135,4 +135,4 @@ PAIRS: tuple[tuple[SecretKind, str, str], ...] = (
         "pem",
     ),
 )  # fmt: skip
-"""Kind of secret, and two lists: a name has one word of each, in any order, with small words, numbers and possessives between them."""
+"""Kind of secret, and two word lists. A name has one word of each list, in any order; small words, numbers and "your" may stand between."""

@@ -40,12 +40,12 @@ _SHOWN_KEYS = frozenset({"title", "description", "enumNames"})
 
 
 def frame(ours: str, theirs: str) -> str:
-    """Return the gateway's line `ours`, followed by the marked lines of `theirs`."""
+    """Return the gateway's line `ours`, followed by the untrusted text `theirs` with `BAR` before each line."""
     return "\n".join([ours, *quote(theirs)])
 
 
 def quote(text: str, *, indent: str = "") -> Iterator[str]:
-    """Yield the marked lines of an untrusted text; the wrapped parts of a long line begin with `indent`."""
+    """Yield the lines of an untrusted text, each with `BAR` before it. Continuations of a wrapped line begin with `indent` after `BAR`."""
     was_blank = True
     for line in text.splitlines():
         visible = _visible(line)
@@ -67,7 +67,7 @@ def shown(text: str, limit: int) -> str:
 
 
 def fit(text: str, columns: int) -> Iterator[str]:
-    """Yield the lines of a framed text wrapped to `columns`; wrapped parts repeat the marks of their line."""
+    """Yield the lines of a text made by `frame`, wrapped to `columns`. Continuations repeat the `BAR` prefixes of their line."""
     for line in text.split("\n"):
         bars = _bars(line)
         for part in wrap_line(line[len(bars) :], max(MIN_COLUMNS, columns - len(bars) - 1)):
@@ -75,7 +75,7 @@ def fit(text: str, columns: int) -> Iterator[str]:
 
 
 def _bars(line: str) -> str:
-    """Return the marks at the beginning of a line, set by gateways nearer to the server or forged by it."""
+    """Return the `BAR` prefixes at the beginning of a line, which other gateways or the author of the text may have written."""
     found = _MARKS.match(line)
     return found.group() if found is not None else ""
 

@@ -51,7 +51,7 @@ _CONTROL_CHARACTERS = _CONTROLS.decode()
 _DELETE, _BACKSLASH = b"\x7f\\"
 
 _LONG = 16_384
-"""Number of bytes above which searching for single bytes is faster than one pass."""
+"""Length from which one search per byte value is faster than one pass over the data for all of them (`_is_free_of`)."""
 
 _SLICE = 262_144
 """Characters of a long text that are searched at once: about a millisecond, during which no other thread runs."""
@@ -72,7 +72,7 @@ _ANY = re.compile(
     r"|(?<=[\ufe00-\ufe0f\U000e0100-\U000e01ef])[\ufe00-\ufe0f]"
     r"|(?<![\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])[\U000e0100-\U000e01ef]"  # ideographic variants stay
 )
-"""One pass over a text with characters beyond ASCII; group 1 is kept."""
+"""Matches all hidden text in one pass over a text with characters beyond ASCII. A match of group 1 is harmless and kept."""
 
 _BINARY_KINDS = ("image", "audio")
 
@@ -92,7 +92,7 @@ def strip_text(text: str) -> str:
 
 
 def _hides_in_slice(text: str, start: int) -> bool:
-    """Return whether a slice contains a character that is or begins hidden text; its neighbours may still allow it."""
+    """Return whether a slice has a character that may be or begin hidden text. Whether it is hidden depends on the characters around it."""
     part = text[start : start + _SLICE]
     if part.isascii():
         return not _is_free_of(_CONTROLS, part.encode())
@@ -100,7 +100,7 @@ def _hides_in_slice(text: str, start: int) -> bool:
 
 
 def _is_free_of(some: bytes, data: bytes) -> bool:
-    """Return whether `data` contains none of these bytes: tested in one pass for short data, one by one for long data."""
+    """Return whether `data` contains none of the bytes in `some`: one pass for short data, one search per byte for long data."""
     if len(data) > _LONG:
         return not any(map(data.__contains__, some))
     return len(data.translate(None, some)) == len(data)
@@ -122,9 +122,9 @@ def may_hide(encoded: bytes) -> bool:
 
 
 def strip_value(value: JsonValue, *, keys: bool = False, depth: int = 0) -> JsonValue:
-    """Return decoded JSON with every string stripped; the same object if nothing is hidden.
+    """Return decoded JSON without hidden characters in its strings; the same object if nothing is hidden.
 
-    Names of object members are cleaned only with `keys`, because elsewhere they are data. Encoded binary data of content blocks is not
+    Member names of objects are cleaned only if `keys` is true, because they are often data. Encoded binary data of content blocks is not
     changed.
     """
     if isinstance(value, str):
@@ -219,7 +219,7 @@ def _escaped(pattern: str) -> str:
 
 
 def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | Reject:
-    """Return the verdict about a result of a tool or a read: unchanged, a copy without hidden text, or a rejection."""
+    """Judge hidden text in the result of a tool or a read: accept it unchanged, return a copy without hidden text, or reject it."""
     if mode == "allow":
         return PASS
     clean = strip_value(result)
@@ -243,7 +243,7 @@ def judge_hidden_text(value: JsonValue, subject: str) -> Pass | Reject:
 
 
 def name_hidden(text: str) -> str:
-    """Return the kind and code point of the first hidden character in `text`, for people."""
+    """Describe the first hidden character in `text` for people: its kind and code point."""
     pattern = _ASCII if text.isascii() else _ANY
     for found in pattern.finditer(text):
         if pattern is _ANY and found.group(1):
@@ -271,7 +271,7 @@ def _at(path: str) -> str:
 
 
 def _texts(value: JsonValue, path: str, depth: int) -> Iterator[tuple[str, str | None]]:
-    """Yield every text in `value` with its path; `None` for values that are nested too deeply."""
+    """Yield the path and the text of every string in `value`; the text is `None` for values that are nested too deeply."""
     if isinstance(value, str):
         yield path, value
     elif isinstance(value, dict | list) and depth > MAX_TEXT_DEPTH:

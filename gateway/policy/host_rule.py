@@ -39,12 +39,12 @@ leading `-` as an option."""
 _LABEL = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 
 _NUMERIC = re.compile(r"[0-9]+|0[xX][0-9A-Fa-f]*")
-"""A last label that makes the WHATWG parser read the host as an IPv4 address."""
+"""A last label (part of a host name after the last dot) that makes the WHATWG parser read the host as an IPv4 address."""
 
 
 @dataclass(frozen=True, slots=True)
 class Host:
-    """One host of a rule."""
+    """One host that a rule allows."""
 
     name: str
     """Lower case; a literal address in its canonical spelling. For a wildcard the part after `*`; `""` for `*` alone."""
@@ -55,7 +55,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class HostRule:
-    """A compiled `oneOfHosts` with its `schemes`."""
+    """A compiled rule `oneOfHosts` with its `schemes`: the hosts and schemes that a URL may have."""
 
     hosts: tuple[Host, ...]
     schemes: tuple[str, ...]
@@ -67,11 +67,11 @@ class HostRule:
 
 @dataclass(frozen=True, slots=True)
 class RecipientRule:
-    """A compiled `oneOfRecipients`."""
+    """A compiled rule `oneOfRecipients`: the mail addresses and domains that a value may name."""
 
     domains: tuple[Host, ...]
     addresses: frozenset[tuple[str, str]]
-    """Local part and lower-case domain."""
+    """Allowed whole addresses, each as local part and lower-case domain."""
     written: tuple[str, ...]
 
     def __str__(self) -> str:
@@ -160,7 +160,7 @@ def _literal(host: str) -> str | None:
 
 
 def judge_url(value: str, rule: HostRule) -> str | None:
-    """Return why `value` is not certainly a URL on one of the rule's hosts, or `None`. The reason does not repeat the value."""
+    """Return why `value` is not certainly a URL on one of the rule's hosts; `None` if it is. Never repeats the value."""
     if len(value) > MAX_URL_CHARACTERS:
         return f"has more than {MAX_URL_CHARACTERS} characters"
     found = _URL.fullmatch(value)
@@ -181,7 +181,7 @@ def judge_url(value: str, rule: HostRule) -> str | None:
 
 
 def judge_recipient(value: str, rule: RecipientRule) -> str | None:
-    """Return why `value` is not certainly one mail address of the rule, or `None`. The reason does not repeat the value."""
+    """Return why `value` is not certainly one mail address that the rule allows; `None` if it is. Never repeats the value."""
     found = _ADDRESS.fullmatch(value) if len(value) <= 254 else None
     if found is None or not _is_name(found["host"]):
         return "is not exactly one mail address such as name@example.com"

@@ -1,4 +1,4 @@
-"""Validates answers to requests for input: `answer_problem` their shape, `judge_answer` also the fields of a form.
+"""Validates answers to requests for input. `answer_problem` checks the shape of an answer, `judge_answer` also the fields of a form.
 
 Every component that receives an answer calls one of these before it stores or uses the answer.
 """
@@ -14,15 +14,15 @@ from gateway.policy.framing import BAR, shown
 from gateway.policy.schema_check import SchemaCheck, measure
 
 _ARGUMENT = re.compile(r"(^|; )argument(?= ')")
-"""How a schema check refers to a field of the value."""
+"""How `SchemaCheck` names a field in its messages ("argument 'x'"); replaced, because a form's field is not an argument."""
 
 _UNKNOWN = re.compile(r"the content: Additional properties are not allowed \((.+) (?:was|were) unexpected\)")
-"""A schema check's message about fields that the form does not have."""
+"""The message of `SchemaCheck` about fields that the form does not have."""
 
 _ACTIONS = ("accept", "decline", "cancel")
 
 JSON_FOR = "JSON for "
-"""Prefix of the description of a text field that accepts JSON: forms have no fields for objects, and lists only of choices."""
+"""Prefix of the description of a text field in which the user enters JSON, because forms have no fields for objects and free lists."""
 
 _CANNOT = " cannot be used: "
 
@@ -31,7 +31,7 @@ _AGAIN = f"Your last answer{_CANNOT}"
 
 
 def answer_problem(method: str, answer: JsonMapping) -> str | None:
-    """Return what is wrong with the answer to `method`, or `None`. Unknown keys are accepted."""
+    """Return what is wrong with the shape of an answer to a request `method`, or `None`. Unknown keys are accepted."""
     match method:
         case "sampling/createMessage":
             return _sampling_problem(answer)
@@ -62,10 +62,10 @@ def _are_objects(value: JsonValue, key: str) -> bool:
 
 
 MAX_REASON = 600
-"""Maximum length of a rejection inside the repeated question."""
+"""Maximum length of the reason for rejecting an answer, inside the question that is asked again."""
 
 MAX_QUESTION = 200
-"""Maximum length of a question inside the rejection of its answer."""
+"""Maximum length to which a question is quoted in the text that rejects its answer."""
 
 
 def judge_answer(request: JsonMapping, answer: JsonValue, *, judges_fields: bool = True) -> str | None:
@@ -111,13 +111,13 @@ def fields_of(request: JsonMapping) -> str:
 
 
 def question_text(request: JsonMapping) -> str:
-    """Return a question on one line, without the rejection of an earlier answer (`again`)."""
+    """Return a question on one line, without the line that `again` added about an earlier answer."""
     text = str(_params(request).get("message") or request.get("method"))
     return shown(text.partition(_AGAIN)[0].rstrip(f"{BAR}\n"), MAX_QUESTION)
 
 
 def again(request: JsonObject, refusal: str) -> JsonObject:
-    """Return a question to repeat: its text, then why the last answer was rejected. `refusal` is a text of `judge_answer`."""
+    """Return the question with a line added that says why the last answer was rejected. `refusal` is a text of `judge_answer`."""
     params: JsonObject = dict(_params(request))
     reason = shown(refusal.partition(_CANNOT)[2] or refusal, MAX_REASON)
     return {**request, "params": {**params, "message": f"{params.get('message', '')}\n{_AGAIN}{reason}"}}

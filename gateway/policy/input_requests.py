@@ -21,8 +21,8 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
     """Judge one request for input (`{"method", "params"}`, wire form) of a source.
 
     `used_requests` is the number of sampling requests that already count towards this caller's budget. `origin` is the operator's name
-    for the server. The first line of a prompt is the gateway's and names `origin` and the host of a link. The server's message follows in
-    marked lines (`framing`). A `Rewrite` contains the whole request to relay.
+    for the server. The first line of a prompt is the gateway's and names `origin` and the host of a link. The server's message follows,
+    with `│` before each line (`framing`). A `Rewrite` contains the whole request to relay.
     """
     method = request.get("method")
     found = request.get("params")
@@ -39,7 +39,7 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
 
 
 def _judge_sampling(request: JsonMapping, params: JsonMapping, policy: SamplingPolicy, used: int) -> Pass | Rewrite | Reject:
-    """Check budget, then mode, then token limit."""
+    """Judge a sampling request by the caller's budget, then the mode, the request's form, and the token limit."""
     if policy.max_requests is not None and used >= policy.max_requests:
         return Reject("sampling.maxRequests", f"The budget of {policy.max_requests} model requests per caller and hour is spent.")
     if policy.mode == "deny":
@@ -102,7 +102,7 @@ def _judge_elicitation(request: JsonMapping, params: JsonMapping, policy: Elicit
 
 
 def _judge_page(request: JsonMapping, params: JsonMapping, message: str, policy: ElicitationPolicy, origin: str) -> Pass | Rewrite | Reject:
-    """Judge URL mode. The message may mention passwords, because the page may ask for one."""
+    """Judge an elicitation in URL mode. Its message may mention passwords, because the page behind the URL may ask for one."""
     from gateway.policy.link_policy import judge_link  # loaded on first use, like the judgement of forms
 
     link = judge_link(params.get("url"), policy.url_hosts)

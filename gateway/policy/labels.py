@@ -30,7 +30,7 @@ class ConfidentialityLabel(StrEnum):
     PUBLIC = "public"
     PRIVATE = "private"
     USER_IDENTITY = "user_identity"
-    """Only the user concerned."""
+    """Only the user whom the content concerns may see it."""
 
 
 _RANK = {ConfidentialityLabel.PUBLIC: 0, ConfidentialityLabel.PRIVATE: 1, ConfidentialityLabel.USER_IDENTITY: 2}
@@ -38,7 +38,7 @@ _RANK = {ConfidentialityLabel.PUBLIC: 0, ConfidentialityLabel.PRIVATE: 1, Confid
 
 @dataclass(frozen=True, slots=True)
 class ContentLabel:
-    """Label of a content, or of everything that a conversation has received."""
+    """Integrity and confidentiality of one content, or of everything that a conversation has received."""
 
     integrity: IntegrityLabel = IntegrityLabel.TRUSTED
     confidentiality: ConfidentialityLabel = ConfidentialityLabel.PUBLIC
@@ -49,7 +49,7 @@ class ContentLabel:
         object.__setattr__(self, "confidentiality", ConfidentialityLabel(self.confidentiality))
 
     def is_trusted(self) -> bool:
-        """Whether the content is the user's or our own."""
+        """Whether the content is trusted: no outsider can have written it."""
         return self.integrity is IntegrityLabel.TRUSTED
 
     def is_public(self) -> bool:
@@ -57,7 +57,7 @@ class ContentLabel:
         return self.confidentiality is ConfidentialityLabel.PUBLIC
 
     def to_dict(self) -> JsonObject:
-        """Return the JSON form."""
+        """Return the label as a JSON object."""
         data: JsonObject = {"integrity": self.integrity.value, "confidentiality": self.confidentiality.value}
         return {**data, "metadata": dict(self.metadata)} if self.metadata else data
 
@@ -112,24 +112,24 @@ class FlowRules:
 
 @dataclass(frozen=True, slots=True)
 class FlowTool:
-    """The properties of a tool that matter for flows."""
+    """The properties of a tool by which `label_result` and `judge_flow` decide."""
 
     name: str
     source: str | None = None
-    """Server or kind of source; `None` outside a gateway."""
+    """Id of the tool's source (a server's name, or `agent`, `function` and so on); `None` outside a gateway."""
     native_name: str | None = None
     properties: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
-    """Declarations of a trusted author: `source_integrity`, `confidentiality`, `sink`, `accepts_untrusted`,
+    """Declarations of the tool's author, if the author is trusted: `source_integrity`, `confidentiality`, `sink`, `accepts_untrusted`,
     `max_allowed_confidentiality`."""
 
     def fits(self, globs: Sequence[str]) -> bool:
-        """Return whether one of the globs matches the tool."""
+        """Return whether one of the globs matches the tool's name or `<source>/<name>`."""
         names = [self.name] if self.source is None else [self.name, f"{self.source}/{self.native_name or self.name}"]
         return any(fnmatchcase(name, glob) for glob in globs for name in names)
 
 
 def label_result(tool: FlowTool, rules: FlowRules) -> ContentLabel:
-    """Return the label of a tool's result, if the result has none of its own."""
+    """Return the label of a tool's result that has no label of its own."""
     if tool.fits(rules.untrusted):
         integrity = IntegrityLabel.UNTRUSTED
     elif tool.fits(rules.trusted):

@@ -56,7 +56,7 @@ MAX_LINK_CHARS = 8_192
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A link that may be shown."""
+    """A link that may be shown to a person."""
 
     url: str
     """The link with the host that was judged."""
@@ -112,7 +112,7 @@ def _problem(host: str) -> str | None:
 
 
 def _is_private(written: str) -> bool:
-    """Return whether a part of a name is a private IPv4 address with dots or hyphens."""
+    """Return whether a host name contains a private IPv4 address written with dots or hyphens, as `127.0.0.1.nip.io` does."""
     try:
         address = IPv4Address(written.replace("-", "."))
     except AddressValueError:

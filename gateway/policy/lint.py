@@ -169,7 +169,7 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
 
 
 def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) -> Iterator[str]:
-    """Yield findings about a rule for types that the tool does not accept."""
+    """Yield a finding if the types that a rule accepts and the types that the tool accepts for the argument have none in common."""
     confined = confine(name, rule, schema).judged
     ruled, taken = types_of(confined, confined), types_of(declared_schema(schema, name), schema)
     if not ruled & taken:
@@ -181,11 +181,11 @@ def _admits_nothing(name: str, rule: JsonObject, schema: JsonObject, tool: str) 
 
 
 def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str]) -> Iterator[Finding]:
-    """Yield arguments without a rule whose kind is confined in other served tools: a way around the rule."""
+    """Yield a finding for each argument without a rule, if a rule restricts such arguments of another tool: a way around that rule."""
     if not policy.arguments:
         return
     held: dict[str, str] = {}
-    """Kind, or name of an argument with a rule word → place of the rule."""
+    """Kind of argument (or `argument NAME`, for a rule with a rule word) → path of a rule that restricts such arguments."""
     loose: list[tuple[str, str, frozenset[ArgumentKind]]] = []
     for tool in sorted(schemas):
         schema = as_object(schemas[tool])
@@ -213,7 +213,7 @@ def _gaps(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozen
 
 
 def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: frozenset[str], place: str) -> Iterator[Finding]:
-    """Yield tools that read files and may run without a path that a rule judges, while `place` confines the paths of other tools."""
+    """Yield a finding for each file-reading tool that can run without a path argument, although the rule at `place` restricts paths."""
     for tool in sorted(schemas):
         schema = as_object(schemas[tool])
         if schema is None or not _exists(tool, policy):
@@ -231,7 +231,7 @@ def _unjudged(policy: SourcePolicy, schemas: Mapping[str, JsonValue], denied: fr
 
 
 def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -> bool:
-    """Return whether every call has a value for argument `name` that a rule judges, or another finding names the argument already."""
+    """Return whether a rule judges argument `name` in every call. Also true if `_gaps` reports the argument or the rule allows any path."""
     override = policy.overrides.get(tool)
     rules = [rule for key in (ANY_TOOL, tool) if (rule := policy.arguments.get(key, {}).get(name)) is not None]
     if is_closed(name, schema) or not any(rule_problem(rule) is None and is_confining(rule) for rule in rules):

@@ -107,7 +107,7 @@ def read_plain(text: str) -> str:
 
 
 def read_as_latin(plain: str) -> str:
-    """Replace every letter of a plain text that looks like a Latin letter."""
+    """Replace every letter that looks like a Latin letter by that Latin letter. `plain` is a result of `read_plain`."""
     shown = plain if plain.isascii() else plain.translate(_latin())
     return _CAPITAL_I_AMONG_SMALL.sub("l", _LOWER_L_AMONG_CAPITALS.sub("I", shown))
 

@@ -34,16 +34,16 @@ GATEWAY_KEY = "dev.moongate/gateway"
 """Result `_meta` of a listing between gateways: id of the answering gateway."""
 
 ASK_KEY = "dev.moongate/askKey"
-"""`_meta` of a request for input: the key under which its server sent it. A gateway in front shows it to 2026 clients under that key."""
+"""`_meta` of a request for input: the key that its server gave it. A gateway in front uses the same key for its 2026 clients."""
 
 HELD_KEY = "dev.moongate/held"
-"""`_meta` of an `input_required` result between gateways: `true` if the call stays in flight until the retry."""
+"""`_meta` of an `input_required` result between gateways: `true` if the call stays in flight until the client retries with answers."""
 
 WITHDRAWN_KEY = "dev.moongate/withdrawn"
-"""`_meta` of the retry of such a call: `true` if nobody will answer, so the gateway that holds the call ends it."""
+"""`_meta` of the retry of a call with `HELD_KEY`: `true` if nobody will answer, so that the gateway behind ends the call."""
 
 TASK_META_KEY = "dev.moongate/task"
-"""Result `_meta` of a call that continues in the background: its task."""
+"""Result `_meta` of a call that continues in the background: the task that runs the call."""
 
 AGENT_META_KEY = "dev.moongate/agent"
 """Result `_meta` of an agent: model, token usage, citations and how the run ended."""
@@ -72,7 +72,7 @@ MAX_ID_CHARS = 64
 """Maximum length of a gateway's id; ours have 32 characters."""
 
 MAX_PEER_ID_CHARS = 200
-"""Maximum length of any id from a gateway behind this one."""
+"""Maximum length of an id of any kind in `_meta` from a gateway behind this one (closer to the server)."""
 
 MAX_IDEMPOTENCY_CHARS = 1_000
 """A longer idempotency key is replaced by its SHA-256 digest, which identifies the same call."""
@@ -91,7 +91,7 @@ def is_meta_key(key: object) -> bool:
 
 
 def judge_meta(meta: object) -> Pass | Reject:
-    """Accept request metadata that is an object with well-formed keys."""
+    """Accept a request's `_meta` if it is an object with well-formed keys; otherwise reject it."""
     if not isinstance(meta, dict):
         return Reject(RULE, "`_meta` must be an object.")
     for key in cast("dict[object, object]", meta):
@@ -127,7 +127,7 @@ def request_meta(meta: JsonMapping | None) -> JsonObject:
 
 
 def _own_request_value(key: str, value: JsonValue) -> JsonValue:
-    """Return the value of a `dev.moongate/` key of a request; empty or `None` if it is not accepted."""
+    """Return the accepted value of a `dev.moongate/` key of a request; empty or `None` if the key or value is not accepted."""
     if key == VIA_KEY:
         return gateway_ids(value)
     if key == WITHDRAWN_KEY:
@@ -200,13 +200,13 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     SESSION_META_KEY: _id,
     PART_META_KEY: _facts,
 }
-"""Keys that a gateway behind this one may send. Each check returns the value to accept, or nothing for a malformed one."""
+"""Key that a gateway behind this one may send → function that returns the accepted value, or an empty value if it is malformed."""
 
 
 def listed_meta(meta: JsonValue) -> JsonObject:
     """Return the keys of a listed tool's `_meta` that are sent with every call of it: well-formed keys without `OWN_PREFIX`.
 
-    They override the caller's values of the same keys.
+    They override the values that the caller sends under the same keys.
     """
     if not isinstance(meta, dict):
         return {}

@@ -41,13 +41,13 @@ _BYPASSES: dict[ArgumentKind, tuple[str, ...]] = {
     "url": ("https://evil.example/", "evil.example/", ".evil.example/", "@evil.example/", ":1@evil.example/", "http://evil.example/"),
     "recipient": ("x@evil.example", ".evil.example", ",x@evil.example", "\nBcc: x@evil.example", "@evil.example"),
 }  # fmt: skip
-"""Texts inserted between the literal start and end of a pattern."""
+"""Kind of argument → texts that get around careless patterns. Tested between the literal start and end of a pattern."""
 
 
 def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: bool = False) -> Iterator[str]:
     """Yield the ways in which a usable `rule` for argument `name` of a tool with input `schema` fails open, one sentence each.
 
-    `is_confined`: another rule restricts the values.
+    `is_confined`: another rule restricts the values of the argument as well.
     """
     if DEMANDING.isdisjoint(rule):
         yield "the rule requires nothing, so it accepts every value."
@@ -72,12 +72,12 @@ def left_open(name: str, rule: JsonObject, schema: JsonObject, *, is_confined: b
 
 
 def holds_by_word(rule: JsonObject) -> bool:
-    """Return whether a rule, or a part of it, confines text by a rule word."""
+    """Return whether a rule, or a part of it, restricts text by a rule word such as `within`."""
     return any(not WORDS.isdisjoint(node) for node in _nodes(rule))
 
 
 def is_confining(rule: JsonObject) -> bool:
-    """Return whether a rule says which texts are accepted, not only their length or which texts are rejected."""
+    """Return whether a rule says which texts are accepted (`pattern`, `enum`, `const`, a rule word), not only e.g. their length."""
     return any(not _CONFINING.isdisjoint(node) for node in _nodes(rule))
 
 
@@ -86,11 +86,11 @@ _CONFINING = WORDS | {"pattern", "enum", "const"}
 _BOUNDS = (KEYWORDS_OF_TYPES["number"] | KEYWORDS_OF_TYPES["array"] | KEYWORDS_OF_TYPES["object"]) - {
     "items", "prefixItems", "properties", "patternProperties", "additionalProperties",
 }  # fmt: skip
-"""Keywords that judge something other than text, such as the length of a list."""
+"""Keywords about numbers, lists and objects as a whole, such as the length of a list."""
 
 
 def _is_about_texts(rule: JsonObject) -> bool:
-    """Return whether a rule judges only text, not e.g. the length of a list."""
+    """Return whether a rule has no keywords about numbers, lists or objects, such as `maxItems`."""
     return all(_BOUNDS.isdisjoint(node) for node in _nodes(rule))
 
 
@@ -122,7 +122,7 @@ def _has_negated_pattern(rule: JsonObject) -> bool:
 
 
 def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[str]:
-    """Yield findings about types that a rule's own `type` accepts and none of its keywords judges."""
+    """Yield a finding for each type that the `type` of a rule accepts, but that no other keyword of the rule restricts."""
     if "type" not in rule or not ANY_TYPE_KEYWORDS.isdisjoint(rule.keys() - {"type"}):
         return
     possible = types_of({"type": rule["type"]}, schema) & types_of(declared_schema(schema, name), schema) - {"null"}
@@ -157,14 +157,14 @@ def pattern_faults(pattern: str) -> Iterator[str]:
 
 
 def worth_knowing(name: str, schema: JsonObject, *, always_given: bool) -> Iterator[str]:
-    """Yield facts that a rule's author may overlook, not mistakes. `always_given`: an override always sends the argument."""
+    """Yield notes for the author of a rule about facts that are easy to overlook. `always_given`: an override always sends the argument."""
     required = schema.get("required")
     if not always_given and not (isinstance(required, list) and name in required):
         yield "the argument is optional, and this rule does not judge a call without it; an override can set a default."
 
 
 def _branches(pattern: str) -> list[str]:
-    """Return the alternatives of a pattern at its top level."""
+    """Split a regular expression at each `|` outside parentheses and character classes."""
     found: list[str] = [""]
     depth, in_class, skip = 0, False, False
     for character in pattern:

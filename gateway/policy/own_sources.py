@@ -17,7 +17,7 @@ from gateway.policy.decision import Reject
 from gateway.policy.tool_policy import judge_tool
 
 UNLIMITED_BYTES = 2**62
-"""Result limit if the operator set none: these results stay inside the gateway."""
+"""Default for limits on the results of these tools: no limit, because the results stay inside the gateway."""
 
 _LIMITS = {"timeout_seconds": math.inf, "max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
 
@@ -28,7 +28,7 @@ def is_own_source(source: str) -> bool:
 
 
 def own_policy(written: SourcePolicy | None) -> SourcePolicy:
-    """Return the rules of such a source. Limits apply only if the operator set them."""
+    """Return the policy of a source `agent/<name>` or `workflow/<name>`: as `written`, and without limits that it does not set."""
     policy = written or SourcePolicy()
     return policy.model_copy(update={key: limit for key, limit in _LIMITS.items() if key not in policy.model_fields_set})
 
@@ -40,10 +40,10 @@ def may_change_something(annotations: JsonMapping | None) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class FunctionNames:
-    """Names of a Python function that a file refers to."""
+    """Names of a Python function that an agent's or workflow's file refers to."""
 
     name: str
-    """The name that rules use: the name of the served tool, otherwise of the function."""
+    """The name that rules use: the name of the tool if the function is served as a tool, otherwise the name of the function."""
     aliases: Sequence[str] = ()
     """Other names of the function: the attribute that the file refers to, and names under which it is served."""
 

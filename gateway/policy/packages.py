@@ -22,15 +22,15 @@ _EXACT = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
 
 @dataclass(frozen=True, slots=True)
 class _Starter:
-    """A program that fetches packages and runs one. Options are those with a value."""
+    """A program such as `npx` that fetches packages and runs one of them, with its options that take a value."""
 
     registry: Registry
     verbs: tuple[str, ...] = ()
-    """First words that make it run a package, such as `dlx`; empty if it always does."""
+    """First arguments that make the program run a package, such as `dlx`; empty for a program that always runs one."""
     packages: frozenset[str] = frozenset()
     """Options whose value is a package to fetch."""
     instead: frozenset[str] = frozenset()
-    """Options after which the first word is a command of that package instead of a package."""
+    """Options with which the first plain argument is the command to run, not the name of a package."""
     others: frozenset[str] = frozenset()
     """Other options with a value."""
     asks: bool = False
@@ -95,7 +95,7 @@ def _program(words: Sequence[str]) -> str:
 
 
 def _specs(starter: _Starter, words: Sequence[str]) -> Iterator[str]:
-    """Yield the named packages, up to the command's own arguments."""
+    """Yield the packages that the arguments of `starter` name. Stops at the arguments of the started command."""
     names_command = False
     rest = iter(words)
     for word in rest:

@@ -37,7 +37,7 @@ _ENCODED = re.compile(r"%(?:[0-9A-Fa-f]{2}|[uU][0-9A-Fa-f]{4})")
 _WIDE_ENCODED = re.compile(r"%[uU][0-9A-Fa-f]{4}")
 
 _SHORT = re.compile(r"~[0-9]+(?:\.|\Z)")
-"""The end of a Windows 8.3 name, which is a second name of another file."""
+"""The end of a Windows 8.3 name (`PROGRA~1`), which is a second name of a file with a longer name."""
 
 _QUOTED_DOTS = ".'!^,[]()-@+$"
 """Shells reduce a segment that consists only of these characters, such as `'..'` or `.[.]`, to `..`."""
@@ -67,7 +67,7 @@ _DRIVE = re.compile(r"([A-Za-z]):(?=[\\/])")
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """One folder of a rule."""
+    """One folder that the rule word `within` names."""
 
     written: str
     segments: list[str]
@@ -77,7 +77,7 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class PathRule:
-    """A compiled `within`."""
+    """A compiled `within`, the rule word that an argument must be a path inside one of these folders."""
 
     folders: tuple[Folder, ...]
 
@@ -86,7 +86,7 @@ class PathRule:
 
 
 def read_path_rule(written: JsonValue) -> PathRule:
-    """Compile the value of `within`: a folder, or a list of folders.
+    """Compile the value of the rule word `within`: a folder, or a list of folders.
 
     Raises:
         ValueError: The value names no folder; the message is the end of a sentence.
@@ -107,7 +107,7 @@ def _read_folder(name: str) -> Folder:
 
 
 def judge_path(value: str, rule: PathRule) -> str | None:
-    """Return why `value` is not certainly a path inside the rule's folders, or `None`. The reason does not repeat the value."""
+    """Return why `value` is not certainly a path inside the rule's folders; `None` if it is. Never repeats the value."""
     if len(value) > MAX_PATH_CHARACTERS:
         return f"has more than {MAX_PATH_CHARACTERS} characters"
     problem = _judge_reading(value, rule)
@@ -133,7 +133,7 @@ def _judge_reading(value: str, rule: PathRule) -> str | None:
 
 
 def _split(path: str) -> tuple[str, str, list[str]]:
-    """Return the root, the rest with '/' as separator, and its segments. Backslashes separate only after a drive letter."""
+    """Split a path into its root, the rest with `/` as separator, and the segments. Backslashes separate only after a drive letter."""
     drive = _DRIVE.match(path)
     if drive is not None:
         root, rest = drive.group(1).lower(), path[2:].replace("\\", "/")
@@ -166,7 +166,7 @@ def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
 
 
 def _is_dots(segment: str) -> bool:
-    """Return whether a name starts with `..`, or some reader reduces it to `.` or `..`."""
+    """Return whether a segment of a path starts with `..`, or a shell or file system may read it as `.` or `..`."""
     return segment.startswith("..") or ("." in segment and not segment.strip(_QUOTED_DOTS))
 
 
@@ -179,7 +179,7 @@ _URI_SEPARATORS = re.compile(r"[/\\?#;&=,]")
 """Characters that end a segment for some servers: a backslash, a parameter (`..;v=1`), or a query that names a path."""
 
 _EMPTY_SEGMENT = re.compile(r"(?<!:)//")
-"""Joined to a folder, the rest after it becomes an absolute path. `://` begins a URI inside the URI."""
+"""Two slashes: a server that joins the text after the first slash to a folder gets an absolute path. The `://` of a URI is no match."""
 
 
 def judge_uri(uri: str) -> str | None:

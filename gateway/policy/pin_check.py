@@ -26,7 +26,7 @@ PINNED_KEYS = ("name", "title", "description", "inputSchema", "outputSchema", "a
 
 @dataclass(frozen=True, slots=True)
 class PinFinding:
-    """A tool that differs from its pin."""
+    """A tool that differs from its pin, which is the digest of the accepted definition."""
 
     change: PinChange
     is_served: bool
@@ -39,7 +39,7 @@ def pinned_form(wire: JsonMapping) -> JsonObject:
 
 
 def pin_digest(form: JsonMapping) -> str:
-    """Return `sha256:` and 64 hexadecimal digits over the form as canonical JSON: sorted keys, no spaces, ASCII with escapes."""
+    """Return `sha256:` and the SHA-256 of a pinned form as canonical JSON: sorted keys, no spaces, ASCII with escapes."""
     text = json.dumps(form, sort_keys=True, separators=(",", ":"))
     return f"sha256:{hashlib.sha256(text.encode()).hexdigest()}"
 
@@ -49,8 +49,8 @@ def judge_pins(
 ) -> dict[str, PinFinding]:
     """Return the differences between a server's listed tools and its pins, by native name; both arguments map names to digests.
 
-    `pinned` is `None` for a server without pins, so nothing differs. With `first_use` each tool is pinned at its first listing, and only
-    a changed tool differs: a new tool is pinned then, and a missing one may come back.
+    `pinned` is `None` for a server without pins, so nothing differs. With `first_use`, only a changed tool is a difference: a new tool is
+    pinned when it is first listed, and a missing tool may come back. Otherwise new and missing tools are differences too.
     """
     if pinned is None or mode == "off":
         return {}

@@ -26,7 +26,7 @@ THRESHOLD = 2
 """Sum of weights from which a definition is reported. Phrases of weight 1 also occur in honest definitions."""
 
 MAX_TEXT_CHARS = 50_000
-"""Maximum length of a definition that is read."""
+"""Maximum number of characters of a definition that are examined."""
 
 _TEXT_KEYS = frozenset({"title", "description", "default", "const", "enum", "examples", "pattern", "format", "$comment"})
 """Members of a schema whose strings a model reads."""
@@ -380,7 +380,7 @@ def poisoning_signs(definition: JsonMapping) -> tuple[str, ...]:
 
 @cache
 def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
-    """Return the rules with compiled patterns; compiled on first use, because that takes tens of milliseconds."""
+    """Return the rules with their compiled patterns. The first call compiles them, because that takes tens of milliseconds."""
     return tuple(
         (
             rule,
@@ -392,7 +392,7 @@ def _chains() -> tuple[tuple[_Rule, list[re.Pattern[str]], list[int]], ...]:
 
 
 def _is_in(text: str, patterns: Sequence[re.Pattern[str]], gaps: Sequence[int], sentence_ends: Sequence[int] | None) -> bool:
-    """Return whether the patterns occur in order, each within its gap after the previous, and in one sentence if ends are given."""
+    """Return whether the patterns occur in order, at most `gaps` characters apart; in one sentence if `sentence_ends` is given."""
     reached = [match.end() for match in patterns[0].finditer(text)]
     for pattern, gap in zip(patterns[1:], gaps, strict=True):
         if not reached:
@@ -410,7 +410,7 @@ def _is_in(text: str, patterns: Sequence[re.Pattern[str]], gaps: Sequence[int], 
 
 
 def _last_before(ends: Sequence[int], start: int) -> int:
-    """Return the last of the sorted ends that is not after `start`."""
+    """Return the greatest of the sorted positions `ends` that is not greater than `start`."""
     return ends[bisect_right(ends, start) - 1]
 
 
@@ -419,14 +419,14 @@ def _is_one_sentence(end: int, start: int, sentence_ends: Sequence[int] | None) 
 
 
 def _plain(text: str) -> str:
-    """The text with compatible letters unified, invisible characters removed and runs of spaces shortened; line ends stay."""
+    """Return the text with compatible letters unified, invisible characters removed and runs of spaces shortened; line ends stay."""
     shown = "".join(c for c in unicodedata.normalize("NFKC", text) if c == "\n" or unicodedata.category(c) not in ("Cf", "Cc", "Mn"))
     shown = shown.replace("\u2019", "'").replace("\u2018", "'")
     return _EMPTY_LINES.sub("\n\n", _INDENTED.sub("\n", _SPACES.sub(" ", shown)))
 
 
 def _has_blob(text: str) -> bool:
-    """Whether there is a long run that can be base64: digits and both cases, with few separators."""
+    """Return whether the text has a long run that can be base64: digits and both cases, with few separators."""
     for match in _BLOB.finditer(text):
         run = match.group()
         kinds = (any(c.isdigit() for c in run), any(c.islower() for c in run), any(c.isupper() for c in run))
@@ -436,7 +436,7 @@ def _has_blob(text: str) -> bool:
 
 
 def _texts(definition: JsonMapping) -> Iterator[str]:
-    """The strings of a definition that a model reads, in order."""
+    """Yield the strings of a definition that a model reads, in order."""
     for key in ("title", "description"):
         if isinstance(value := definition.get(key), str):
             yield value

@@ -22,7 +22,7 @@ UNREAD_BYTES = 268_435_456
 """Default limit on bytes of responses that clients have not read."""
 
 UNREAD_EXCESS = 2
-"""Calls in progress may still answer when a quota of unread bytes is exhausted. At this multiple of the quota, connections are closed."""
+"""Multiple of a quota of unread bytes at which connections are closed. From the quota itself on, only new calls are rejected."""
 
 INCOMPLETE_BYTES = 67_108_864
 """Default limit on bytes of requests that are still arriving."""
@@ -31,7 +31,7 @@ RESERVE = 16
 """Minimum connections beyond `server.http.maxConnections` for health checks and administrators."""
 
 RESERVED_SHARE = 64
-"""One in this many connections is reserved for the same purpose."""
+"""One in this many connections is reserved for health checks and administrators, if that is more than `RESERVE`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Quota:
     """Additional amount for administrators beyond `total`."""
 
     def unshared(self) -> Quota:
-        """Return the quota for the only caller of a gateway without keys, which may use all of it."""
+        """Return this quota for a gateway without API keys, whose only caller may use the whole total."""
         return replace(self, per_caller=self.total)
 
 
@@ -63,7 +63,7 @@ class QuotaReached(Reject):
 
 
 def judge_quota(quota: Quota, *, own: int, total: int, wanted: int = 1, is_admin: bool = False) -> Pass | QuotaReached:
-    """Judge whether a caller that uses `own` may use `wanted` more, while all callers together use `total`."""
+    """Judge whether a caller that uses the amount `own` may use `wanted` more, while all callers together use `total`."""
     if own + wanted > quota.per_caller:
         text = f"This caller has too many {quota.of}: {quota.per_caller} at most (`{quota.caller_key}`). Try again when there are fewer."
         return QuotaReached(quota.caller_key, text, is_own_share=True)
@@ -79,7 +79,7 @@ class CallerQuotas:
 
     calls: Quota = Quota("calls in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
     requests: Quota = Quota("requests in progress", "server.limits.callsPerCaller", "server.http.maxConnections")
-    """HTTP requests. A caller at its limit of calls can still cancel a call and answer a request for input."""
+    """HTTP requests of all kinds. The limit is above that of `calls`, so that a caller with many calls can still cancel or answer."""
     streams: Quota = Quota("open streams", "server.limits.streamsPerCaller", "server.limits.streams")
     sessions: Quota = Quota("open sessions", "server.limits.sessionsPerCaller", "server.limits.sessions")
     request_bytes: Quota = Quota("bytes of requests in progress", "server.limits.requestBytesPerCaller", "server.limits.requestBytes")
@@ -87,13 +87,13 @@ class CallerQuotas:
     unread: Quota = Quota("bytes of unread answers", "server.limits.unreadBytesPerCaller", "server.limits.unreadBytes")
 
     def unshared(self) -> CallerQuotas:
-        """Return the limits for the only caller of a gateway without keys."""
+        """Return these limits for a gateway without API keys, whose only caller may use the whole totals."""
         quotas = (self.calls, self.requests, self.streams, self.sessions, self.request_bytes, self.unread)
         return CallerQuotas(*(quota.unshared() for quota in quotas))
 
 
 def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: int) -> CallerQuotas:
-    """Return the limits for a process with this many `connections`. A missing setting is a share of them, at most half."""
+    """Return the limits of callers in a process with this many `connections`. Settings that are left out become a share of them."""
     calls = limits.calls_per_caller or max(1, connections // 4)
     streams = limits.streams or max(1, connections // 2)
     reserve = max(RESERVE, connections // RESERVED_SHARE)
@@ -124,7 +124,7 @@ def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: in
 
 @dataclass(frozen=True, slots=True)
 class ConnectionQuotas:
-    """Limits on connections and on incomplete requests."""
+    """Limits on connections and on requests that are still arriving (incomplete)."""
 
     connections: int
     reserve: int
@@ -149,7 +149,7 @@ class ConnectionQuotas:
 
 
 def connection_quotas(limits: LimitSettings, connections: int, max_request_bytes: int) -> ConnectionQuotas:
-    """Return the limits for a process with this many `connections`."""
+    """Return the limits on connections and incomplete requests for a process with this many `connections`."""
     reserve = max(RESERVE, connections // RESERVED_SHARE)
     incomplete = limits.incomplete_bytes or max(INCOMPLETE_BYTES, 16 * max_request_bytes)
     return ConnectionQuotas(connections, reserve, limits.connections_per_address, incomplete, max_request_bytes)

@@ -386,7 +386,7 @@ HARMLESS_BEFORE: dict[str, str] = {
     "private key": "public",
     "password": "palabra, palabras",
 }  # fmt: skip
-"""Words before the name of a kind of secret that make it harmless ("page token", "library card number")."""
+"""Kind of secret → words before a name of this kind that make the name harmless ("page token", "library card number")."""
 
 _AFTER_PIN = """
     of area, of delivery area, of village, of town, of locality, of post office, of delivery address, for delivery area, for village,
@@ -398,4 +398,4 @@ HARMLESS_AFTER: dict[str, str] = {
     "pincode": _AFTER_PIN,
     "credentials": "of speaker, of speakers, of author, of authors, of lecturer, of presenter, of instructor",
 }
-"""Words after the first word of a secret's name that make it harmless at the end of a phrase ("credentials of the speaker")."""
+"""Name of a secret → words after it that make the name harmless at the end of a phrase ("credentials of the speaker")."""

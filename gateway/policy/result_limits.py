@@ -1,4 +1,4 @@
-"""Limits on the size of results. The gates of tools and of reads judge every result, so this is one cheap walk."""
+"""Limits on the size of results. Every result of a tool or read is judged, so the size is estimated in one cheap walk."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SCALAR_BYTES = 5
 """Estimated size of a number, boolean or null; accurate enough without encoding it."""
 
 MOST_COUNTED = 3
-"""Maximum count per byte of JSON: a digit and its comma count as a scalar and its place in a list."""
+"""Upper bound of `measure_bytes` per byte of JSON: `1,` has two bytes and counts as a scalar (5) and a separator (1)."""
 
 _MEDIA = frozenset({"image", "audio"})
 """Content blocks whose `data` is not text."""
@@ -47,7 +47,7 @@ def measure_bytes(value: JsonValue, limit: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Shorten:
-    """Return the beginning of the result and store the whole: its text and data exceed the limit."""
+    """Verdict that text and data of a result exceed the limit: return the beginning of the result and store the whole."""
 
     max_bytes: int
     """Limit for text and data."""
@@ -57,8 +57,8 @@ def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encode
     """Decide whether a result is returned whole, shortened with the whole stored, or rejected.
 
     `max_bytes` limits what a model reads as text: images, audio and binary resources do not count, because cutting would destroy them.
-    Everything counts towards `max_kept_bytes`. A result within `max_bytes` costs one walk, or none if the number of `encoded_bytes` of
-    JSON from which it was decoded is known and small enough.
+    Everything counts towards `max_kept_bytes`. A result within `max_bytes` costs one walk. It costs none if `encoded_bytes`, the size
+    of the JSON from which the result was decoded, is known and small enough.
     """
     if encoded_bytes is not None and encoded_bytes * MOST_COUNTED <= max_bytes:
         return PASS

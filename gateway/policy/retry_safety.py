@@ -13,10 +13,10 @@ from gateway.json_types import JsonMapping
 
 
 def is_idempotent(name: str, annotations: JsonMapping | None, *, idempotent: Sequence[str], trust_annotations: bool) -> bool:
-    """Return whether a second call of this tool (native name) changes nothing more.
+    """Return whether a second call of this tool (native name) with the same arguments has no further effect.
 
-    That holds if the operator marked the tool (`idempotent`, globs), or if its annotations (`readOnlyHint`, `idempotentHint`) say so and
-    are trusted. Annotations of our own tools are trusted, those of a remote server only with `trustAnnotations`.
+    That is assumed if the operator listed the tool (`idempotent`, globs), or if its annotations (`readOnlyHint`, `idempotentHint`) say so
+    and are trusted. Annotations of our own tools are trusted, those of a remote server only with `trustAnnotations`.
     """
     if any(fnmatchcase(name, pattern) for pattern in idempotent):
         return True

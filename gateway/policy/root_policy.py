@@ -19,23 +19,23 @@ Access = Literal["read", "write", "delete"]
 
 @dataclass(frozen=True, slots=True)
 class Protected:
-    """A file or folder that a model's folder must not contain or touch."""
+    """A file or folder of the gateway to which a model must not get access through a folder that it may use."""
 
     what: str
     """Name for people, such as `the configuration file`."""
     path: str
     place: tuple[str, ...]
-    """Identities of the folders above it and of itself, outermost first."""
+    """Identities of the folders above this file or folder, outermost first, and its own identity at the end."""
     refuses: Literal["writing", "reading"] = "writing"
-    """`reading`: also rejects a folder that may only be read."""
+    """`writing`: rejects folders that a model may write; `reading`: also folders that it may only read."""
     reach: Literal["both", "around"] = "both"
-    """`both`: rejects a folder that contains it and a folder inside it; `around`: only a folder that contains it."""
+    """`both`: rejects folders that contain this one and folders inside it; `around`: only folders that contain it."""
     is_remarked: bool = False
-    """Whether to warn the operator about a readable folder that contains it."""
+    """Whether to warn the operator if a model may read a folder that contains this one, or lies inside it."""
 
 
 def judge_root(root: str, place: Sequence[str], access: Access, protected: Sequence[Protected]) -> Pass | Reject:
-    """Decide whether a model may use the folder `root`, whose identity is `place`."""
+    """Decide whether a model may use the folder `root`. `place` are the identities of the folders above it and its own, outermost first."""
     for item in protected:
         if access == "read" and item.refuses != "reading":
             continue
@@ -49,7 +49,7 @@ def judge_root(root: str, place: Sequence[str], access: Access, protected: Seque
 
 
 def remark_root(root: str, place: Sequence[str], protected: Sequence[Protected]) -> str | None:
-    """Return a remark for the operator about a folder that a model may read, or `None`."""
+    """Return a warning for the operator if a model may read the folder `root`, which contains a protected place; else `None`."""
     for item in protected:
         if item.is_remarked and (relation := _relation(place, item)) is not None:
             return f"{root!r} {relation} {item.what} {item.path!r}: the model can read it, and what it reads goes to the model's provider."

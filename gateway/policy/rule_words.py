@@ -1,7 +1,7 @@
 """Rule words: keywords of value rules that extend JSON Schema: `within`, `oneOfHosts` with `schemes`, and `oneOfRecipients`.
 
-Decided: few words, each for a kind of text with several spellings, which regular expressions cannot confine. Choices use `enum`, plain
-text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no word, because their meaning depends on the
+Decided: few rule words, each for a kind of text with several spellings, which regular expressions cannot restrict. Choices use `enum`,
+plain text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no word, because their meaning depends on the
 program that reads them. Revisit when a kind of text has one grammar that all its readers share.
 
 A word is a keyword of the validator, so it applies wherever a rule's schema reaches. `policy.schema_check` compiles words and
@@ -20,12 +20,12 @@ from gateway.policy.host_rule import judge_recipient, judge_url, read_host_rule,
 from gateway.policy.path_rule import judge_path, read_path_rule
 
 SCHEMES_WORD = "schemes"
-"""Keyword of `oneOfHosts`; meaningless without it."""
+"""Keyword beside `oneOfHosts` that lists the accepted URL schemes; without `oneOfHosts` it has no effect."""
 
 
 @dataclass(frozen=True, slots=True)
 class Word:
-    """A compiled word of a rule."""
+    """A rule word (`within`, `oneOfHosts`, `oneOfRecipients`) with its value, compiled."""
 
     judge: Callable[[str], str | None]
     """Returns why a text is rejected, as the end of a sentence that starts with the argument; or `None`."""
@@ -58,11 +58,11 @@ MAX_WORD_VALUES = 10_000
 """Maximum number of values in an argument to which a rule with words is applied: about 50 ms, because words are judged in Python."""
 
 WORDS = frozenset(_READERS)
-"""The words. Each judges text and rejects every other value except a `null` that the rule's `type` accepts."""
+"""All rule words. Each judges text and rejects every other value except a `null` that the rule's `type` accepts."""
 
 
 def has_words(rule: JsonMapping) -> bool:
-    """Return whether any part of `rule` has a word."""
+    """Return whether any part of `rule` has a rule word."""
     waiting: list[JsonValue] = [rule]
     while waiting:
         part = waiting.pop()
@@ -77,16 +77,16 @@ def has_words(rule: JsonMapping) -> bool:
 
 
 def read_word(word: str, node: JsonMapping) -> Word:
-    """Compile a word of the rule (or part of a rule) `node`.
+    """Compile the rule word `word`, whose value is in the rule (or part of a rule) `node`.
 
     Raises:
-        ValueError: Its value is invalid; the message is the end of a sentence that starts with the rule.
+        ValueError: The value of the word is invalid; the message is the end of a sentence that starts with the rule.
     """
     return _READERS[word](node)
 
 
 class _Keyword:
-    """A word in the form that the validator calls."""
+    """A rule word as a custom keyword of `jsonschema-rs`, which calls `validate`."""
 
     __slots__ = ("_judge", "_null_passes", "_wanted")
 
@@ -106,4 +106,4 @@ class _Keyword:
 
 
 KEYWORDS: dict[str, Callable[..., _Keyword]] = {word: partial(_Keyword, word) for word in _READERS}
-"""The words for the validator's `keywords` option."""
+"""Rule word → class of its custom keyword, for the option `keywords` of `jsonschema-rs`."""

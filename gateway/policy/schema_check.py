@@ -39,16 +39,16 @@ MAX_REASON_LENGTH = 500
 """Maximum length of a rejection's text, which a model reads before it tries again."""
 
 _MAX_ERRORS = 3
-"""Problems named in one rejection, so that one retry can fix them together."""
+"""Maximum number of problems named in one rejection. A model can fix all of them in one retry."""
 
 _MAX_LISTED_WORK = 1_000_000
-"""Above this amount of work only the first problem is named, because the validator cannot list problems one by one."""
+"""Above this product of schema cost and number of values only the first problem is named, because the validator lists all at once."""
 
 _AUTOMATON_BYTES = (131_072, 4_194_304)
 """Size limits of a compiled pattern: the usual one, and one for patterns that need more."""
 
 _PREDICATES = frozenset({"anyOf", "oneOf", "const", "falseSchema"}) | WORDS
-"""Keywords whose problem is worded here as what the argument is or must be."""
+"""Keywords whose problem text continues the sentence "argument 'x' …". Other texts follow after a colon."""
 
 _BACKTRACKS = 10_000
 """Maximum steps of a pattern with look-around or back-references."""
@@ -111,14 +111,14 @@ class _Compiled:
 
 
 class SchemaCheck:
-    """A schema, compiled by the first `find`. If it does not compile, that is the reason of every rejection."""
+    """A JSON Schema to check values against, compiled by the first `find`. A schema that does not compile rejects every value."""
 
     __slots__ = ("_compiled", "_is_rule", "_problem", "_refusal", "_schema")
 
     def __init__(self, schema: JsonObject, *, is_rule: bool = False, refusal: str | None = None) -> None:
-        """`schema` is used without a copy. An operator's rule (`is_rule`) is 2020-12 with rule words, and `format` rejects values.
+        """`schema` is used without a copy. An operator's rule (`is_rule`) is 2020-12, may use rule words, and its `format` is checked.
 
-        With a `refusal`, every value is rejected with this text: used in place of a schema known to be unusable.
+        With a `refusal`, every value is rejected with this text. Used for a schema that is known to be unusable.
         """
         self._schema = schema
         self._refusal = refusal

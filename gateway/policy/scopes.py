@@ -29,7 +29,7 @@ STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
 """Names in `OWN_SOURCE` that report on all sources, as the console's pages do."""
 
 ADMIN_SCOPE = "admin"
-"""Makes the key an operator's, who may decide what others wait for. It grants no tool; a source of this name is written `admin/*`."""
+"""Scope of an operator's key: it lets the operator decide approvals, and grants no tool. A source named `admin` is written `admin/*`."""
 
 MAX_SCOPES = 100
 MAX_SCOPE_LENGTH = 500
@@ -38,7 +38,7 @@ _KINDS = frozenset(get_args(ScopeKind))
 
 
 class HasScopes(Protocol):
-    """The part of a principal that these rules use."""
+    """The part of a principal that the functions of this module use."""
 
     @property
     def scopes(self) -> tuple[str, ...] | None:
@@ -89,7 +89,7 @@ def knows_source(scopes: Sequence[str] | None, source: str) -> bool:
 
 
 def _parts(scope: str) -> tuple[str | None, str, str]:
-    """Return kind, source and name; a scope without a name covers the whole source."""
+    """Split a scope into kind, source and name. A scope without a name covers the whole source."""
     place, slash, name = scope.partition("/")
     kind, colon, source = place.rpartition(":")
     return (kind if colon else None), source, (name if slash else "*")

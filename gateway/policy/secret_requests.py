@@ -9,16 +9,16 @@ from __future__ import annotations
 from gateway.policy.form_reading import Hit, Reading
 
 REACH = 9
-"""Words between a request and the name of the secret."""
+"""Maximum number of words between a request ("enter") and the name of the secret."""
 
 MAX_BEFORE, MAX_BEHIND = 1, 3
-"""Other words before and after the name in a text that consists of a name ("GitHub PIN of alice")."""
+"""Maximum number of other words before and after the name of a secret in a clause that counts as the name alone ("GitHub PIN of alice")."""
 
 MAX_ADJECTIVES = 2
-"""Words before the name at the beginning of a description ("PEM encoded private key")."""
+"""Maximum number of words before a secret's name that still counts as the beginning of a description ("PEM encoded private key")."""
 
 _USED_BY_NAME = ("password", "key", "token", "code", "private key", "recovery phrase", "identity number")
-"""Kinds for which "which" asks for the secret itself; "which pin" and "which card" have other meanings."""
+"""Kinds of secrets for which "which" asks for the secret itself ("which password"). "Which pin" and "which card" have other meanings."""
 
 _FILLING = ("small", "own", "courtesy", "any value")
 
@@ -112,7 +112,7 @@ def _is_other_thing(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_of_other_thing(reading: Reading, hit: Hit) -> bool:
-    """Return whether a phrase ends with a harmless thing that the name belongs to ("PIN code of the village")."""
+    """Return whether words after the name of a secret make it harmless ("PIN code of the village"), and end the phrase."""
     words = reading.words
     end = reading.roles[hit.end].get(f"after {words[hit.start].plain}") if hit.end < len(words) else None
     return end is not None and (end == len(words) or words[end].segment != words[hit.start].segment)
@@ -138,7 +138,7 @@ def _belongs_to_noun(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_noun_before(reading: Reading, joint: int, hit: Hit) -> bool:
-    """Return whether a noun precedes an "of", other than a word for a value, a request or a secret."""
+    """Return whether a noun precedes the "of" at `joint`. Words for a value, a request or a secret do not count."""
     at = joint - 1
     while at >= 0 and "small" in reading.roles[at] and "of" not in reading.roles[at]:
         at -= 1
@@ -154,7 +154,7 @@ def _is_filling(reading: Reading, index: int) -> bool:
 
 
 def _follows(reading: Reading, hit: Hit, *roles: str) -> bool:
-    """Return whether a word with one of the roles precedes the secret in its clause."""
+    """Return whether a word with one of the roles (`request_words.WordRole`) precedes the secret in its clause."""
     first = reading.clause_of(hit.start).start
     return any(not reading.roles[at].keys().isdisjoint(roles) for at in range(first, hit.start))
 
@@ -189,7 +189,7 @@ def _is_requested_before(reading: Reading, hit: Hit) -> bool:
 
 
 def _asks_at(reading: Reading, at: int, hit: Hit, *, is_own: bool) -> bool:
-    """Return whether the word at `at` asks for the secret. `is_own`: a possessive such as "your" stands between them."""
+    """Return whether the word at `at` asks for the secret. `is_own`: "your" or another possessive stands between word and secret."""
     roles = reading.roles[at]
     asks = roles.get("ask", roles.get("ask last", 0))
     if asks and asks <= hit.start:
@@ -203,7 +203,7 @@ def _asks_at(reading: Reading, at: int, hit: Hit, *, is_own: bool) -> bool:
 
 
 def _is_value_or_request(reading: Reading, index: int) -> bool:
-    """Return whether an "of" or "for" leads to the secret itself ("the digits of your PIN", "ask for the PIN")."""
+    """Return whether an "of" or "for" after word `index` leads to the secret itself ("the digits of your PIN", "ask for the PIN")."""
     for at in range(index, max(-1, index - 3), -1):
         roles = reading.roles[at].keys()
         if {"any value", "ask", "ask last", "ask own"} & roles:
@@ -239,7 +239,7 @@ def _is_after(reading: Reading, index: int) -> bool:
 
 
 def _is_denied(reading: Reading, verb: int, until: int) -> bool:
-    """Return whether the request at `verb` is negated or not for the reader ("never enter", "how to enter", "enter their")."""
+    """Return whether the request at `verb` is negated, or not addressed to the reader ("never enter", "how to enter", "enter their")."""
     segment = reading.words[verb].segment
     near = [at for at in range(max(0, verb - 5), verb) if reading.words[at].segment == segment]
     is_taken_back = any("not meant" in reading.roles[at] for at in near)
@@ -272,12 +272,12 @@ def _stands_alone(reading: Reading, hit: Hit) -> bool:
 
 
 def _is_quotation(reading: Reading, hit: Hit) -> bool:
-    """Return whether the name is in quotation marks and other words are not."""
+    """Return whether the name of the secret is in quotation marks and other words of the text are not."""
     return reading.words[hit.start].is_quoted and not all(word.is_quoted for word in reading.words)
 
 
 def _is_spoken_of(reading: Reading, hit: Hit) -> bool:
-    """Return whether a clause names the reader's own secret, or several data of a card, without saying that something is done to it."""
+    """Return whether a clause mentions the reader's own secret without an action on it ("Your password"), or several data of a card."""
     clause = reading.clause_of(hit.start)
     if _is_quotation(reading, hit) or _has_beside(reading, hit, "not", "elsewhere", "others"):
         return False
@@ -328,7 +328,7 @@ def _is_needed(reading: Reading, hit: Hit) -> bool:
 
 
 def _code_that_came(reading: Reading, *, is_requested: bool) -> Hit | None:
-    """Return a code that was sent to the reader, or has a number of digits. `is_requested`: only if it is asked for."""
+    """Return a code that was sent to the reader or whose number of digits is given. With `is_requested`, only if the text asks for it."""
     for clause in reading.clauses:
         names = (Hit(at, reading.roles[at]["code name"], "code") for at in clause if "code name" in reading.roles[at])
         hit = next((hit for hit in names if not _is_other_thing(reading, hit)), None)
@@ -351,7 +351,7 @@ def _is_specified(reading: Reading, hit: Hit) -> bool:
 
 
 def _loosely_requested(reading: Reading) -> Hit | None:
-    """Return an ambiguous name if the reader's own secret is requested ("tell me your secret")."""
+    """Return an ambiguous name of a secret (`secret`) after "your" if the text requests it ("tell me your secret")."""
     for at, roles in enumerate(reading.roles):
         if "loose" in roles and at > 0 and "own" in reading.roles[at - 1]:
             hit = Hit(at, roles["loose"], "password")
@@ -361,7 +361,7 @@ def _loosely_requested(reading: Reading) -> Hit | None:
 
 
 def _bare_loose(reading: Reading) -> Hit | None:
-    """Return an ambiguous name if it is the whole name of a field (`secret`, `pass`, `Authorization`)."""
+    """Return an ambiguous name of a secret if it is the whole name of a field (`secret`, `pass`, `Authorization`)."""
     left = [at for at in range(len(reading.words)) if reading.roles[at].keys().isdisjoint(("small", "own", "courtesy"))]
     for role, kind in (("loose", "password"), ("header name", "token")):
         if left and reading.roles[left[0]].get(role) == left[-1] + 1:

@@ -1,4 +1,4 @@
-"""Finds tools that look like another server's tools, or whose texts mention them: the first attempts of a hostile server.
+"""Finds tools whose names look like those of another server's tools, or whose texts mention such tools, as a hostile server would try.
 
 Nothing is rejected, because honest servers do the same by accident; `doctor` reports it. Names are compared as clients see them, because
 only those can confuse a model.
@@ -28,7 +28,7 @@ _UNMISTAKABLE = re.compile(r"[a-z0-9][_.-][a-z0-9]|[a-z][A-Z]")
 
 @dataclass(frozen=True, slots=True)
 class Named:
-    """A tool of a source."""
+    """A tool: its source, the name that the source uses, the name that clients see, and its description."""
 
     source: str
     native: str
@@ -81,6 +81,6 @@ def _mentions(tools: Sequence[Named]) -> Iterator[str]:
 
 
 def _other(natives: Mapping[str, set[str]], word: str, source: str) -> str | None:
-    """Return the only other source with a tool natively called `word`, if `source` itself has none."""
+    """Return the first other source (by name) that calls a tool `word`; `None` if none does or `source` itself does."""
     owners = natives.get(word, set())
     return next(iter(sorted(owners)), None) if owners and source not in owners else None

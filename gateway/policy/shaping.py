@@ -21,7 +21,7 @@ FRAMEWORK_NAMES = frozenset({
 """Arguments with names that agent frameworks use for themselves; sent to a remote server only if configured as extra arguments."""
 
 NO_NAMES: frozenset[str] = frozenset()
-"""For our own tools, whose authors may choose any argument names."""
+"""No withheld names, in place of `FRAMEWORK_NAMES`: for tools of the gateway, whose authors may choose any argument names."""
 
 _MAX_PRUNED_NODES = 5_000
 _MAX_PRUNED_DEPTH = 64
@@ -33,13 +33,13 @@ _APPLICATORS = ("if", "then", "else")
 
 @dataclass(frozen=True, slots=True)
 class Filling:
-    """Values that are added to the arguments of a call."""
+    """Values of an override that are added to the arguments of a call."""
 
     defaults: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     fixed: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
 
     def fill(self, arguments: JsonObject) -> JsonObject:
-        """Return `arguments` with missing defaults and every fixed value; a new object that shares nothing with this one."""
+        """Return `arguments` with missing defaults and every fixed value, as a new object. The added values are copies."""
         return {**copy.deepcopy(self.defaults), **arguments, **copy.deepcopy(self.fixed)}
 
 
@@ -50,7 +50,7 @@ class ArgumentPlan:
     accepted: frozenset[str]
     """Names accepted from a caller."""
     withheld: Mapping[str, str]
-    """Names that the tool has and a caller may not pass → the rule that withholds them."""
+    """Declared argument that a caller may not pass → the rule that forbids the argument."""
     filling: Filling | None = None
 
 
@@ -77,7 +77,7 @@ def plan_arguments(
 
 
 def with_properties(schema: JsonObject) -> JsonObject:
-    """Return `schema` itself, or a copy with empty `properties` if it has none that are readable."""
+    """Return `schema`, or a copy with `properties: {}` if its `properties` are missing or not an object, and it declares nothing elsewhere."""
     if isinstance(schema.get("properties"), dict) or ("properties" not in schema and declared_names(schema)):
         return schema
     return {**schema, "properties": {}}
@@ -94,7 +94,7 @@ def without_arguments(schema: JsonObject, gone: Iterable[str], optional: Iterabl
 
 
 class _Pruner:
-    """One walk; returns the original object wherever nothing changes."""
+    """Removes arguments from a schema in one walk. Parts in which nothing changes stay the original objects."""
 
     def __init__(self, root: JsonObject, gone: frozenset[str], lenient: frozenset[str]) -> None:
         self._root = root
@@ -166,7 +166,7 @@ class _Pruner:
 
 
 def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
-    """Return `schema` with the operator's default of each declared argument."""
+    """Return `schema` with the operator's values as `default` of the declared arguments."""
     properties = as_object(schema.get("properties")) or {}
     told: JsonObject = {}
     for name, value in defaults.items():
@@ -182,7 +182,7 @@ def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
 def shown_texts(
     title: str | None, description: str | None, annotations: JsonObject | None, override: ToolOverride
 ) -> tuple[str | None, str | None, JsonObject | None]:
-    """Return title, description and annotations as published. `annotations.title` equals the title, because older clients show that one."""
+    """Return title, description and annotations as published. A new title also replaces `annotations.title`, which older clients show."""
     if override.title is not None and annotations is not None and "title" in annotations:
         annotations = {**annotations, "title": override.title}
     return override.title or title, override.description or description, annotations

@@ -18,7 +18,7 @@ _SCHEME = "skill://"
 _MANIFEST = "/SKILL.md"
 
 NAME = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*")
-"""A valid name; ASCII only, because all clients but one read the specification so."""
+"""Matches a valid skill name. Only ASCII, because all known clients but one read the specification in this way."""
 
 MAX_NAME_CHARS = 64
 """Maximum length of a name in the Agent Skills specification."""
@@ -39,15 +39,15 @@ _URI_SCHEME = re.compile(r"^[A-Za-z][A-Za-z0-9+.-]*:")
 
 
 def judge_skill(path: str, rules: SkillFilter) -> bool:
-    """Return whether the skill at `path` (`pdf`, `team/pdf`) exists; patterns are as for tools, over the whole path."""
+    """Return whether the skill at `path` (`pdf`, `team/pdf`) exists. The globs of `rules` match the whole path, as for tools."""
     return judge_tool(path, rules.allow, rules.deny)
 
 
 def judge_skill_uri(uri: str, rules: SkillFilter) -> bool:
     """Return whether a URI may be served: it belongs to a skill that exists, or to no skill.
 
-    No enclosing folder may be denied, and if there is `allow`, one must be allowed. A file of an allowed skill is allowed even if the
-    skill contains another skill. If there are rules, a URI that a server could resolve to another skill is rejected.
+    No folder around the file may be denied, and with `allow` one of these folders must be allowed. A file of an allowed skill is allowed
+    even if the skill contains another skill. If there are rules, a URI that a server could resolve to another skill is rejected.
     """
     if (rules.allow is None and not rules.deny) or uri.strip()[:6].casefold() != "skill:":
         return True
@@ -68,7 +68,7 @@ def _around(path: str) -> list[str]:
 
 
 def _readings(path: str) -> set[str]:
-    """Return a path as written and as servers may read it: decoded, in lower case, without user, port, parameters and query."""
+    """Return all paths that servers may read from `path`: as written, decoded, in lower case, without user, port, parameters and query."""
     found = {path}
     for _ in range(MAX_DECODINGS):
         authority, slash, rest = path.replace("\\", "/").casefold().lstrip("/").partition("/")
@@ -80,7 +80,7 @@ def _readings(path: str) -> set[str]:
 
 
 def judge_entry(entry: JsonMapping) -> bool:
-    """Return whether an entry of `skills/list` conforms to SEP-2640; hosts would reject others, so no client sees them."""
+    """Return whether an entry of `skills/list` conforms to SEP-2640; hosts reject an entry that does not, so clients never see it."""
     uri, frontmatter = entry.get("uri"), entry.get("frontmatter")
     if not isinstance(uri, str) or not uri.startswith(_SCHEME) or not uri.endswith(_MANIFEST) or not isinstance(frontmatter, dict):
         return False

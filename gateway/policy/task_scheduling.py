@@ -28,7 +28,7 @@ class Claim(Protocol):
 
     @property
     def limits(self) -> Sequence[JsonObject]:
-        """Scopes of the task: `scope`, and `running` and `perMinute` if they are limited."""
+        """The scopes whose slots the task uses: each with its name `scope`, and the limits `running` and `perMinute` if they are set."""
         ...
 
 

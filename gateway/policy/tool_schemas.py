@@ -141,7 +141,7 @@ class SchemaCost:
 
 @dataclass(slots=True)
 class _Reading:
-    """Findings of one walk over a subtree."""
+    """What one walk over a part of a schema has found."""
 
     nodes: int = 0
     depth: int = 0
@@ -151,7 +151,7 @@ class _Reading:
 
 
 def read_cost(schema: JsonObject) -> SchemaCost:
-    """Determine a schema's size, nesting and expanded size; stop at the limits above."""
+    """Determine a schema's size, nesting and expanded size; stop at the limits of this module, such as `MAX_SCHEMA_NODES`."""
     whole = _read(schema)
     if whole.depth > MAX_SCHEMA_DEPTH:
         return SchemaCost(problem=f"is nested deeper than {MAX_SCHEMA_DEPTH} levels")
@@ -195,7 +195,7 @@ def _note_keywords(node: JsonObject, found: _Reading, *, is_root: bool) -> None:
 
 
 def _expanded(schema: JsonObject, whole: _Reading) -> int:
-    """Return the number of values with references expanded; above the limits any larger number."""
+    """Return the number of values in a schema with references expanded. Above the limits, the result is any larger number."""
     readings: dict[str, _Reading] = {"": whole}
     waiting = list(whole.refs)
     work = whole.nodes
@@ -260,7 +260,7 @@ def narrow(schema: JsonObject, rules: Mapping[str, Sequence[JsonObject]]) -> Jso
 
 
 def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
-    """Return a schema that requires both; readable if possible."""
+    """Return a schema that requires `schema` and `rule`: merged into one object if possible, otherwise with `allOf`."""
     if schema is True or schema == {}:
         return dict(rule)
     node = as_object(schema)
@@ -285,7 +285,7 @@ def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
 
 
 def _tighter(key: str, present: JsonValue, wanted: JsonValue) -> tuple[bool, JsonValue]:
-    """Return one value for a keyword of both schema and rule; `False` if no single value expresses both."""
+    """Return whether one value of the keyword `key` can express both values, and that value."""
     if key == "description" and isinstance(present, str) and isinstance(wanted, str) and present != wanted:
         return True, f"{present} {wanted}".strip()
     if key in ("description", "title", "examples") or (present == wanted and type(present) is type(wanted)):
