@@ -1,7 +1,7 @@
 """`AcceptedDefinitions`: the definitions that a server's tools had when first listed, or when a person last accepted them.
 
-One file per server and digest of its entry in the state folder, in the format of the lock file. Several processes may change it under a
-lock: the first one that records a tool decides. `policy.pin_check` judges differences. All functions block.
+The state folder has one file for each server and digest of its configuration entry, in the format of the lock file. Several processes may
+change a file under a lock: the first one that records a tool decides. `policy.pin_check` judges differences. All functions block.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from gateway.upstream.pins import Pins, read_pins, write_pins
 FOLDER = "pins"
 
 Forms = Mapping[str, JsonObject]
-"""Native tool name → pinned form."""
+"""The pinned parts of tool definitions, by the server's own tool names."""
 
 
 class AcceptedDefinitions:
-    """The record of one server. Touches no file until it is used."""
+    """The recorded tool definitions of one server. Reads and writes no file before a method is called."""
 
     def __init__(self, state_folder: Path, server: str, entry: ServerEntry) -> None:
-        """`entry` as loaded, with an absolute `cwd`."""
+        """`entry` is the server's entry in the configuration as loaded, with an absolute `cwd`."""
         self._server = server
         self._state_folder = state_folder
         self._file = state_folder / FOLDER / state_file_name(server, entry)
 
     def read(self) -> Forms | None:
-        """Return the recorded tools; `None` if nothing was recorded yet.
+        """Return the recorded definitions; `None` if nothing was recorded yet.
 
         Raises:
-            StorageError: The file is unusable. It never counts as empty, because an empty one pins nothing.
+            StorageError: The file is unusable. It is not treated as empty, because then every changed definition would be accepted.
         """
         try:
             return read_pins(self._file).servers.get(self._server)
@@ -46,7 +46,7 @@ class AcceptedDefinitions:
             raise StorageError(f"{text} Restore the file, or delete it: then the next listing is recorded.") from None
 
     def add(self, found: Forms) -> Forms:
-        """Record tools that are not recorded yet, and return the record.
+        """Record the definitions of tools that are not recorded yet, and return all recorded definitions.
 
         Raises:
             StorageError: The file cannot be read or written.
@@ -54,7 +54,7 @@ class AcceptedDefinitions:
         return self._change(lambda known: {**found, **known})
 
     def accept(self, edit: Callable[[dict[str, JsonObject]], Forms]) -> None:
-        """Replace the recorded tools by the result of `edit`, and notify running gateways.
+        """Replace the recorded definitions by what `edit` makes of them, and notify running gateways.
 
         Raises:
             StorageError: The file cannot be read or written.
@@ -74,5 +74,5 @@ class AcceptedDefinitions:
 
 
 def accepted_mark(state_folder: Path) -> Path:
-    """Return the file that is written whenever a person accepts a definition. Running gateways then read their records again."""
+    """Return the path of a file that is written whenever a person accepts a definition. Running gateways then read definitions again."""
     return state_folder / FOLDER / "accepted"

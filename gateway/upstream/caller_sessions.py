@@ -27,13 +27,13 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_SESSIONS = 256
-"""Caller sessions of one HTTP server at once."""
+"""Maximum number of caller sessions with one server at once."""
 
 IDLE_SECONDS = 600.0
 """Idle timeout of a caller session."""
 
 OpenSession = Callable[[JsonObject, Holder], AbstractAsyncContextManager[Session]]
-"""Opens a negotiated session that declares these capabilities; its child process takes the place of the holder."""
+"""Opens and negotiates a session that declares these client capabilities. Its child process, if any, is held by the `Holder`."""
 
 
 @dataclass(slots=True)
@@ -47,11 +47,11 @@ class _Held:
     leaving: bool = False
 
     def idle_since(self) -> float | None:
-        """As `child_processes.Holder`."""
+        """Return the time of the last use, or `None` while the session is in use or being opened."""
         return None if self.users or self.session is None else self.last_used
 
     def evict(self) -> None:
-        """As `child_processes.Holder`: close the session; its caller gets another one with the next call."""
+        """Close the session; its caller gets another session with the next call."""
         self.leaving = True
         self.scope.cancel()
 
@@ -89,9 +89,10 @@ class CallerSessions:
                 self._remote.children.note_idle()
 
     def _key(self, ctx: CallContext, capabilities: JsonObject) -> str:
-        """Return the key of the session for a call. Callers without such capabilities share a session; a 2025 client has its own.
+        """Return the key of the session for a call. Calls with equal keys share a session.
 
-        Each call of a 2026 client that supports requests for input has a session to itself, because a request outside the call's own stream
+        Without `capabilities`, all callers share one, unless policy separates callers. A 2025 client has a session of its own. Each call of
+        a 2026 client that supports requests for input has a session to itself, because a server's request outside the call's own stream
         names no call.
         """
         if not capabilities:
@@ -120,7 +121,7 @@ class CallerSessions:
         return held
 
     async def _hold(self, key: str, held: _Held, capabilities: JsonObject) -> None:
-        """Run one session from opening to end."""
+        """Open one session, keep it until it ends or is idle for too long, and close it."""
         try:
             with held.scope:
                 async with self._open(capabilities, held) as session:

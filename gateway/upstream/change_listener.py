@@ -59,7 +59,7 @@ class ChangeListener:
         self._inherits = False
 
     def inherit(self, former: ChangeListener) -> None:
-        """Take over the watched resources of the server's former source. Call before `run`."""
+        """Take over the watched resources of `former`, the listener of the source that this one replaces. Call before `run`."""
         self._watched = Counter(former._watched)
         self._inherits = bool(self._watched)
 
@@ -69,7 +69,7 @@ class ChangeListener:
         return bool(self._watched)
 
     def notified(self, method: str, params: JsonMapping) -> None:
-        """Process a notification of the server. Other kinds are ignored."""
+        """Process a notification about a changed list, an updated resource or an acknowledged subscription; ignore all others."""
         kind = _CHANGES.get(method)
         if kind is not None:
             self._on_change(kind)
@@ -83,7 +83,7 @@ class ChangeListener:
                     self._on_change(change)
 
     async def watch(self, uri: str, connection: Connection) -> None:
-        """Count a watch of `uri`; the first one subscribes at the server.
+        """Count one more client that watches `uri`. For the first one, subscribe at the server.
 
         Raises:
             NotFound: The server does not support subscriptions.
@@ -122,7 +122,7 @@ class ChangeListener:
         raise UpstreamTimeout(f"Server {self._server!r} did not answer {method!r} within {SUBSCRIBE_SECONDS:g} s.", server=self._server)
 
     async def run(self, connection: Connection) -> None:
-        """Follow the server across reconnects until cancelled."""
+        """Keep the server's notifications coming, across reconnects, until cancelled."""
         wait = RELISTEN_SECONDS
         while True:
             started = anyio.current_time()
@@ -149,7 +149,10 @@ class ChangeListener:
             wait = min(wait * 2, MAX_RELISTEN_SECONDS)
 
     async def _listen(self, session: Session) -> None:
-        """Hold one stream until it breaks or must be opened again. Sleeps if the server does not support notifications."""
+        """Hold one `subscriptions/listen` stream until it breaks or the watched resources change.
+
+        Sleeps if the server does not support notifications.
+        """
         self._unwanted.clear()
         self._acknowledged = anyio.Event()
         wanted = self._filter(session.negotiated.capabilities)

@@ -30,7 +30,7 @@ from gateway.upstream.large_bodies import LargeBodies
 logger = logging.getLogger(__name__)
 
 PLACE_SECONDS = 10.0
-"""How long a start waits for a place: stopping an idle process takes up to three grace periods."""
+"""How long a start waits for a free place in the limit: stopping an idle process takes up to three grace periods."""
 
 LINEAGE_VARIABLE = "MOONGATE_LINEAGE"
 """Environment variable of a server process: the ids of the gateways that it was started through, oldest first."""
@@ -59,15 +59,15 @@ class Holder(Protocol):
         ...
 
     def evict(self) -> None:
-        """Stop the process soon; called only when idle. The place counts as taken until the process has ended."""
+        """Stop the process soon; called only when idle. It counts towards the limit until it has ended."""
         ...
 
 
 class ChildProcesses:
-    """Enter it before the first server starts, and leave it after the last one has stopped."""
+    """Limits and watches all server processes of one gateway. Enter it before the first one starts; leave it after the last has stopped."""
 
     def __init__(self, limit: int, own_id: str) -> None:
-        """At most `limit` processes at once; `own_id` is this gateway's id in chains. No side effects."""
+        """At most `limit` processes run at once. `own_id` is this gateway's id, by which a chain of gateways is found to be a loop."""
         self._limit = limit
         self._own_id = own_id
         self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()
@@ -94,7 +94,7 @@ class ChildProcesses:
                 await watch.aclose()
 
     def lineage(self, server: str) -> dict[str, str]:
-        """Return the environment variable that names the gateways a process is started through.
+        """Return the environment variable that names the gateways through which a process is started.
 
         Raises:
             NotSent: The gateway would start itself, or too many gateways start each other.
@@ -110,7 +110,7 @@ class ChildProcesses:
 
     @asynccontextmanager
     async def place(self, server: str, holder: Holder) -> AsyncGenerator[None, None]:
-        """Hold one place while a process lives.
+        """Hold one of the places in the limit while a process lives. If all are taken, an idle process is stopped first.
 
         Raises:
             NotSent: All places are taken by busy processes.
@@ -136,7 +136,7 @@ class ChildProcesses:
             self._tell()
 
     def note_idle(self) -> None:
-        """Wake the starts that wait for a place, because a process became idle and may be stopped."""
+        """Wake the starts that wait for a place in the limit, because a process became idle and may be stopped."""
         if self._waiting:
             self._tell()
 
@@ -145,7 +145,7 @@ class ChildProcesses:
         self._changed = anyio.Event()
 
     def _make_room(self) -> None:
-        """Stop as many idle processes as starts wait for a place, the longest idle one first."""
+        """Stop as many idle processes as there are starts that wait for a place, the longest idle one first."""
         if len(self._leaving) > self._waiting:
             return
         idle = [(since, n) for n, h in enumerate(self._holders) if h not in self._leaving and (since := h.idle_since()) is not None]
@@ -183,7 +183,7 @@ class ChildProcesses:
                 await self._start_watch()
 
     async def _start_watch(self) -> None:
-        """Start the watching shell, again if it was killed, and register every group."""
+        """Start the shell that watches the gateway, also if it was killed, and register every process group with it."""
         try:
             # Its own session keeps it alive if the gateway's process group is killed.
             env = {"PATH": os.environ.get("PATH", os.defpath)}

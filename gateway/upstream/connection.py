@@ -55,7 +55,7 @@ PROBE_SECONDS = 3.0
 
 
 class Connection:
-    """Supervises one server. `run` must be running while `session` is used."""
+    """Supervises the shared session with one server. `run` must be running while `session` is used."""
 
     def __init__(
         self,
@@ -77,10 +77,10 @@ class Connection:
         self.settled = anyio.Event()
         """Set when the first attempt to connect has ended, and at once if only the first call starts an attempt."""
         self.responded = anyio.Event()
-        """Set when the server has sent its first message, or with `settled`."""
+        """Set when the server has sent its first message; at the latest together with `settled`."""
         self._remote = remote
         self._places = remote.children if isinstance(remote.entry, StdioServer) else None
-        """Notified when this child process becomes idle and may be stopped for another one; `None` for a server behind a URL."""
+        """Gets a notice when this server's child process is idle and may be stopped for another one; `None` for a server behind a URL."""
         self._hooks = hooks
         self._capabilities = capabilities
         self._on_ready = on_ready
@@ -96,7 +96,7 @@ class Connection:
         self._retry_at = float("-inf")
 
     async def is_silent(self) -> bool:
-        """As `UpstreamSource.is_silent`."""
+        """Return whether a server behind a URL has sent nothing within `SILENT_SECONDS`; false for a child process."""
         if isinstance(self._remote.entry, StdioServer):
             return False
         with anyio.move_on_after(SILENT_SECONDS):
@@ -117,10 +117,11 @@ class Connection:
             self._places.note_idle()
 
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
-        """Return the live session. Waits for one that is being opened, or starts an attempt.
+        """Return the live session. If there is none, wait for the running attempt to open one, or start an attempt.
 
-        With `probe`, the caller's next call shows whether a failing server has recovered. A `patient` caller waits out the pause after one
-        failure; requests that are sent again are patient.
+        With `probe`, the caller is about to send a call: if the server is failing although its session is open, one caller gets the session
+        to try the server, and others get the error. A `patient` caller does not fail at once after a failed attempt, but waits for the next
+        one.
 
         Raises:
             NotSent: No session was opened within `connectTimeoutSeconds`; the message gives the reason of the last failure.
@@ -165,7 +166,7 @@ class Connection:
         return None if session is None or session.closed.is_set() else session
 
     async def live(self) -> Session:
-        """Wait for a live session and return it. Does not start an attempt to connect, because the caller only listens."""
+        """Wait for a live session and return it, without starting an attempt to connect. For callers that only listen."""
         while True:
             session = self._standing()
             if session is not None:
@@ -227,7 +228,7 @@ class Connection:
             backoff = min(backoff * 2, MAX_BACKOFF_SECONDS)
 
     async def _live_once(self, started: float) -> bool:
-        """Run one session from connecting to its end. Return whether it became ready."""
+        """Run one session from connecting to its end. Return whether the session became ready."""
         log = ChildLog()
         limit = self._remote.policy.connect_timeout_seconds
         ready = False
@@ -310,7 +311,7 @@ class Connection:
             logger.info("connection ended, connecting again server=%s", self.server)
 
     def idle_since(self) -> float | None:
-        """As `child_processes.Holder`: only a ready session can make room for another server."""
+        """Return the time of the last use. `None` if the session is in use or not ready, so that it cannot make room for another server."""
         if self._users or self._session is None or self._resting or self._keep_awake():
             return None
         return self._last_used
@@ -372,7 +373,7 @@ class Connection:
         self._attempt_ended()
 
     def _attempt_ended(self) -> None:
-        """Wake the callers that wait for the outcome of the attempt."""
+        """Wake the callers that wait for the outcome of the attempt to connect."""
         self._attempt_over.set()
         self._attempt_over = anyio.Event()
         self.settled.set()
@@ -380,14 +381,14 @@ class Connection:
 
 
 def _first(error: BaseException) -> BaseException:
-    """Return the first exception in nested groups."""
+    """Return the first exception in nested exception groups."""
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
 
 
 def _reason(error: BaseException) -> str:
-    """Return the first exception in one line, without internals of the server."""
+    """Return the text of the first exception in one line, without internals of the server."""
     error = _first(error)
     if isinstance(error, GatewayError):
         return str(error)

@@ -9,15 +9,15 @@ class Credentials(Protocol):
     """Provides the `Authorization` header of one server."""
 
     async def header(self) -> str:
-        """Return the current value. Raises `UpstreamError` if it is missing."""
+        """Return the current header value. Raises `UpstreamError` if there are no credentials."""
         ...
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Return another value after the server answered 401 or 403 with `challenge` to the value `used`; `None` if that cannot help."""
+        """Return a new header value after a 401 or 403 with `challenge` to the value `used`; `None` if a new value cannot help."""
         ...
 
     def accepted(self) -> None:
-        """Note that the server accepted the value that `after` returned."""
+        """Note that the server accepted the header value that `after` returned."""
         ...
 
     def explain(self) -> str:
@@ -26,7 +26,7 @@ class Credentials(Protocol):
 
 
 class SignInOffer(Protocol):
-    """A sign-in that a call can begin."""
+    """A sign-in in the browser that a call can begin, and a person finishes."""
 
     async def invite(self) -> tuple[str, str] | None:
         """Return the issuer and the URL to open, the same ones while a sign-in is in progress; `None` if it cannot begin."""
@@ -38,7 +38,7 @@ class SignInOffer(Protocol):
 
 
 class OwnedCredentials(Credentials, Protocol):
-    """Credentials that renew themselves while their source runs."""
+    """Credentials that are renewed in the background while `run` is running."""
 
     @property
     def sign_in(self) -> SignInOffer | None:
@@ -50,5 +50,5 @@ class OwnedCredentials(Credentials, Protocol):
         ...
 
     async def run(self) -> None:
-        """Renew the credentials until cancelled. Raises nothing else."""
+        """Renew the credentials until cancelled. No error is raised."""
         ...

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gateway.tools.context import CallContext
 
 Headers = tuple[tuple[str, str], ...]
-"""HTTP headers of a request besides the configured ones. Equal headers should be the same object: `HttpCarrier` caches by them."""
+"""HTTP headers of one request besides those of the configuration. Reuse the tuple for equal headers: `HttpCarrier` caches by it."""
 
 Progress = Callable[[float, float | None, str | None], None]
 """Receives a progress report of a request (progress, total, message). Must not wait."""
@@ -30,7 +30,7 @@ FIRST_REQUEST_ID = 1_000_000_001
 """First request id of carriers that share a 2025 session with the SDK, which counts from 1."""
 
 ACKNOWLEDGE_SECONDS = 5.0
-"""Timeout for a server to accept a message that has no response: a notification, a response to its request, the end of a session."""
+"""Timeout for a server to accept a message without a response: a notification, an answer to its request, the end of a session."""
 
 
 CANCELLATION = "notifications/cancelled"
@@ -42,11 +42,11 @@ class OutgoingRequest:
 
     method: str
     params: JsonMapping
-    """Without `_meta`."""
+    """The request's parameters without `_meta`, which is in `meta`."""
     meta: JsonMapping | None
-    """`params._meta`. If two requests have the same object, carriers may reuse its encoded form."""
+    """The `_meta` of the parameters. If two requests have the same object here, carriers may reuse its JSON."""
     headers: Headers
-    """Empty if the carrier's `has_headers` is false."""
+    """HTTP headers for this request alone; empty if the carrier's `has_headers` is false."""
     is_modern: bool
     ctx: CallContext | None = None
     """The call that the request belongs to."""
@@ -54,7 +54,7 @@ class OutgoingRequest:
 
 
 class Receiver(Protocol):
-    """Receives the messages that a server sends on its own initiative. `ctx` is the call they belong to, if the transport tells."""
+    """Receives the messages that a server sends on its own initiative. `ctx` is the call of a message, if the transport tells it."""
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
         """Return the result of a server's request. Raises `RpcError`."""
@@ -82,7 +82,7 @@ class Carrier(Protocol):
         """Send one request and return its result. Cancelling it cancels the request at the server.
 
         Raises:
-            RequestFailure: The request failed. `describe` gives it a message for the caller.
+            RequestFailure: The request failed. The text is only the cause; `describe` makes the message for the caller.
             ToolFailed: The parameters cannot be encoded as JSON.
         """
         ...
@@ -92,11 +92,11 @@ class Carrier(Protocol):
         ...
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """Pass the server's own messages to `receiver` until the connection ends. Requests may be sent once it has started."""
+        """Pass the server's own messages to `receiver` until the connection ends. Requests may be sent once `task_status` is set."""
         ...
 
     def close(self) -> None:
-        """Fail the pending requests and release what the carrier holds."""
+        """Fail the pending requests and release the carrier's resources."""
         ...
 
 
@@ -122,7 +122,7 @@ def describe(failure: RequestFailure, method: str) -> RequestFailure:
 
 
 def cancellation(number: int) -> bytes:
-    """Return the notification that cancels a request."""
+    """Return the JSON of the notification that cancels the request with the id `number`."""
     params = {"requestId": number, "reason": "caller cancelled"}
     return to_json(notification(CANCELLATION, params))
 

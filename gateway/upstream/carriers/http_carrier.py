@@ -64,13 +64,13 @@ RESUME_SECONDS = 1.0
 """Wait before a stream is resumed if the server sent no `retry`, as in the SDK's transport."""
 
 MIN_RESUME_SECONDS, MAX_RESUME_SECONDS = 0.1, 60.0
-"""Bounds of the wait that a server may choose."""
+"""Bounds of the wait before a stream is resumed, which a server may choose with `retry`."""
 
 MAX_UNACKNOWLEDGED = 64
 """Maximum number of cancellations and responses that are being sent to one server at once; further ones wait."""
 
 OnSession = Callable[[Mapping[str, str]], None]
-"""Called when a 2025 session is up, with the headers that identify it."""
+"""Called when the handshake of a 2025 session is complete, with the headers that identify the session."""
 
 
 class NeedsSdk(Exception):
@@ -104,7 +104,7 @@ def open_http_carrier(
 
 
 class HttpCarrier:
-    """Sends requests to one server. Made by `open_http_carrier`; its owner closes it."""
+    """Sends requests to one server over streamable HTTP. Made by `open_http_carrier`; its owner closes it."""
 
     is_single_stream = False
     has_headers = True
@@ -124,7 +124,7 @@ class HttpCarrier:
         self.pool.close()
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
-        """As `Carrier.request`. Closing the connection cancels the request at a 2026 server.
+        """Send one request and return its result. Closing the connection cancels the request at a 2026 server.
 
         Raises:
             NeedsSdk: The SDK's transport must send the request.
@@ -160,17 +160,17 @@ class HttpCarrier:
     # -- what differs in a 2025 session ------------------------------------------------------------------------
 
     def headers_of(self, request: OutgoingRequest) -> Headers:
-        """Return the headers of a request besides those of the entry."""
+        """Return the HTTP headers of a request besides those of the server's configuration entry."""
         return request.headers
 
     def note_response(self, answer: Response) -> None:
-        """Inspect a response before it is read."""
+        """Inspect the head of a response before its body is read. Nothing to do outside a 2025 session."""
 
     def note_cancelled(self, number: int) -> None:
-        """Handle the cancellation of a request whose connection is closed already."""
+        """Handle the cancellation of a request whose connection is closed already. A 2026 server needs no further message."""
 
     def check_refused(self, status: int, body: bytes) -> None:
-        """Raise if a response with an error status means something that only a 2025 session knows."""
+        """Raise `SessionGone` if an error response means that the session is unknown. Only a 2025 session checks this."""
 
     async def read_stream(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject:
         """Return the result at the end of an event stream."""
@@ -180,7 +180,7 @@ class HttpCarrier:
         return result
 
     async def receive_request(self, message: JsonObject, ctx: CallContext | None) -> None:
-        """Handle a request of the server on the stream of a response."""
+        """Handle a request that the server sends on the stream of a response. It is dropped outside a 2025 session."""
         logger.debug("request of a 2026 server dropped, because such servers send requests for input in results server=%s", self.server)
 
     # -- reading responses -------------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ class HttpCarrier:
     # -- reading event streams ---------------------------------------------------------------------------------
 
     async def result_in(self, stream: EventStream, number: int, request: OutgoingRequest) -> JsonObject | None:
-        """Return the result in an event stream, or `None` if the stream ends before it. Other messages go to the receiver."""
+        """Read an event stream up to the result and return it; `None` if the stream ends before. Other messages go to the receiver."""
         is_call = request.method == "tools/call"
         try:
             while data := await stream.message():
@@ -302,12 +302,12 @@ class HttpCarrier:
 
 
 class HttpSessionCarrier(HttpCarrier):
-    """Sends requests within one session. Closing the connection does not cancel a request in 2025, so a notification does."""
+    """Sends requests within one 2025 session, where only a notification cancels a request, not closing its connection."""
 
     def __init__(
         self, carrier: HttpCarrier, session: Mapping[str, str], receiver: Receiver, tasks: anyio.abc.TaskGroup, leave: Callable[[], None]
     ) -> None:
-        """`session` are the headers that identify the session, `tasks` ends with the connection.
+        """`session` are the headers that identify the session. The task group `tasks` ends with the connection.
 
         `leave` is called when the SDK must send the further requests of this session.
         """
@@ -321,16 +321,16 @@ class HttpSessionCarrier(HttpCarrier):
         self._sending = anyio.Semaphore(MAX_UNACKNOWLEDGED)
 
     def headers_of(self, request: OutgoingRequest) -> Headers:
-        """As `HttpCarrier`, with those of the session."""
+        """Return the HTTP headers of a request, with those that identify the session."""
         return tuple({**dict(request.headers), **self._session}.items())
 
     def note_response(self, answer: Response) -> None:
-        """Leave the session to the SDK if the server sets a cookie, because only its client keeps cookies, which may route requests."""
+        """If the server sets a cookie, let the SDK send further requests: only the SDK's client keeps cookies, which may route requests."""
         if b"set-cookie" in answer.headers:
             self._leave()
 
     def note_cancelled(self, number: int) -> None:
-        """Send `notifications/cancelled`."""
+        """Send `notifications/cancelled` for the request."""
         self._tasks.start_soon(self._post, cancellation(number))
 
     def check_refused(self, status: int, body: bytes) -> None:
@@ -363,7 +363,7 @@ class HttpSessionCarrier(HttpCarrier):
             stream = await self._resume(last_id, seconds)
 
     async def _resume(self, last_id: bytes, seconds: float) -> EventStream:
-        """Return the rest of a stream (2025-11-25, Streamable HTTP, Resumability and Redelivery)."""
+        """Resume a broken stream after the event `last_id`, and return its rest (2025-11-25, Resumability and Redelivery)."""
         head = self.heads.head((*self._session.items(), ("last-event-id", last_id.decode("latin-1"))))
         for _ in range(RESUME_ATTEMPTS if head is not None else 0):
             await anyio.sleep(seconds)
@@ -374,7 +374,7 @@ class HttpSessionCarrier(HttpCarrier):
         raise OutcomeUnknown("the event stream ended without a response", server=self.server)
 
     async def _post(self, message: bytes) -> None:
-        """Send a message that has no response. After `ACKNOWLEDGE_SECONDS` without `202 Accepted` it is dropped."""
+        """Send a message that has no response. Without `202 Accepted` within `ACKNOWLEDGE_SECONDS`, the message is dropped."""
         head = self.heads.head(tuple(self._session.items()))
         if head is None:
             return
@@ -395,22 +395,22 @@ class HttpOrSdkCarrier:
     has_headers = True
 
     def __init__(self, carrier: HttpCarrier, open_streams: Callable[[OnSession], AbstractAsyncContextManager[Streams]]) -> None:
-        """No side effects."""
+        """`open_streams` opens the SDK's streams when they are first needed. It gets a function to call when a 2025 session is up."""
         self.direct = carrier
-        """Carries requests of 2026."""
+        """Sends the requests of the 2026 protocol."""
         self.in_session: HttpCarrier | None = None
-        """Carries requests of a 2025 session that is up."""
+        """Sends the requests of a 2025 session; `None` before the session is up, and if the SDK must send them."""
         self._sdk = SdkCarrier(carrier.server, lambda: open_streams(self._join))
         self._is_direct = True
         self._tasks: anyio.abc.TaskGroup | None = None
 
     @property
     def is_open(self) -> bool:
-        """As `Carrier.is_open`."""
+        """Whether requests can still be sent (`Carrier.is_open`)."""
         return self._sdk.is_open
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
-        """As `Carrier.request`."""
+        """Send one request and return its result (`Carrier.request`)."""
         carrier = self.direct if request.is_modern else self.in_session
         if carrier is None or not self._is_direct or (request.progress is not None and not request.is_modern):
             # A 2025 server may send progress on its standalone stream, which the SDK reads.
@@ -430,19 +430,19 @@ class HttpOrSdkCarrier:
         return await self._sdk.request(request)
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """As `Carrier.notify`."""
+        """Send a notification to a 2025 server if the SDK's streams are open (`Carrier.notify`)."""
         if self._sdk.is_used:
             await self._sdk.notify(method, params, headers)
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """As `Carrier.serve`."""
+        """Pass the server's own messages to `receiver` until the connection ends (`Carrier.serve`)."""
         self.direct.receiver = receiver
         async with anyio.create_task_group() as self._tasks:
             await self._sdk.serve(receiver, task_status=task_status)
             self._tasks.cancel_scope.cancel()
 
     def close(self) -> None:
-        """As `Carrier.close`."""
+        """Fail the pending requests and close every connection (`Carrier.close`)."""
         self.direct.close()
         self._sdk.close()
 

@@ -37,7 +37,7 @@ def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None
 
 
 def not_mcp(server: str, url: str, status: int, content_type: str, location: str) -> NotSent | None:
-    """Return the failure for a response to `initialize` that is not MCP, judged by its status and the headers of these names."""
+    """Return the failure for a response to `initialize` that is not MCP, judged by its status, `Content-Type` and `Location`."""
     reason = _not_mcp(url, status, content_type.partition(";")[0].strip().lower(), location)
     return None if reason is None else NotSent(reason, server=server)
 
@@ -60,7 +60,7 @@ def _not_mcp(url: str, status: int, kind: str, location: str) -> str | None:
 
 
 def no_endpoint(status: int) -> str:
-    """Return the error text for a status that means that there is no MCP endpoint."""
+    """Return the error text for a status that means that there is no MCP endpoint at the URL."""
     return f"it answered {status}, so there is no MCP endpoint at this URL; {CHECK_URL}"
 
 

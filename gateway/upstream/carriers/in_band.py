@@ -1,7 +1,7 @@
 """Carries `RequestFailure` through the SDK: an HTTP transport below the SDK can only answer a request, so it answers with an error.
 
-`sdk_http_transport` encodes the failure as a JSON-RPC error, `sdk_carrier` decodes it. A marker that is random for each process keeps a
-server from forging one.
+`sdk_http_transport` encodes the failure as a JSON-RPC error, `sdk_carrier` decodes it. The error contains a marker that is random for each
+process, so that a server cannot forge such an error.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _TYPES = {kind.__name__: kind for kind in (Forbidden, Malformed, NotSent, Outcom
 
 
 def to_rpc_error(failure: RequestFailure) -> RpcError:
-    """Return the JSON-RPC error that stands for a failure other than `Rejected`."""
+    """Return the JSON-RPC error that carries a failure (other than `Rejected`) through the SDK."""
     seconds = failure.retry_after_seconds if isinstance(failure, Busy) else None
     kind = next((name for name, each in _TYPES.items() if type(failure) is each), NotSent.__name__)
     return RpcError(INTERNAL_ERROR, str(failure), {"marker": _MARKER, "failure": kind, "retryAfter": seconds})
 
 
 def from_rpc_error(error: RpcError, server: str) -> RequestFailure | None:
-    """Return the failure that the error stands for, or `None` if it is an error of the server."""
+    """Return the failure that the JSON-RPC error carries, or `None` if it is an error of the server."""
     data: JsonMapping | None = error.data  # at best
     if not isinstance(data, dict) or data.get("marker") != _MARKER:
         return None

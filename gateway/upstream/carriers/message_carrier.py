@@ -39,7 +39,7 @@ class MessageCarrier(ABC):
         self._pending: dict[int, _PendingRequest] = {}
         self._dispatcher: NotificationDispatcher | None = None
         self.tasks: anyio.abc.TaskGroup | None = None
-        """Ends with the connection."""
+        """Task group of the carrier's tasks, which end with the connection; `None` before `serve`."""
 
     @abstractmethod
     async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
@@ -54,10 +54,10 @@ class MessageCarrier(ABC):
 
     @abstractmethod
     def failure(self, method: str, error: RpcError) -> RequestFailure:
-        """Return the failure that an error answer to a request of `method` stands for."""
+        """Return the failure for a JSON-RPC error that answered a request with the method `method`."""
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
-        """As `Carrier.request`."""
+        """Send one request and return its result (`Carrier.request`)."""
         await self.until_open()
         if not self.is_open:
             raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
@@ -95,14 +95,14 @@ class MessageCarrier(ABC):
             raise
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """As `Carrier.notify`."""
+        """Send a notification; a failure is not reported (`Carrier.notify`)."""
         try:
             await self.send(notification(method, params), headers, None)
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass  # the requests that wait learn of it
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """As `Carrier.serve`."""
+        """Pass the server's own messages to `receiver` until the connection ends (`Carrier.serve`)."""
         try:
             async with anyio.create_task_group() as self.tasks:
                 self._dispatcher = NotificationDispatcher(receiver, self.tasks, self.send_answer)
@@ -117,7 +117,7 @@ class MessageCarrier(ABC):
         """Send the answer to a request of the server. A failure is not reported."""
 
     def receive(self, message: JsonObject) -> None:
-        """Process a message of the server: an answer settles its request, others go to the receiver."""
+        """Process a message of the server: a response ends its request; a request or notification goes to the receiver."""
         if "method" not in message:
             number = number_of(message.get("id"))
             self.settle(number, outcome_of(message, number))
@@ -125,11 +125,11 @@ class MessageCarrier(ABC):
             self._dispatcher.dispatch(message, self.call_of_message())
 
     def call_of_message(self) -> CallContext | None:
-        """Return the call that the last received message belongs to, if the channel tells."""
+        """Return the call that the last received message belongs to; `None` if the channel does not tell."""
         return None
 
     def settle(self, number: int, outcome: JsonObject | RpcError | RequestFailure | None) -> None:
-        """Settle a pending request. An outcome for another id is dropped."""
+        """End the pending request with the id `number`. An outcome for an unknown id is dropped."""
         if (pending := self._pending.get(number)) is not None and outcome is not None:
             pending.outcome = outcome
             pending.settled.set()

@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class NotificationDispatcher:
-    """Serves one connection; its tasks live in `tasks`."""
+    """Processes the server's requests and notifications on one connection, each in a task in `tasks`."""
 
     def __init__(self, receiver: Receiver, tasks: anyio.abc.TaskGroup, send: Callable[[bytes], Awaitable[None]]) -> None:
         """`send` sends the answer to a server's request, as JSON."""
@@ -30,7 +30,7 @@ class NotificationDispatcher:
         self._answering: dict[int | str, anyio.CancelScope] = {}
 
     def dispatch(self, message: JsonObject, ctx: CallContext | None = None) -> None:
-        """Start processing a request or notification. `ctx` is the call it belongs to, if known. Responses are dropped."""
+        """Start processing a request or notification; drop a response. `ctx` is the call that the message belongs to, if known."""
         method, number = message.get("method"), message.get("id")
         params = cast("JsonMapping", message.get("params") or {})
         if not isinstance(method, str):

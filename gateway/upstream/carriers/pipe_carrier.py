@@ -40,7 +40,7 @@ class PipeCarrier:
         self._pipe.end_calls()
 
     async def request(self, request: OutgoingRequest) -> JsonObject:
-        """As `Carrier.request`."""
+        """Send one request and return its result (`Carrier.request`)."""
         self._last_id = number = self._last_id + 1
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             note_request_id(number)
@@ -74,12 +74,12 @@ class PipeCarrier:
                 pipe.forget(number, call)
 
     async def notify(self, method: str, params: JsonMapping | None, headers: Headers) -> None:
-        """As `Carrier.notify`."""
+        """Send a notification to the child process; a failure is not reported (`Carrier.notify`)."""
         with suppress(anyio.BrokenResourceError):
             await self._pipe.write(encode_message(notification(method, params)))
 
     async def serve(self, receiver: Receiver, *, task_status: anyio.abc.TaskStatus[None]) -> None:
-        """As `Carrier.serve`."""
+        """Pass the server's own messages to `receiver` until the connection ends (`Carrier.serve`)."""
         async with anyio.create_task_group() as tasks:
             dispatcher = NotificationDispatcher(receiver, tasks, self._answer)
 
@@ -96,7 +96,7 @@ class PipeCarrier:
             await self._pipe.answer(line)
 
     def _reports_progress(self, params: JsonMapping) -> bool:
-        """Pass progress on if it belongs to a pending request, and return whether it does."""
+        """If a message is progress of a pending request, pass it on. Return whether it is."""
         progress = self._pipe.progress_of(params)
         if progress is not None:
             report(params, progress)

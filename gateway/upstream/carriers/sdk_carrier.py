@@ -49,14 +49,14 @@ _BARE_404 = (METHOD_NOT_FOUND, "Not Found")
 """The SDK's error for a 404 response outside a session."""
 
 _SESSION_GONE = frozenset({(INVALID_REQUEST, "Session terminated"), (INVALID_REQUEST, "Session not found")})
-"""The SDK's errors for a 404 response within a session, and its server's for a session that does not exist."""
+"""Errors for a request in a session that does not exist: of the SDK's client for a 404 response, and of the SDK's server."""
 
 _TOO_LARGE_EVENT = "SSE stream failed: Server-sent event exceeded"
 _STREAM_BROKE = "SSE stream "
 
 
 def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
-    """Return the failure that an error of the SDK stands for: a transport error by its text, else an error of the server."""
+    """Return the failure for an error of the SDK: a transport error, recognized by its text, or an error of the server."""
     code, text = error.code, error.message
     beginning = (code, text.partition(":")[0])
     if code == CONNECTION_CLOSED and text.startswith(_TOO_LARGE_EVENT):
@@ -73,10 +73,10 @@ def sdk_failure(server: str, method: str, error: RpcError) -> RequestFailure:
 
 
 class SdkCarrier(MessageCarrier):
-    """Sends requests over streams of the SDK, which it opens with the first request. The SDK is imported then."""
+    """Sends requests over streams of the SDK. The first request imports the SDK and opens the streams."""
 
     def __init__(self, server: str, open_streams: Callable[[], AbstractAsyncContextManager[Streams]]) -> None:
-        """No side effects."""
+        """`open_streams` opens the SDK's streams; it is not called before the first request."""
         super().__init__(server)
         self._open_streams = open_streams
         self._streams: Streams | None = None
@@ -89,16 +89,16 @@ class SdkCarrier(MessageCarrier):
         return self._streams is not None
 
     async def until_open(self) -> None:
-        """Have the streams opened by the task that runs `serve`."""
+        """Wait until the task that runs `serve` has opened the SDK's streams."""
         self._is_wanted.set()
         await self._is_opened.wait()
 
     def failure(self, method: str, error: RpcError) -> RequestFailure:
-        """As `MessageCarrier.failure`."""
+        """Return the failure for a JSON-RPC error that answered a request with the method `method`."""
         return from_rpc_error(error, self.server) or sdk_failure(self.server, method, error)
 
     async def listen(self) -> None:
-        """Open the streams when they are needed, and receive until they end."""
+        """Open the SDK's streams when a request needs them, and pass on messages until the streams end."""
         await self._is_wanted.wait()
         await load("mcp.shared.message", "mcp_types")
         async with self._open_streams() as streams:
@@ -114,12 +114,12 @@ class SdkCarrier(MessageCarrier):
                             self.receive(_to_json(item.message))
 
     def call_of_message(self) -> CallContext | None:
-        """As `MessageCarrier.call_of_message`."""
+        """Return the call on whose stream the last message arrived; `None` if the SDK's transport does not tell."""
         context = getattr(cast("Streams", self._streams)[0], "last_context", None)
         return None if context is None else context.get(_call)
 
     async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
-        """As `MessageCarrier.send`."""
+        """Send one message for the call `ctx` (`MessageCarrier.send`)."""
         from mcp.shared.message import ClientMessageMetadata, SessionMessage
         from mcp_types import jsonrpc_message_adapter
 
@@ -132,7 +132,7 @@ class SdkCarrier(MessageCarrier):
             _call.reset(token)
 
     async def send_answer(self, message: bytes) -> None:
-        """As `MessageCarrier.send_answer`."""
+        """Send the answer to a request of the server. A failure is not reported."""
         from mcp.shared.message import SessionMessage
         from mcp_types import jsonrpc_message_adapter
 
@@ -140,7 +140,7 @@ class SdkCarrier(MessageCarrier):
             await cast("Streams", self._streams)[1].send(SessionMessage(jsonrpc_message_adapter.validate_json(message)))
 
     def close(self) -> None:
-        """As `Carrier.close`."""
+        """Fail the pending requests (`Carrier.close`)."""
         super().close()
         self._is_opened.set()
 

@@ -83,14 +83,14 @@ class _Flight:
         self._scope: anyio.CancelScope | None = None
 
     async def wait(self, what: Callable[[], Awaitable[_T]]) -> _T | None:
-        """Return the outcome, or `None` if the request was cancelled meanwhile."""
+        """Await and return the result of `what()`; return `None` if `cancel` was called before or meanwhile."""
         if not self.is_over:
             with anyio.CancelScope() as self._scope:
                 return await what()
         return None
 
     def cancel(self) -> None:
-        """Cancel the request."""
+        """Cancel the request: `wait` returns `None` from now on."""
         self.is_over = True
         if self._scope is not None:
             self._scope.cancel()
@@ -132,9 +132,9 @@ class _BoundedStream(httpx2.AsyncByteStream):
 
 
 class AuthorizedTransport(httpx2.AsyncBaseTransport):
-    """Adds the credentials of one server to its requests, and sends a rejected request once more with renewed ones.
+    """Adds the credentials of one server to its requests, and sends a rejected request once more with renewed credentials.
 
-    No lock is held while a request runs. Only the server's own origin gets the header.
+    No lock is held while a request runs. Only requests to the server's own origin get the `Authorization` header.
     """
 
     def __init__(self, inner: httpx2.AsyncBaseTransport, credentials: Credentials, *, server: str, url: str) -> None:
@@ -144,7 +144,7 @@ class AuthorizedTransport(httpx2.AsyncBaseTransport):
         self._origin = origin(httpx2.URL(url))
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        """Send the request, at most twice.
+        """Send the request with credentials, and again with renewed credentials if the server answers 401 or 403.
 
         Raises:
             RequestFailure: The credentials are missing or unusable, or the server rejects them.
@@ -181,12 +181,15 @@ def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 class SteadyTransport(httpx2.AsyncBaseTransport):
-    """Wraps the inner transport of one server, which it owns and closes. Messages without a response are sent in the background."""
+    """Wraps the transport to one server, which it owns and closes; see the module.
+
+    Cancellations, and answers to the server's requests, are sent in the background.
+    """
 
     def __init__(
         self, inner: httpx2.AsyncBaseTransport, *, server: str, max_body_bytes: int, on_session: OnSession | None = None
     ) -> None:
-        """`on_session` is called when a 2025 session is up."""
+        """`on_session` is called when the handshake of a 2025 session is complete."""
         self._inner = inner
         self._on_session = on_session
         self._server = server
@@ -194,7 +197,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
         self._tasks: anyio.abc.TaskGroup | None = None
         self._in_passing = 0
         self._flights: set[_Flight] = set()
-        """Requests of a 2025 session, because the SDK cancels only those of 2026."""
+        """Requests in flight of a 2025 session. This object cancels them, because the SDK cancels only those of 2026."""
 
     async def __aenter__(self) -> SteadyTransport:
         tasks = anyio.create_task_group()
@@ -229,7 +232,10 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
             self._in_passing -= 1
 
     async def _acknowledged(self, request: httpx2.Request) -> httpx2.Response:
-        """Send a message that has no response within `ACKNOWLEDGE_SECONDS`, then cancel the request that a cancellation names."""
+        """Send a request. A message that has no response must be accepted within `ACKNOWLEDGE_SECONDS`.
+
+        After a cancellation notification, the request that it names is cancelled here too.
+        """
         if request.method == "GET":
             return await self._listen(request)
         if request.method == "DELETE" or (request.method == "POST" and _has_no_answer(request)):
@@ -321,7 +327,7 @@ class SteadyTransport(httpx2.AsyncBaseTransport):
     ) -> httpx2.Response:
         """Return the response with its body read, or an error response if the body is too large, incomplete, or not a result.
 
-        The SDK would parse an incomplete body, and wait on after a message that answers no request.
+        The SDK would parse an incomplete body, and would wait forever after a body that does not answer the request.
         """
         parts: list[bytes] = []
         size = _length(response)
@@ -398,7 +404,7 @@ def undelivered(server: str, error: httpx2.TransportError | GatewayError) -> Req
 
 
 async def beginning(response: httpx2.Response) -> bytes:
-    """Read the beginning of a short body, within `ACKNOWLEDGE_SECONDS`. Closes the response."""
+    """Return the beginning of a body, as far as it arrives within `ACKNOWLEDGE_SECONDS`, and close the response."""
     body = b""
     try:
         with anyio.move_on_after(ACKNOWLEDGE_SECONDS), contextlib.suppress(httpx2.TransportError, httpx2.StreamError):
@@ -460,7 +466,7 @@ def build_http_client(
     max_body_bytes: int,
     on_session: OnSession | None = None,
 ) -> httpx2.AsyncClient:
-    """Return a client for one server over streamable HTTP; entered and left with the connection.
+    """Return an httpx2 client for one server over streamable HTTP. It is entered and left with the connection.
 
     Reads have no timeout, because a stream may be silent for long and every call has a deadline.
     """
@@ -469,7 +475,7 @@ def build_http_client(
 
 
 def build_sse_client(server: str, url: str, headers: Mapping[str, str], credentials: Credentials | None) -> httpx2.AsyncClient:
-    """As `build_http_client`, for the HTTP+SSE transport of 2024, whose POSTs are answered on the stream."""
+    """Return an httpx2 client for one server over the HTTP+SSE transport of 2024, where results arrive on one event stream."""
     return _client(_transport(server, url, credentials), headers)
 
 

@@ -19,7 +19,7 @@ from gateway.wire.message_sizes import MAX_MESSAGE_BYTES
 async def open_streamable(
     server: str, entry: HttpServer, credentials: Credentials | None, on_session: OnSession | None = None
 ) -> AsyncGenerator[Streams]:
-    """Open streamable HTTP of both eras. `on_session` is called when a 2025 session is up."""
+    """Open the SDK's streams over streamable HTTP, for both MCP versions. `on_session` is called when a 2025 session is up."""
     async with (
         build_http_client(server, entry.url, entry.headers, credentials, max_body_bytes=MAX_MESSAGE_BYTES, on_session=on_session) as client,
         streamable_http_client(entry.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,

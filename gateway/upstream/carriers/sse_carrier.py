@@ -104,7 +104,7 @@ def _stays(url: httpx2.URL, following: httpx2.URL) -> bool:
 
 
 class _EventStream:
-    """The messages on the event stream."""
+    """Reads the server's event stream: the `endpoint` event first, then messages."""
 
     def __init__(self, server: str, chunks: AsyncIterator[bytes]) -> None:
         self._server = server
@@ -142,23 +142,23 @@ class _EventStream:
 
 
 class SseCarrier(MessageCarrier):
-    """Sends requests as POSTs. A POST that fails fails its own request only. Made by `open_sse`."""
+    """Sends requests as POSTs; a failed POST fails only its own request. Made by `open_sse`."""
 
     has_headers = False
 
     def __init__(self, server: str, client: httpx2.AsyncClient, url: str, stream: _EventStream) -> None:
-        """`url` is where messages go."""
+        """Messages are sent to `url`, which the `endpoint` event named."""
         super().__init__(server)
         self._client = client
         self._url = url
         self._stream = stream
 
     def failure(self, method: str, error: RpcError) -> RequestFailure:
-        """As `MessageCarrier.failure`."""
+        """Return the failure for a JSON-RPC error that answered a request with the method `method`."""
         return rejected(self.server, error)
 
     async def listen(self) -> None:
-        """As `MessageCarrier.listen`."""
+        """Pass every message on the event stream to `receive`, until the stream ends."""
         async for data, is_cut in self._stream.messages():
             if is_cut:
                 logger.warning("event larger than %d bytes cut off server=%s", MAX_MESSAGE_BYTES, self.server)
@@ -175,7 +175,7 @@ class SseCarrier(MessageCarrier):
                 self.settle(number_of(id_of(data)), Malformed("an event is not JSON-RPC", server=self.server))
 
     async def send(self, message: JsonObject, headers: Headers, ctx: CallContext | None) -> None:
-        """Send a message. The failure of a request settles it; any other message is dropped after `ACKNOWLEDGE_SECONDS`."""
+        """Send a message. A request whose POST fails ends with that failure; any other message is dropped after `ACKNOWLEDGE_SECONDS`."""
         content = encode_message(message)
         if "id" not in message:
             await self.send_answer(content)
@@ -183,7 +183,7 @@ class SseCarrier(MessageCarrier):
             self.settle(number_of(message["id"]), failure)
 
     async def send_answer(self, message: bytes) -> None:
-        """As `MessageCarrier.send_answer`."""
+        """Send the answer to a request of the server. A failure is not reported."""
         with anyio.move_on_after(ACKNOWLEDGE_SECONDS):
             await self._post(message)
 
