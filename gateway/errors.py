@@ -234,7 +234,7 @@ class MiddlewareTermination(MiddlewareException):
 
 
 class MiddlewareFailure(MiddlewareException):
-    """Raised by middleware to end the whole run with this error. Other errors around a tool call become the call's result."""
+    """Raised by middleware to end the whole run with this error; an ordinary exception around a tool call becomes the call's result."""
 
 
 class ModelError(GatewayError):

@@ -117,10 +117,10 @@ MISSING: dict[str, tuple[str, ...]] = {
         "with_namespaced_value",
     ),
 }  # fmt: skip
-"""Reason to the names that agent-framework has and `gateway`, for that reason, does not. `docs/library.md` lists them."""
+"""Maps a reason to the names that agent-framework has and `gateway`, for that reason, does not. `docs/library.md` lists them."""
 
 HINTS: dict[str, str] = {
     **{former: f"use {name}" for former, name in FORMER.items()},
     **{name: reason for reason, names in MISSING.items() for name in names},
 }
-"""Name of agent-framework that does not exist here to a hint: the name to use instead, or why there is none."""
+"""Maps a name of agent-framework that does not exist here to a hint: the name to use instead, or why there is none."""

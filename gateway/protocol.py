@@ -37,7 +37,7 @@ MCP_METHOD_HEADER: Final = "mcp-method"
 MCP_NAME_HEADER: Final = "mcp-name"
 
 NAME_BEARING_METHODS: Final = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}
-"""Method to the name of the parameter whose value the HTTP header `Mcp-Name` repeats."""
+"""Maps a method to the name of the parameter whose value the HTTP header `Mcp-Name` repeats."""
 
 PARSE_ERROR: Final = -32700
 INVALID_REQUEST: Final = -32600

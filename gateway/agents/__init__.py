@@ -1,1 +1,2 @@
-"""Agents: agent files, the run loop, and agents as tools. All tools of an agent of the gateway pass the gate."""
+"""Agents: agent files, the run loop, and agents as tools. Every tool call of an agent that the gateway serves passes the gate
+(package `gateway.gate`: authorization, approvals, limits)."""

@@ -264,7 +264,7 @@ class _AgentRun:
         context.loader = self._load_history
 
     def folded(self, updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-        """Return the response of the run: the one that middleware set, or the fold of `updates`."""
+        """Return the response of the run: the response that middleware set, or a response built from `updates`."""
         made = self._context.result if self._middleware.agent else None
         return made if isinstance(made, AgentResponse) else self._fold(updates)
 
@@ -359,7 +359,7 @@ class _AgentRun:
         by_call: CallHistory | None,
         loaded: Sequence[Message] | None,
     ) -> None:
-        """Call a provider's `before_run`. If middleware loaded this history already, use its messages (`loaded`) instead."""
+        """Call a provider's `before_run`. If middleware has loaded this history already, use those messages (`loaded`) instead."""
         is_history = isinstance(provider, HistoryProvider)
         if is_history and (not provider.load_messages or self._is_loaded_elsewhere(session)):
             return  # it only stores, or the model's provider keeps the conversation
@@ -373,7 +373,7 @@ class _AgentRun:
             by_call.loaded(provider)
 
     def _stored_by_call(self, around: SessionContext, session: AgentSession) -> CallHistory | None:
-        """Return the history that stores after each model call, if the agent is configured for it and has a history provider."""
+        """Return a `CallHistory`, which stores after each model call; `None` if the agent is not set to that or has no history provider."""
         agent = self._agent
         histories = any(isinstance(provider, HistoryProvider) for provider in agent.context_providers)
         if not agent.require_per_service_call_history_persistence or not histories:
@@ -447,12 +447,12 @@ class _AgentRun:
         return bool(session.service_session_id) or (by_call and self._is_kept_elsewhere(session))
 
     def _is_kept_elsewhere(self, session: AgentSession) -> bool:
-        """Return whether a model provider keeps the conversation."""
+        """Return whether the model's provider keeps the conversation, so that no history provider has to load it."""
         options, stores = self._kept_by_provider()
         return bool(session.service_session_id or options.get("conversation_id") or stores)
 
     def _kept_by_provider(self) -> tuple[JsonMapping, bool]:
-        """Return the run's options over the agent's, and whether the options or the chat client make the provider store messages."""
+        """Return the agent's options overridden by the run's, and whether they or the client's default make the provider store it."""
         options = {**self._agent.default_options, **{key: value for key, value in self._context.options.items() if value is not None}}
         stores = options.get("store")
         return options, bool(getattr(self._agent.client, "STORES_BY_DEFAULT", False) if stores is None else stores)

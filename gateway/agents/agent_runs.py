@@ -38,7 +38,7 @@ SKILL_TOOLS = ("skill/search_skills", "skill/load_skill", "skill/read_skill_reso
 
 
 class AgentRuns:
-    """Runs of one agent."""
+    """Runs the agent of one file when its `AgentTool` is called."""
 
     def __init__(self, setup: AgentSetup) -> None:
         self._agent = setup.definition
@@ -52,7 +52,7 @@ class AgentRuns:
         self._skills = setup.shared.skills
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """See `AgentTool.call`."""
+        """Run the agent on the task in `arguments`, alone or as the next turn of a session. Raises the errors of `AgentTool.call`."""
         # An agent's file names tools, not resources. A link in arguments that an agent wrote must not let it read resources.
         resources = None if ctx.provenance.agent_depth else self._shared.resources
         attached = await read_attachments(arguments.get("attachments"), resources, ctx)
@@ -77,7 +77,7 @@ class AgentRuns:
     async def converse(
         self, messages: Sequence[Message], tools: Sequence[Tool], ctx: CallContext, options: ChatOptions | None = None
     ) -> ToolOutcome:
-        """See `AgentTool.converse`."""
+        """Run the agent on a whole conversation, with the caller's `tools` added to its own. Raises the errors of `AgentTool.converse`."""
         progress, inner = self._inside(ctx)
         if self._remote.agent is not None:
             return self._to_complete(None, await run_remote(self._remote.agent, messages, ctx), ctx)
@@ -86,7 +86,7 @@ class AgentRuns:
         return self._to_complete(model_of(agent), await _reported(run, ctx, progress), ctx)
 
     def _inside(self, ctx: CallContext) -> tuple[RunProgress, CallContext]:
-        """Return the progress reporter and the call context of a run.
+        """Return a progress reporter, and the call context inside the run, for a run of the agent that serves the call `ctx`.
 
         Raises:
             AgentError: Agents call each other too deeply.
@@ -151,8 +151,8 @@ class AgentRuns:
     async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard[Tool] | None) -> Sequence[Tool]:
         """Return the tools that the file names and the skill tools, narrowed to the tools that its skills allow if the file says so.
 
-        Skill tools that the key `skills` adds are returned behind `guard`. The description of `load_skill` lists the skills that the file
-        names or, if it names none, those that `scopes` allow.
+        If `guard` is given, it wraps the skill tools that the key `skills` adds, to check their calls by policy. The description of
+        `load_skill` lists the skills that the file names or, if it names none, those that `scopes` allow.
         """
         file = self._agent.file
         patterns = [*file.tools, *(SKILL_TOOLS if file.skills else ())]

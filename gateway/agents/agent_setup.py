@@ -26,7 +26,7 @@ class SkillTexts(Protocol):
         ...
 
     def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return the `allowed-tools` of these skills, as written."""
+        """Return the value of `allowed-tools` of each of these skills, as written in the skill's file."""
         ...
 
 
@@ -49,7 +49,7 @@ class AgentServices:
     roots: RootJudge | None = None
     """Decides which folders a model may access; `None` allows every folder."""
     guards: ToolGuards | None = None
-    """Provides the gate for tools that agents add themselves; `None` outside a gateway."""
+    """Provides wrappers that check the calls of tools that agents add themselves, by policy; `None` outside a gateway."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class AgentSetup:
 
 
 def files_of(agent: AgentDefinition, shared: AgentServices) -> tuple[FileAccess, Path] | None:
-    """Return the file access of an agent and the folder that its root is relative to, or `None` if it has none."""
+    """Return the file access of an agent and the folder that its root is relative to, or `None` if the agent has no file access."""
     if agent.file.files is not None:
         return agent.file.files, agent.path.parent
     return (shared.settings.files, shared.base_dir) if shared.settings.files is not None else None

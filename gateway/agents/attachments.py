@@ -55,7 +55,7 @@ ATTACHMENTS: JsonObject = {
         "required": ["type"],
     },
 }
-"""JSON Schema of the argument; flat, because models fill flat objects more reliably than a choice of five."""
+"""JSON Schema of the argument; one flat object for all five block types, because models fill it more reliably than a choice of types."""
 
 
 async def read_attachments(given: JsonValue, resources: ResourceBox | None, ctx: CallContext) -> list[Content]:
@@ -106,7 +106,7 @@ def _read(blocks: Sequence[JsonMapping], at: str) -> list[Content]:
 
 
 def _named(block: JsonMapping, content: Content) -> Content:
-    """Prepend its URI to the text of a text resource, so that the model knows the file; return other contents unchanged."""
+    """Put the URI of a text resource before its text, so that the model knows which file it is; return other contents unchanged."""
     if block.get("type") != "resource" or content.type != "text":
         return content
     uri = content.additional_properties.get("uri")

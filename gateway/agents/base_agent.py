@@ -105,7 +105,7 @@ class BaseAgent(FormerMethods):
     def _run_for(
         self, task: str, session: AgentSession | None, invocation: FunctionInvocationContext
     ) -> ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Start a streamed run that serves a tool call, with those of the call's values that `run` has parameters for."""
+        """Start a streamed run that serves a tool call, with the call's run-time values and context if `run` has parameters for them."""
         run: Callable[..., Any] = cast("Any", self).run
         parameters = inspect.signature(run).parameters
         given: dict[str, Any] = {}

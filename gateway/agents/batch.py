@@ -78,7 +78,7 @@ class ToolBatch:
     """Executes the batches of one run."""
 
     tools: list[Tool]
-    """The run's live list: tools and middleware may change it between batches."""
+    """The list of the run itself, not a copy: tools and middleware may change it between batches."""
     hidden_tools: Sequence[Tool] = ()
     """Tools that may be called although the model does not receive their definitions (`additional_tools`)."""
     ctx: CallContext
@@ -127,7 +127,7 @@ class ToolBatch:
         return outcome
 
     def guard_tools(self) -> None:
-        """Wrap tools that code of the run added to the live list in the gate."""
+        """Wrap tools that middleware or other tools added to `tools` during the run, so that the gate checks their calls."""
         if self.ctx.tool_guard is not None:
             self.tools[:] = self.ctx.tool_guard.guarded(self.tools)
 
@@ -186,7 +186,7 @@ class ToolBatch:
     def _context(
         self, tool: Tool, arguments: JsonObject, call_id: str, approval: Content | None, label: str
     ) -> FunctionInvocationContext:
-        """Build the context for function middleware. `label` identifies the call in the run's durable record."""
+        """Build the context for function middleware. In a durable task, `label` identifies the call's questions after a restart."""
         context = FunctionInvocationContext(
             tool,
             arguments,
@@ -226,7 +226,7 @@ class ToolBatch:
             context.result = to_contents("The tool works in the background; its result is not available in this run.")
 
     def _guarded(self, function: Tool) -> Tool:
-        """Return the tool wrapped in the gate; middleware may have replaced the tool that the model called.
+        """Return the tool wrapped so that the gate checks the call; middleware may have replaced the tool that the model called.
 
         Raises:
             PolicyDenied: Policy hides the tool.
@@ -239,7 +239,7 @@ class ToolBatch:
         return behind[0]
 
     def _failure(self, tool: Tool, call_id: str, error: BaseException) -> Content:
-        """Return the result that the model receives for an error, with the details that only the caller sees."""
+        """Return the result that the model receives for an error, with the exception's own text in a field that the model does not see."""
         detailed = self.options.include_detailed_errors
         cause = cause_of(error)
         if isinstance(error, ArgumentsRefused):
@@ -254,17 +254,17 @@ class ToolBatch:
 
 
 def cause_of(error: BaseException) -> BaseException:
-    """Return the exception that a function raised, or `error` itself."""
+    """Return the exception that a tool's function raised, if `error` is the `FunctionFailed` that wraps it; else `error` itself."""
     return error.__cause__ if isinstance(error, FunctionFailed) and error.__cause__ is not None else error
 
 
 def _ignore(error: BaseException | str) -> None:
-    """Drop a failure: nothing is traced."""
+    """Ignore a failed call; used instead of a span's method if calls are not traced."""
 
 
 @types.coroutine
 def _in_own_context(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-    """Await `work` in a copy of the context variables, as a task of a group would run, at a fraction of a task's cost."""
+    """Await `work` in a copy of the context variables, as in an asyncio task of its own, at a fraction of a task's cost."""
     context = copy_context()
     step: Callable[[], Any] = partial(work.send, None)
     while True:

@@ -1,7 +1,7 @@
 """`CallHistory`: history providers that load and store around each model call instead of once per run. Created by `Agent`.
 
 The first model call receives what the providers loaded before the run. Before each later call the history providers load again, so the
-model receives the stored conversation. The input of a call that is stored is the user's messages first, then the tool results. Tool
+model receives the stored conversation. For the first call, the stored input is the user's messages; for a later one, the tool results. Tool
 results since the last model call are stored even if the run fails or is cancelled.
 """
 
@@ -27,10 +27,10 @@ CLEANUP_SECONDS = 5.0
 
 
 class CallHistory:
-    """History of one run: its `RunPlan` calls `recall` and `answered`, `Agent` adds each update and closes it at the end."""
+    """History of one run. The run loop calls `recall` and `answered`; `Agent` adds each update and closes the history at the end."""
 
     def __init__(self, agent: BaseAgent, session: AgentSession, around: SessionContext, *, is_kept_elsewhere: bool) -> None:
-        """`is_kept_elsewhere`: the model's provider keeps the conversation."""
+        """Prepare the history of a run; `is_kept_elsewhere` says whether the model's provider keeps the conversation."""
         self._agent = agent
         self._session = session
         self._around = around
@@ -72,8 +72,8 @@ class CallHistory:
     async def recall(self, given: Sequence[Message]) -> list[Message] | None:
         """Return the messages for the next model call: the stored conversation, then `given`.
 
-        Returns `None` if the run's own messages must be used: the model's provider keeps the conversation, no loading history stores
-        everything, or another provider changed what a history provider had loaded.
+        Returns `None` if the run's own messages must be used: the model's provider keeps the conversation, no history provider that
+        loads also stores inputs and outputs, or another provider changed what a history provider had loaded.
         """
         if self._is_kept_elsewhere or not any(h.store_inputs and h.store_outputs for h in self._loaders) or self._was_changed():
             return None
@@ -89,7 +89,7 @@ class CallHistory:
         return context.get_messages(include_input=True)
 
     async def answered(self, given: Sequence[Message], said: Sequence[Message], answer: ChatResponse) -> None:
-        """Store a completed model call: the tool results that it received (`given`) and the kept part of its answer (`said`).
+        """Store a completed model call: the tool results that it received (`given`) and the part of its answer that is kept (`said`).
 
         Raises:
             ChatClientInvalidResponseException: The provider keeps the conversation although `store` is not set.

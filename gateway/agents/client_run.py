@@ -1,6 +1,6 @@
 """`FunctionInvocationLayer`: executes the tool calls in a chat client's answers with the run loop of agents.
 
-An agent has its own `RunPlan` and makes single model calls, so a client's tools are never executed twice.
+An agent runs that loop itself and requests single model calls from its client, so tool calls are never executed twice.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
         function_invocation_configuration: JsonMapping | None = None,
         **kwargs: Any,
     ) -> None:
-        """Store function middleware and loop limits. Other arguments, and chat middleware, go to the next class.
+        """Store function middleware and loop limits. Other arguments, and chat middleware, go to the class that this layer wraps.
 
         Raises:
             MiddlewareException: An item of `middleware` is not middleware, or is agent middleware.
@@ -74,7 +74,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
     def answers(request: ClientRequest) -> ChatStream:
         """Return the stream of model answers and tool results in order; its response contains all their messages.
 
-        Reading it raises the errors of `run_stream`.
+        Reading the stream raises the errors of `run_stream`.
         """
         replaced: list[ReplacedAnswer] = []
 
@@ -90,7 +90,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
 
 @dataclass(frozen=True, slots=True)
 class _NextClient:
-    """The next class of a layer as a chat client that makes one model call at a time."""
+    """A chat client for single model calls; `get_response` is the method of the class that `FunctionInvocationLayer` wraps."""
 
     get_response: Callable[..., Any]
     model: str
@@ -106,7 +106,10 @@ class _StreamedArguments(ResponseArguments[ChatOptions], total=False):
 def _looped(
     client: FunctionInvocationLayer[Any], inner: Callable[..., Any], messages: AgentRunInputs, **how: Unpack[_StreamedArguments]
 ) -> Awaitable[ChatResponse] | ChatStream:
-    """Run the loop over `inner`, the `get_response` of a client that is not a `BaseChatClient`."""
+    """Call the model with `inner` and execute its tool calls until it answers without one or a limit is reached.
+
+    `inner` is the `get_response` of a chat client that is not a `BaseChatClient`.
+    """
     values = how.get("function_invocation_kwargs") or {}
     check_tool_values(values)
     layers = listed(how.get("middleware"))

@@ -43,7 +43,7 @@ class KeptSummaries:
 def to_strategy(
     written: Compaction | None, client: SupportsChatGetResponse, keep: KeepSummary | None = None
 ) -> CompactionStrategy | None:
-    """Return the strategy for the key; `client` writes summaries, and `keep` stores those of a session."""
+    """Return the strategy for the key `compaction`, `None` without the key. `client` writes summaries; `keep` stores them in a session."""
     match written:
         case None:
             return None

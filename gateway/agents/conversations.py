@@ -48,13 +48,13 @@ _KEPT_ANSWER = "answer"
 """Names under which a durable task stores the id of a new session, and an answer that is about to be stored."""
 
 RENEW_SECONDS = 2.0
-"""Interval at which a running call renews its hold on a session; a hold expires after three intervals."""
+"""Interval at which a running call renews its lock on a session; a lock that is not renewed expires after three intervals."""
 
 POLL_SECONDS = 0.1
-"""Interval at which a session that another call holds is claimed again; that call may run in another process."""
+"""Interval at which a call tries again to lock a session that another call uses, possibly in another process."""
 
 CLEAN_UP_SECONDS = 5.0
-"""Time limit for releasing a session after a cancelled call; after that, the hold expires by itself."""
+"""Time limit for unlocking a session after a cancelled call; after that, the lock expires by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +99,7 @@ class TurnHistory(HistoryProvider):
 
 @dataclass(slots=True)
 class Conversation:
-    """A session that one call holds."""
+    """A session while one call has locked it for its turn."""
 
     session: AgentSession
     history: TurnHistory
@@ -125,7 +125,7 @@ class Conversation:
         self.session.state[SUMMARY_KEY] = {"text": text, "count": count}
 
     async def resuming(self, ctx: CallContext) -> Complete | None:
-        """If the call is in a durable task, mark the turn as its step; return the answer if it was stored before the task was killed."""
+        """In a durable task, tie the turn to the current step. Return the answer if the step stored this turn before a restart."""
         turn = ctx.provenance.step_key
         if ctx.durable is None or not turn:
             return None
@@ -136,7 +136,7 @@ class Conversation:
         return Complete(cast("JsonObject", self._durable.kept(_KEPT_ANSWER))) if self.is_kept else None
 
     async def keep(self, answer: Complete) -> None:
-        """Store the turn once. Raises `StorageError`."""
+        """Store the turn, unless it is stored already. Raises `StorageError`."""
         if self.is_kept:
             return
         if self._durable is not None:
@@ -162,13 +162,13 @@ class Conversations:
     async def hold(
         self, file: AgentFile, session_id: str, principal: str, durable: DurablePort | None = None
     ) -> AsyncGenerator[Conversation]:
-        """Hold a session of the caller with an agent, or create one for `new`, until the block ends.
+        """Lock a session of the caller with an agent, or a new session for `new`, until the `async with` block ends.
 
         In a durable task (`durable`), `new` is the session that the task created before it was killed, if any.
 
         Raises:
             NotFound: The session does not exist, has expired, or belongs to another caller.
-            AgentError: Another call holds the session for too long, or the session is with another agent.
+            AgentError: Another call used the session for too long, or the session is with another agent.
             PolicyDenied: The caller has too many sessions to create another one.
             StorageError: The database cannot be used.
         """
@@ -215,7 +215,7 @@ def _conversation(store: Sessions, held: HeldSession, ttl_seconds: float) -> Con
 
 
 async def _stored(store: Sessions, session_id: str, principal: str) -> str:
-    """Return the session id, or `new` if no turn of the session was stored."""
+    """Return the session id if a turn of the session was stored, or `new` if the session does not exist for this caller."""
     try:
         await store.get(session_id, principal)
     except NotFound:
@@ -224,7 +224,7 @@ async def _stored(store: Sessions, session_id: str, principal: str) -> str:
 
 
 async def in_session(conversation: Conversation, answer: Complete) -> Complete:
-    """Store a turn and return its result with the session id, in the text for the model and in `_meta` for programs.
+    """Store a turn and return its answer with the session id added: in the text for the model, and in `_meta` for programs.
 
     A failed turn is not stored. If a successful turn cannot be stored, the result contains the answer and the error.
     """

@@ -299,7 +299,7 @@ class AgentDefinition:
 
     @property
     def run_entry(self) -> RunEntry | None:
-        """The entry that must be accepted before the file's Python references are imported; `None` if it has none."""
+        """The file's Python references as an entry that a person must accept before they are imported; `None` if there are none."""
         names = self.file.python_references
         content: JsonObject = {"file": self.file.model_dump(mode="json", exclude_defaults=True), "instructions": self.instructions}
         return file_entry(f"agent/{self.file.name}", self.path, content, names) if names else None

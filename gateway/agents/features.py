@@ -42,7 +42,9 @@ class RootJudge(Protocol):
 
 
 async def file_provider(files: FileAccess, folder: Path, roots: RootJudge | None) -> ContextProvider:
-    """Return the provider of file tools. The root is relative to `folder` and is judged for each run, because folders change.
+    """Return the provider of file tools. The path `files.root` is relative to `folder`.
+
+    Whether models may access that folder is checked for each run, because folders change.
 
     Raises:
         AgentError: `roots` refuses the folder.
@@ -64,9 +66,9 @@ async def root_refusal(root: Path, access: Access, roots: RootJudge | None) -> s
 
 
 def security_provider(security: FlowSecurity) -> ContextProvider:
-    """Return the provider that judges calls after untrusted content.
+    """Return the provider that restricts tool calls after a run has read untrusted content.
 
-    A violation that no person can approve at once is refused, because a run of the gateway cannot be resumed.
+    A violation that no person can approve at once is refused, because a run in the gateway cannot end with a request and continue later.
     """
     from gateway.agents.middleware.information_flow import SecureAgentConfig
     from gateway.policy.labels import FlowRules
@@ -105,7 +107,7 @@ def memory_provider(memory: MemoryKey, agent: str, models: ModelResolver, conver
 
 
 def loop_middleware(until: LoopUntil, judge: SupportsChatGetResponse, tell: Tell) -> AgentMiddleware:
-    """Return the loop middleware for `loop-until`; it reports each further round to `tell`."""
+    """Return the loop middleware for `loop-until`; the middleware reports each further round to `tell`."""
     from gateway.agents.middleware.judge import next_message_after_verdict
     from gateway.agents.middleware.loop import DEFAULT_NEXT_MESSAGE, AgentLoopMiddleware
 

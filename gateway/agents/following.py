@@ -26,7 +26,7 @@ class RunFollower(Protocol):
 async def follow_run(
     stream: AgentStream, ctx: CallContext, said: Callable[[AgentResponseUpdate], Awaitable[None]] | None = None
 ) -> AgentResponse:
-    """Read the stream and return its response. Each update goes to a caller that is a `RunFollower`, or else to `said`."""
+    """Read the stream and return its response. Each update goes to the caller if it is a `RunFollower`; otherwise to `said`, if given."""
     tell = ctx.caller.follow if isinstance(ctx.caller, RunFollower) else said
     try:
         if tell is not None:
@@ -38,7 +38,7 @@ async def follow_run(
 
 
 def awaits_caller(response: AgentResponse) -> bool:
-    """Return whether the run ended with tool calls or questions that its caller answers."""
+    """Return whether the run ended with tool calls without a result or with questions; the caller must answer them."""
     answered = {c.call_id for message in response.messages for c in message.contents if c.type == "function_result"}
     calls = [c for message in response.messages for c in message.contents if c.type == "function_call" and c.call_id not in answered]
     return bool(calls or response.user_input_requests)

@@ -1,7 +1,8 @@
-"""Mixins of agent-framework that add telemetry and middleware to an agent class; `Agent` has both without them.
+"""Mixins of agent-framework that add telemetry and middleware to an agent class; `Agent` does both without these mixins.
 
 List them before the class whose `run` they wrap: `class MyAgent(AgentTelemetryLayer, AgentMiddlewareLayer, BaseAgent)`. They have no
-effect on subclasses of `Agent`. Their methods pass unknown arguments to that class.
+effect on subclasses of `Agent`. Their methods pass unknown arguments to the class that
+they wrap.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ class AgentTelemetryLayer:
     def __init__(
         self, *args: Any, otel_agent_provider_name: str | None = None, otel_provider_name: str | None = None, **kwargs: Any
     ) -> None:
-        """Set the provider name in telemetry; other arguments go to the next class."""
+        """Set the provider name in telemetry; other arguments go to the class that the layer wraps."""
         super().__init__(*args, **kwargs)
         self.otel_provider_name: str | None = otel_agent_provider_name or otel_provider_name or self.AGENT_PROVIDER_NAME
 
     def run(self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, **kwargs: Any) -> Any:
-        """Run the next class's `run` inside a span: return an awaitable response, or with `stream` a stream of updates."""
+        """Call `run` of the wrapped class inside a span: return an awaitable response, or with `stream` a stream of updates."""
         answer: Any = cast("Any", super()).run(messages, stream=stream, session=session, **kwargs)
         if isinstance(self, Agent) or not OBSERVABILITY_SETTINGS.enable_instrumentation:
             return answer
@@ -51,7 +52,7 @@ class AgentMiddlewareLayer:
     """Wraps agent middleware around the runs of an agent class."""
 
     def __init__(self, *args: Any, middleware: Any = None, **kwargs: Any) -> None:
-        """Store the agent middleware. All arguments go to the next class too, which uses the chat and function middleware.
+        """Store the agent middleware. All arguments also go to the class that the layer wraps, which uses the chat and function middleware.
 
         Raises:
             MiddlewareException: An item of `middleware` is not middleware.
@@ -64,7 +65,7 @@ class AgentMiddlewareLayer:
     def run(
         self, messages: Any = None, *, stream: bool = False, session: AgentSession | None = None, middleware: Any = None, **kwargs: Any
     ) -> Any:
-        """Run the next class's `run` inside the agent's middleware and, further inside, the run's own."""
+        """Call `run` of the wrapped class inside the agent's middleware; the middleware of this run is further inside."""
         inner: Callable[..., Any] = cast("Any", super()).run
         own = listed(middleware)
         if isinstance(self, Agent):

@@ -73,7 +73,7 @@ def _part(part: Part) -> Content:
 
 
 def to_tools(wire: Sequence[WireTool]) -> list[FunctionTool[..., object]]:
-    """Convert the application's tools to declarations: a call of one ends the run, and the application answers the call."""
+    """Convert the application's tools to declarations: a call of such a tool ends the run, and the application answers the call."""
     return [
         FunctionTool(None, name=tool.name, description=tool.description, schema=cast("JsonObject", tool.parameters or {"type": "object"}))
         for tool in wire

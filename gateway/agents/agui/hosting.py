@@ -117,7 +117,7 @@ class AgentFrameworkAgent:
         return agent
 
     def _resumed(self, wanted: RunAgentInput, session: AgentSession) -> list[Message]:
-        """Return the conversation with the answers to approval requests.
+        """Return the conversation of the request; answers to approval requests are added to it as a user message.
 
         Raises:
             ValueError: An answer matches no open request of the thread; the requests stay open.
@@ -163,7 +163,7 @@ def add_agent_framework_fastapi_endpoint(
 
 
 class _HostedRun(EventStream):
-    """The response to one run."""
+    """The HTTP response that streams one run of the program's agent."""
 
     def __init__(self, hosted: AgentFrameworkAgent, wanted: RunAgentInput) -> None:
         super().__init__()
@@ -171,7 +171,7 @@ class _HostedRun(EventStream):
         self._wanted = wanted
 
     async def run(self, channel: Channel) -> None:
-        """Send each event of the run."""
+        """Run the agent and send each AG-UI event of the run."""
         events = self._hosted.run(self._wanted)
         try:
             async for event in events:
@@ -194,7 +194,7 @@ def _tools_for(agent: SupportsAgentRun, wanted: RunAgentInput) -> dict[str, Any]
 
 
 def _question(request: Content) -> JsonObject:
-    """Return an approval request as an interrupt."""
+    """Return an approval request as a question for the AG-UI client: a message and the schema of the answer."""
     call = request.function_call
     name = call.name if call is not None else ""
     return {"method": "tool_approval", "params": {"message": f"May the tool {name!r} be called?", "requestedSchema": _ANSWER}}

@@ -48,7 +48,7 @@ _USAGE = {
     "reasoning_tokens": "reasoning_token_count",
     "cached_input_tokens": "cached_input_token_count",
 }
-"""AG-UI's name of each count to Moongate's."""
+"""Maps AG-UI's name of each token count to Moongate's name."""
 
 
 class RunEvents:
@@ -95,11 +95,11 @@ class RunEvents:
         return events
 
     def finished(self) -> list[BaseEvent]:
-        """Return the events for a completed run. The application answers tool calls that have no result."""
+        """Return the events for a completed run. They name the tool calls without a result, which the application answers."""
         return self._ended(RunFinishedSuccessOutcome(pending_tool_call_ids=list(self._unanswered) or None))
 
     def interrupted(self, asks: Mapping[str, JsonObject]) -> list[BaseEvent]:
-        """Return the events for a run that waits for a person; `asks` are MCP requests by the id of their answer."""
+        """Return the events for a run that waits for a person; `asks` maps the id of each answer to its MCP request."""
         return self._ended(RunFinishedInterruptOutcome(interrupts=[_interrupt(key, ask) for key, ask in asks.items()]))
 
     def _ended(self, outcome: RunFinishedSuccessOutcome | RunFinishedInterruptOutcome) -> list[BaseEvent]:

@@ -103,7 +103,7 @@ async def evaluate_agent(
 ) -> list[EvalResults]:
     """Ask an agent the `queries`, or take its existing `responses` to them, and judge each; return one result per evaluator.
 
-    Expectations are listed per query. With `num_repetitions` each query is asked several times, each time in a new conversation.
+    Each list of expectations has one entry per query. With `num_repetitions` each query is asked several times, in new conversations.
 
     Raises:
         ValueError: The lists differ in length, or there is nothing to judge.
@@ -127,7 +127,7 @@ async def evaluate_agent(
 
 
 async def run_evaluators(evaluators: Evaluators, items: Sequence[EvalItem], *, eval_name: str) -> list[EvalResults]:
-    """Return the results of each evaluator, in order."""
+    """Judge the items with each evaluator in turn, and return one result per evaluator."""
     chosen = to_evaluators(evaluators)
     return [await one.evaluate(items, eval_name=eval_name + (f" ({one.name})" if len(chosen) > 1 else "")) for one in chosen]
 
@@ -153,7 +153,7 @@ def to_evaluators(given: Evaluators) -> list[Evaluator]:
 
 
 def to_eval_item(query: str | Sequence[Message], response: AgentResponse, agent: object = None, *, context: str | None = None) -> EvalItem:
-    """Return a question and its answer as one item, with the functions of the agent."""
+    """Return a question and its answer as one item, with the function tools of the agent."""
     asked = [Message("user", [query])] if isinstance(query, str) else list(query)
     tools: dict[str, FunctionTool[..., object]] = {}
     for one in cast("Sequence[object]", getattr(agent, "tools", None) or ()):
@@ -164,7 +164,7 @@ def to_eval_item(query: str | Sequence[Message], response: AgentResponse, agent:
 
 
 def as_list(given: Any, kind: type) -> list[Any] | None:
-    """Return a value of type `kind`, or a sequence of such values, as a list."""
+    """Return a value of type `kind`, or a sequence of such values, as a list; `None` stays `None`."""
     return [given] if isinstance(given, kind) else None if given is None else list(given)
 
 

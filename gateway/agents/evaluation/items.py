@@ -22,7 +22,7 @@ class ConversationSplitter(Protocol):
     """Divides a conversation into the query and the response to judge."""
 
     def __call__(self, conversation: list[Message]) -> Split:
-        """Return the messages up to the query, and those after it."""
+        """Return the messages up to and including the query, and the messages after it, which are the response."""
         ...
 
 
@@ -66,12 +66,12 @@ class EvalItem:
 
     @property
     def query(self) -> str:
-        """Text of the user messages on the query side."""
+        """Text of the user messages in the query part of the split conversation."""
         return _said_by("user", self.split_messages()[0])
 
     @property
     def response(self) -> str:
-        """Text of the assistant messages on the response side."""
+        """Text of the assistant messages in the response part of the split conversation."""
         return _said_by("assistant", self.split_messages()[1])
 
     def split_messages(self, split: ConversationSplitter | Callable[[list[Message]], Split] | None = None) -> Split:

@@ -32,7 +32,7 @@ class FileSystemAgentFileStore(AgentFileStore):
 
     @property
     def folder(self) -> Path:
-        """The folder, as `root_path`."""
+        """The absolute path of the folder; the same as `root_path`."""
         return self._folder.root
 
     @property
@@ -48,7 +48,7 @@ class FileSystemAgentFileStore(AgentFileStore):
         await anyio.to_thread.run_sync(partial(self._folder.write, path, data, overwrite=overwrite))
 
     async def read_file(self, path: str) -> str | None:
-        """Return a file's text, or `None`."""
+        """Return a file's text; `None` if it does not exist."""
         data = await anyio.to_thread.run_sync(partial(self._folder.read, path, max_bytes=MAX_FILE_BYTES))
         if data is None:
             return None
@@ -88,7 +88,7 @@ class FileSystemAgentFileStore(AgentFileStore):
         await anyio.to_thread.run_sync(self._folder.make_folder, path)
 
     def _collect(self, directory: str, glob: str | None, recursive: bool, deadline: float) -> list[tuple[str, str]]:
-        """Read the texts to search; runs in a worker thread."""
+        """Return names and texts of the files to search. It blocks, so it runs in a worker thread."""
         found: list[tuple[str, str]] = []
         total = 0
         base = split_path(directory, is_folder=True)

@@ -50,7 +50,7 @@ class FileAccessProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The store's folder, if it has one and files can be saved."""
+        """The folders on disk that the model can write to: the store's folder, if the store has one and `access` permits saving."""
         return () if self.store.folder is None or self.access == "read" else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

@@ -77,7 +77,7 @@ class AgentFileStore(ABC):
 
 
 class InMemoryAgentFileStore(AgentFileStore):
-    """Files in memory, lost when the process ends. Names keep their case and are found ignoring it."""
+    """Files in memory, lost when the process ends. Listed names keep their case; paths are compared ignoring case."""
 
     def __init__(self, *, search_timeout_seconds: float = SEARCH_SECONDS) -> None:
         """Create an empty store."""
@@ -97,7 +97,7 @@ class InMemoryAgentFileStore(AgentFileStore):
         self._files[name.lower()] = (name, content)
 
     async def read_file(self, path: str) -> str | None:
-        """Return a file's text, or `None`."""
+        """Return a file's text; `None` if it does not exist."""
         found = self._files.get("/".join(split_path(path)).lower())
         return None if found is None else found[1]
 
@@ -129,7 +129,7 @@ class InMemoryAgentFileStore(AgentFileStore):
         return await search_texts(regex_pattern, chosen, timeout_seconds=self._search_timeout_seconds)
 
     async def create_directory(self, path: str) -> None:
-        """Check the path; folders exist only as parts of file names."""
+        """Check the path and store nothing: folders exist only as parts of file names."""
         split_path(path, is_folder=True)
 
     def _below(self, directory: str) -> list[tuple[str, str]]:

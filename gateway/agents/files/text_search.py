@@ -22,7 +22,7 @@ SEARCH_SECONDS = 10.0
 """Time limit of a search."""
 
 MAX_SEARCHED_BYTES = 67_108_864
-"""Maximum text of one search; a file pattern narrows a larger one."""
+"""Maximum size of all texts that one search reads; with more files, a search needs a file pattern."""
 
 MAX_FOUND_BYTES = 4_194_304
 """Maximum total length of matching lines in one search."""

@@ -1,4 +1,4 @@
-"""`lifecycle_middleware`: converts hooks to one middleware of each kind; the only module that calls the hooks of a turn."""
+"""`lifecycle_middleware`: converts hooks to one middleware of each kind; the only module that uses `Turn`, which calls the hooks."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def lifecycle_middleware(*hooks: LifecycleHooks, events: HookEvents | None = Non
 
 
 class _AgentLayer(AgentMiddleware):
-    """Agent middleware: message turns."""
+    """Agent middleware that calls the hooks of a whole run: `before_message_turn`, `after_message_turn` and `on_error`."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -78,7 +78,7 @@ class _AgentLayer(AgentMiddleware):
     async def _steps(
         self, context: AgentContext, call_next: CallNext, changed: list[AgentResponse]
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Run the turn and yield the updates of a streamed run; a run without streaming yields nothing.
+        """Run the agent with the hooks of a turn, and yield the updates of a streamed run; a run without streaming yields nothing.
 
         The response is added to `changed` if a hook may have changed it.
         """
@@ -120,7 +120,7 @@ class _AgentLayer(AgentMiddleware):
 
 
 async def _end_turn(turn: Turn, hook_context: MessageTurnContext) -> AgentResponse | None:
-    """End the turn. Return its response if hooks may have changed it, or `None`."""
+    """Call the hooks for the end of the turn. Return the response if they may have changed it, else `None`."""
     given = None if hook_context.response is None else hook_context.response.messages
     before = [] if given is None else [*given]
     if given is not None:
@@ -168,7 +168,7 @@ async def _run_inner(
 
 
 class _ChatLayer(ChatMiddleware):
-    """Chat middleware: iterations and model calls."""
+    """Chat middleware that calls the hooks around each iteration (a model call and its tool calls) and around the model call itself."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -241,7 +241,7 @@ class _ChatLayer(ChatMiddleware):
 
 
 class _FunctionLayer(FunctionMiddleware):
-    """Function middleware: tool calls."""
+    """Function middleware that calls the hooks around each tool call."""
 
     def __init__(self, turns: OpenTurns) -> None:
         self._turns = turns
@@ -343,8 +343,8 @@ def _split(
 ) -> tuple[dict[str, list[Message]], list[Message]]:
     """Split a changed history into the messages of each loaded history and the input of the run, which is stored.
 
-    An added message belongs to the history of the loaded message after it, or else to the last history; the model receives it, and it
-    is not stored. After a message of the run's own input, and without a loaded history, an added message is input.
+    A message that a hook added belongs to the history of the next loaded message after it, or to the last history if none follows; it is
+    sent to the model and not stored. After a message of the run's own input, or without a loaded history, the added message is input.
     """
     homes = {id(message): source for source, messages in loaded.items() for message in messages}
     own = {id(message) for message in given}
@@ -372,7 +372,7 @@ def _newest_of_user(messages: list[Message]) -> int | None:
 
 
 async def _begin(turn: Turn, context: ChatContext) -> tuple[ModelRequest, ChatResponse | None]:
-    """Begin an iteration. Return the request after `before_iteration`, and the answer if a hook set it."""
+    """Call `before_iteration`. Return the model request with the hooks' changes, and the answer if a hook set one itself."""
     hook_context = await turn.begin_iteration(list(context.messages), cast("ChatOptions", dict(context.options)))
     model = hook_context.options.get("model") or getattr(context.client, "model", None)
     request = ModelRequest(
@@ -426,7 +426,7 @@ def _stream_sender(context: ChatContext, call_next: CallNext) -> ModelStreamHand
 
 
 def _stream_wrapped(hook: LifecycleHooks, inner: ModelStreamHandler) -> ModelStreamHandler:
-    """Wrap one hook around a streamed call: its streaming version, or its simple version, or neither."""
+    """Wrap one hook around a streamed model call: its `wrap_model_call_streaming`, or else its `wrap_model_call` if it has one."""
 
     def call(request: ModelRequest) -> AsyncIterator[ChatResponseUpdate]:
         own = hook.wrap_model_call_streaming(request, inner)
@@ -462,7 +462,7 @@ def _without_calls(contents: Sequence[Content]) -> list[Content]:
 
 
 def _toolkit(tool: Tool) -> str | None:
-    """Return the origin of a tool: the context provider that added it, or its source in the gateway."""
+    """Return the name of the context provider that added a tool, or else of the tool's source in the gateway, or `None`."""
     properties = getattr(tool, "additional_properties", None)
     marked = cast("dict[str, JsonValue]", properties).get("context_source") if isinstance(properties, dict) else None
     source: object = marked or getattr(tool, "source", None)

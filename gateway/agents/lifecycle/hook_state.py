@@ -32,24 +32,24 @@ class TurnState:
     is_terminated: bool = False
     termination_reason: str = ""
     own: Mapping[type, object] = field(default_factory=lambda: MappingProxyType(cast("dict[type, object]", {})))
-    """State of the hooks, by type."""
+    """Values that hooks store for each other, by the type of the value."""
 
     def get(self, kind: type[StateT]) -> StateT:
-        """Return the state of this type, or a default instance if none is set."""
+        """Return the value that a hook stored under this type, or a new instance of the type if there is none."""
         found = self.own.get(kind)
         return found if isinstance(found, kind) else kind()
 
     def having(self, value: object) -> TurnState:
-        """Return a copy with a hook's state set under its type."""
+        """Return a copy of the state in which `value` is stored under its type."""
         return replace(self, own=MappingProxyType({**self.own, type(value): value}))
 
     def terminated(self, reason: str) -> TurnState:
-        """Return a copy that ends the run with a reason."""
+        """Return a copy of the state that marks the turn as terminated, for this reason."""
         return replace(self, is_terminated=True, termination_reason=reason)
 
 
 class StateCell:
-    """Holds the current state of a turn."""
+    """Holds the current state of a turn, which all hooks of the turn share and may replace."""
 
     def __init__(self) -> None:
         self._value = TurnState()
@@ -60,7 +60,7 @@ class StateCell:
         return self._value
 
     def get(self, kind: type[StateT]) -> StateT:
-        """Return the hooks' state of this type."""
+        """Return the value that a hook stored under this type, or a new instance of the type if there is none."""
         return self._value.get(kind)
 
     def update(self, change: Callable[[TurnState], TurnState]) -> TurnState:
@@ -69,7 +69,7 @@ class StateCell:
         A state that is `terminated` ends the run before its next model call, with the reason as the answer.
 
         Raises:
-            MiddlewareFailure: `change` returned another type or another `iteration`, which only the run changes.
+            MiddlewareFailure: `change` did not return a `TurnState`, or changed `iteration`, which only the run may do.
         """
         value = cast("object", change(self._value))
         if not isinstance(value, TurnState):
@@ -85,7 +85,7 @@ class StateCell:
         return self._value.iteration
 
     def set(self, value: object) -> None:
-        """Set a hook's state under its type."""
+        """Store a hook's value in the state, under the type of the value."""
         self.update(lambda state: state.having(value))
 
 
@@ -140,7 +140,7 @@ class HookEvents:
         raise AskExpired(f"Request {name!r} received no response within {timeout_seconds:g} s.")
 
     def respond(self, request_id: str, answer: JsonValue) -> bool:
-        """Send the response to a request; return false if the request does not wait for one any more."""
+        """Send the response to a request; return false if the request is not waiting: unknown, answered or expired."""
         found = self._open.get(request_id)
         if found is None or found[1]:
             return False

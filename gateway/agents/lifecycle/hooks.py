@@ -68,7 +68,7 @@ class HookContext(_HasTurnFacts):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Seal the context: fields can be assigned only while a hook runs."""
+        """From now on, fields can be assigned only while a hook runs."""
         seal(self)
 
 
@@ -179,13 +179,13 @@ class ModelRequest(_HasTurnFacts):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Seal the request: fields cannot be assigned, `override` returns a changed copy."""
+        """From now on, fields cannot be assigned; `override` returns a changed copy."""
         seal(self)
 
     def override(
         self, *, model: str | None = None, messages: Sequence[Message] | None = None, options: Mapping[str, JsonValue] | None = None
     ) -> ModelRequest:
-        """Return a copy with other values."""
+        """Return a copy of the request in which the given values replace the request's own."""
         return replace(
             self,
             model=self.model if model is None else model,
@@ -208,11 +208,11 @@ class FunctionRequest(_HasTurnFacts):
     facts: TurnFacts = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Seal the request: fields cannot be assigned, `override` returns a changed copy."""
+        """From now on, fields cannot be assigned; `override` returns a changed copy."""
         seal(self)
 
     def override(self, *, arguments: JsonMapping) -> FunctionRequest:
-        """Return a copy with other arguments."""
+        """Return a copy of the request with other arguments for the tool."""
         return replace(self, arguments=arguments)
 
 
@@ -268,7 +268,7 @@ def check_hooks(hook: object) -> None:
     """Check that `hook` is an instance of `LifecycleHooks` whose hooks are async.
 
     Raises:
-        MiddlewareException: It is not such an instance, or a hook is not async.
+        MiddlewareException: `hook` is not an instance of `LifecycleHooks`, or one of its hooks is not async.
     """
     if not isinstance(hook, LifecycleHooks):
         what = f"{hook.__name__} is a class; pass an instance: {hook.__name__}()" if isinstance(hook, type) else f"{hook!r} is not one"
@@ -279,9 +279,9 @@ def check_hooks(hook: object) -> None:
 
 
 def overrides(hook: LifecycleHooks, name: str) -> bool:
-    """Return whether a class overrides a hook."""
+    """Return whether the class of `hook` overrides the method `name` of `LifecycleHooks`."""
     return getattr(type(hook), name) is not getattr(LifecycleHooks, name)
 
 
 _AWAITED = tuple(MAY_ASSIGN)
-"""Hooks that return nothing."""
+"""Names of the hooks that are awaited and return nothing; the wrapping hooks are not among them."""

@@ -65,12 +65,12 @@ class Sealed:
 
 
 def seal(sealed: Sealed, hook: str | None = None) -> None:
-    """From now on, allow only the assignments of `hook`, or none if `hook` is `None`."""
+    """From now on, allow assignments only to the fields that the hook named `hook` may assign; with `None`, to no field."""
     object.__setattr__(sealed, "_hook", hook)
 
 
 def set_fields(sealed: Sealed, **values: object) -> None:
-    """Set fields for the hooks to read, regardless of the seal."""
+    """Set fields for the hooks to read, also those that no hook may assign."""
     for name, value in values.items():
         object.__setattr__(sealed, name, value)
 
@@ -90,7 +90,7 @@ _FORMS: Mapping[str, tuple[Callable[[Any], bool], str]] = MappingProxyType(
         "termination_reason": (lambda value: isinstance(value, str), "text"),
     }
 )
-"""By field: a check of the value, and the name of the expected type."""
+"""Maps a field that hooks assign to a check of the value and the name of the expected type."""
 
 
 def check_forms(sealed: Sealed, hook: str) -> None:
@@ -114,11 +114,11 @@ _CHANGED_BY: Mapping[str, str] = MappingProxyType(
         "turn_history": "change it in after_message_turn if the run has a response",
     }
 )
-"""By field that hooks could change in place: what to do instead."""
+"""Maps a field that hooks must not change in place to what a hook can do instead."""
 
 
 def refusal(name: str) -> MiddlewareFailure:
-    """Return the error for a field that a hook changed in place without effect."""
+    """Return the error for a hook that changed the value of the field `name` in place, which would have no effect."""
     return MiddlewareFailure(f"`{name}` cannot be changed here, because the change would have no effect: {_CHANGED_BY[name]}.")
 
 
@@ -128,7 +128,7 @@ class FixedList(list[ValueT]):
     __slots__ = ("_name",)
 
     def __init__(self, values: Iterable[ValueT], name: str) -> None:
-        """Contain `values`; `name` is the field that errors name."""
+        """Create the list with these values; `name` is the context's field that the errors name."""
         super().__init__(values)
         self._name = name
 
@@ -149,7 +149,7 @@ class FixedDict(dict[KeyT, ValueT]):
     __slots__ = ("_name",)
 
     def __init__(self, values: Mapping[KeyT, ValueT], name: str) -> None:
-        """Contain `values`; `name` is the field that errors name."""
+        """Create the dict with these values; `name` is the context's field that the errors name."""
         super().__init__(values)
         self._name = name
 

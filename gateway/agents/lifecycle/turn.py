@@ -50,7 +50,7 @@ class Turn:
 
     @property
     def sees_history(self) -> bool:
-        """Whether a hook may read the earlier conversation."""
+        """Whether a hook may read the earlier conversation, so that it must be loaded before the run."""
         return self._overrides("before_message_turn", "after_message_turn")
 
     @property
@@ -60,7 +60,7 @@ class Turn:
 
     @property
     def holds_calls(self) -> bool:
-        """Whether streamed tool calls must be held until hooks have seen the whole answer."""
+        """Whether streamed tool calls must be held back until hooks have seen the model's whole answer."""
         return self._overrides("before_tool_execution", "before_parallel_batch")
 
     def _overrides(self, *names: str) -> bool:
@@ -117,7 +117,11 @@ class Turn:
             raise refusal("tool_results")
 
     async def lets_tools_run(self, response: ChatResponse, *, is_streamed: bool = False) -> bool:
-        """Call the hooks before tool execution. Return false if a hook removed all calls. A streamed answer must stay unchanged."""
+        """Call the hooks before tool execution. Return false if a hook removed all calls.
+
+        Raises:
+            MiddlewareFailure: A hook changed a streamed answer, of which parts are sent already, or blocked a call that does not exist.
+        """
         calls = tuple(content for message in response.messages for content in message.contents if content.type == "function_call")
         self._order = {call.call_id or "": place for place, call in enumerate(calls)}
         if not calls:
@@ -141,7 +145,7 @@ class Turn:
         return True
 
     async def begin_function(self, context: FunctionContext) -> None:
-        """Call `before_function`."""
+        """Call `before_function`. Raises `MiddlewareFailure` if a hook set `override_result` without `block_execution`."""
         await self._call("before_function", context)
         if context.override_result is not None and not context.block_execution:
             raise _without("before_function", "override_result", "block_execution")
@@ -173,7 +177,7 @@ class Turn:
         return (state.termination_reason or _ENDED) if state.is_terminated else None
 
     async def _call(self, name: str, context: HookContext) -> None:
-        """Call one hook of all objects. Fields can be assigned only during the calls."""
+        """Call the hook `name` of all hook objects. They can assign fields of `context` only during these calls."""
         hooks = self.hooks if name.startswith("before_") else self.hooks[::-1]
         seal(context, name)
         try:
@@ -189,7 +193,7 @@ def _forms_of(results: Sequence[Content]) -> list[object]:
 
 
 def _parts_of(response: ChatResponse) -> list[object]:
-    """Return comparable forms of an answer's contents; of calls only the identity, because hooks may change their arguments."""
+    """Return comparable forms of an answer's contents; of tool calls only the `id()`, because hooks may change their arguments."""
     return [
         (message.role, [id(content) if content.type == "function_call" else content.to_dict() for content in message.contents])
         for message in response.messages
@@ -212,7 +216,7 @@ class OpenTurns:
         self._open: dict[int, tuple[AgentRunContext | None, Turn]] = {}
 
     def open(self, facts: TurnFacts) -> tuple[int, Turn]:
-        """Start a turn for the current run. `close` it with the returned key."""
+        """Start a turn for the current run. Return a key for `close`, and the turn."""
         run = current_run_context()
         turn = Turn(self._hooks, self._events, facts)
         self._open[id(run)] = (run, turn)

@@ -90,7 +90,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
     async def _streamed(
         self, context: AgentContext, session: AgentSession, call_next: CallNext, state: ToolApprovalState
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the updates of the runs. Approval requests are held until it is clear which one a person must see."""
+        """Yield the updates of the runs. Approval requests are held back until it is clear which of them a person must see."""
         for number in range(1, MAX_CONTINUED_RUNS + 1):
             self._hand_over(context, session, state)
             await call_next()
@@ -116,7 +116,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
             context.messages, context.result = [], None
 
     def _hand_over(self, context: AgentContext, session: AgentSession, state: ToolApprovalState) -> None:
-        """Put the collected answers, as one user message, and the held messages before the run's messages."""
+        """Put the collected answers (as one user message) and the messages held back earlier before the run's messages."""
         if not state.collected_approval_responses and not state.held_messages:
             return
         answers = [Message("user", list(state.collected_approval_responses))] if state.collected_approval_responses else []
@@ -163,7 +163,7 @@ class ToolApprovalMiddleware(AgentMiddleware):
 
 
 def _take_answers(messages: Sequence[Message], state: ToolApprovalState) -> list[Message]:
-    """Move the approval responses into the state and return the other messages; messages with nothing else are dropped."""
+    """Move the approval responses from the messages into the state, and return the messages without them, leaving out empty messages."""
     kept: list[Message] = []
     for message in messages:
         answers = [content for content in message.contents if content.type == RESPONSE]

@@ -43,9 +43,9 @@ class ToolApprovalRule:
 
     tool_name: str
     arguments: Mapping[str, str] | None = None
-    """Canonical JSON texts by name: `None` matches every call of the tool, `{}` only calls without arguments."""
+    """Maps argument names to values as canonical JSON: `None` matches every call of the tool, `{}` only calls without arguments."""
     server_label: str | None = field(default=None, kw_only=True)
-    """The hosted server of the tool; a rule never matches a tool of another server."""
+    """MCP server of the tool if the model's provider executes it, else `None`. A rule never matches a tool of another server."""
 
     def __post_init__(self) -> None:
         self.tool_name = self.tool_name.strip()
@@ -129,7 +129,7 @@ class ToolApprovalState:
             self.rules.append(rule)
 
     def show(self, requests: Sequence[Content]) -> None:
-        """Record shown requests; the oldest are dropped beyond `MAX_PENDING`."""
+        """Record requests that a person now sees; beyond `MAX_PENDING` open requests, the oldest are dropped."""
         self.pending_approval_requests = [*self.pending_approval_requests, *requests][-MAX_PENDING:]
 
     def take_answer(self, response: Content) -> bool:
@@ -184,7 +184,7 @@ def create_always_approve_tool_with_arguments_response(request: Content, *, reas
 
 
 def canonical_arguments(call: Content) -> dict[str, str] | None:
-    """Return a call's arguments as canonical texts by name; `None`, which matches no rule, if they are not an object."""
+    """Map a call's argument names to values as canonical JSON; `None`, which no rule with arguments matches, if they are not an object."""
     try:
         arguments: JsonMapping = read_arguments(call.arguments)
     except ValueError:
@@ -199,13 +199,13 @@ def call_of(request: Content) -> Content | None:
 
 
 def server_label(call: Content) -> str | None:
-    """Return the hosted server that executes a call, if any."""
+    """Return the label of the MCP server on which the model's provider executes the call; `None` for other tools."""
     label = call.additional_properties.get("server_label")
     return label if isinstance(label, str) else None
 
 
 def always_approve_scope(response: Content) -> str | None:
-    """Return the scope of the standing rule that a response creates, if any."""
+    """Return what the standing rule that a response creates covers (a tool, or one set of arguments); `None` if it creates no rule."""
     note: JsonValue = response.additional_properties.get(ALWAYS_APPROVE_PROPERTY)
     scope: object = cast("JsonMapping", note).get(ALWAYS_APPROVE_SCOPE_PROPERTY) if isinstance(note, Mapping) else None
     return scope if scope in (ALWAYS_APPROVE_TOOL, ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS) else None

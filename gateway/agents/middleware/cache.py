@@ -54,7 +54,7 @@ class _Cache(Generic[T]):
 class ToolCacheMiddleware(FunctionMiddleware):
     """Returns the cached result of an earlier call with the same tool, arguments and caller.
 
-    It covers the tools that are named, and with `trust_annotations` tools with a `readOnlyHint`. Errors are not cached.
+    It covers tools that match the globs `tools`, and with `trust_annotations` also tools with a `readOnlyHint`. Errors are not cached.
     """
 
     def __init__(

@@ -100,8 +100,8 @@ _FINAL = (PolicyDenied, ArgumentsRefused, UserInputRequired, MiddlewareException
 class ToolRetryMiddleware(FunctionMiddleware):
     """Retries calls that raised an exception, for tools that may be called more than once.
 
-    These are the tools that are named, and with `trust_annotations` tools with a `readOnlyHint` or `idempotentHint`. Refusals by policy
-    and error results are not retried: the model reacts to them.
+    These are tools that match the globs `tools`, and with `trust_annotations` also tools with a `readOnlyHint` or `idempotentHint`.
+    Refusals by policy and error results are not retried: the model reacts to them.
     """
 
     def __init__(
@@ -136,6 +136,6 @@ class ToolRetryMiddleware(FunctionMiddleware):
 
 
 def covers(globs: Sequence[str], tool: Tool, *, trust_annotations: bool) -> bool:
-    """Return whether a tool is named, or with `trust_annotations` declares that another call changes nothing more."""
+    """Return whether a tool's name matches a glob, or with `trust_annotations` its annotations allow a repeated call."""
     definition = tool.definition
     return is_idempotent(definition.name, definition.annotations, idempotent=globs, trust_annotations=trust_annotations)

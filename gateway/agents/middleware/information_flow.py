@@ -1,7 +1,7 @@
-"""Middleware that labels tool results and judges later calls by the labels; `SecureAgentConfig` adds both to an agent.
+"""Middleware that labels tool results and allows or refuses later calls by the labels; `SecureAgentConfig` adds it to an agent.
 
-The label of a conversation is stored in its session, so it outlives the run. `policy.labels` decides. Names are agent-framework's;
-Moongate does not implement its variables that hide content from the model.
+A label says how far content is trusted and who may see it. The label of a conversation combines those of all its tool results; its session
+stores it. `policy.labels` decides about calls. Names are those of agent-framework, whose content-hiding variables do not exist here.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ MAX_AUDIT_ENTRIES = 1000
 
 
 class LabelTrackingFunctionMiddleware(FunctionMiddleware):
-    """Labels each tool result and maintains the label of the conversation. Must be outside the enforcing middleware."""
+    """Labels each tool result and maintains the label of the conversation. List it before `PolicyEnforcementFunctionMiddleware`."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
         self._without_session: PerRun[ContentLabel] = PerRun(ContentLabel)
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Execute the call and combine its label with the conversation's, also after an error, because its text is content too."""
+        """Execute the call and combine its result's label with the conversation's; also for an error, because its text is content too."""
         before = self.label_of(context)
         context.metadata[CONTEXT_LABEL_KEY] = before
         called = False
@@ -95,7 +95,7 @@ class LabelTrackingFunctionMiddleware(FunctionMiddleware):
 
 
 class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
-    """Judges each call by the conversation's label; a violation is refused or needs a person's approval."""
+    """Checks each call by the rules for the conversation's label; a call that violates them is refused or needs a person's approval."""
 
     def __init__(
         self,
@@ -107,9 +107,9 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         rules: FlowRules | None = None,
         may_end_run: bool = True,
     ) -> None:
-        """`approval_on_violation` asks a person instead of refusing. If it and `block_on_violation` are off, violations are only logged.
+        """`approval_on_violation` asks a person instead of refusing. Without it and `block_on_violation`, violations are only logged.
 
-        If no person can be asked during the run, the run ends with the request, or without `may_end_run` the call is refused.
+        If no person can be asked during the run, the run ends with the approval request; without `may_end_run` the call is refused instead.
         """
         given = rules or FlowRules()
         allowed = (*given.accepts_untrusted, *(allow_untrusted_tools or ()))
@@ -125,7 +125,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
 
         Raises:
             PolicyDenied: The call is refused; the model receives the reason.
-            MiddlewareTermination: A person must decide; the run ends with the request.
+            MiddlewareTermination: A person must decide; the run ends with the approval request.
         """
         label = context.metadata.get(CONTEXT_LABEL_KEY)
         if not isinstance(label, ContentLabel):
@@ -144,7 +144,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         return list(self._audit_log)
 
     async def _violated(self, context: FunctionInvocationContext, verdict: Reject, label: ContentLabel) -> None:
-        """Refuse a violation, or return if the call may proceed."""
+        """Refuse a call that violates the rules; return if a person approves it or violations are only logged."""
         name = context.function.definition.name
         approved = getattr(context.metadata.get("approval_response"), "approved", False) is True
         if not approved and self.approval_on_violation:
@@ -176,7 +176,7 @@ class SecureAgentConfig(ContextProvider):
         may_end_run: bool = True,
         source_id: str | None = None,
     ) -> None:
-        """`rules` describe the tools; the other arguments are those of `PolicyEnforcementFunctionMiddleware`."""
+        """`rules` label the tools; the other arguments are those of `PolicyEnforcementFunctionMiddleware`."""
         super().__init__(source_id or self.DEFAULT_SOURCE_ID)
         self.label_tracker = LabelTrackingFunctionMiddleware(rules=rules)
         self.policy_enforcer = PolicyEnforcementFunctionMiddleware(
@@ -197,7 +197,9 @@ class SecureAgentConfig(ContextProvider):
 
 
 async def _ask(context: FunctionInvocationContext, verdict: Reject, label: ContentLabel, *, may_end_run: bool) -> bool:
-    """Ask the person behind the run's call for approval. If the run serves no such call, end the run with the request.
+    """Return whether a person approves a call that violates the rules.
+
+    The gateway or the caller's client asks the person. If neither can, return false, or with `may_end_run` end the run with the request.
 
     Raises:
         MiddlewareTermination: The run ends; `context.result` is the request, and a later run may contain the answer.
@@ -241,7 +243,7 @@ def flow_tool(tool: Tool) -> FlowTool:
 
 
 def _as_json(arguments: JsonObject) -> JsonObject:
-    """Convert arguments, such as dates, to JSON values, in which the request is stored."""
+    """Convert arguments such as dates to JSON values, because the approval request is stored as JSON."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(arguments, fallback=repr)

@@ -18,7 +18,7 @@ CRITERIA_PLACEHOLDER = "{{criteria}}"
 
 VERDICT_DONE = "VERDICT: DONE"
 VERDICT_MORE = "VERDICT: MORE"
-"""Last lines of a judge without structured output; neither text contains the other."""
+"""Last lines of the answer of a judge model without structured output; neither text contains the other."""
 
 DEFAULT_JUDGE_INSTRUCTIONS = (
     "You judge the work of an agent. You see what a user asked for and what the agent answered last. "
@@ -37,7 +37,7 @@ class JudgeVerdict(BaseModel):
 
 
 def judge_predicate(client: object, instructions: str) -> Callable[..., Awaitable[tuple[bool, str | None]]]:
-    """Return a loop predicate that continues while the judge finds the request unanswered, with the judge's reasons as feedback.
+    """Return a predicate for `AgentLoopMiddleware`: continue while the judge finds the request unanswered, with its reasons as feedback.
 
     The judge receives the original messages unchanged, so images and files reach it. It has no tools and no session.
     """

@@ -1,7 +1,7 @@
 """`AgentLoopMiddleware`: runs an agent repeatedly until it is done. Names are agent-framework's.
 
-A predicate decides when it is done: a function, a judge (`with_judge`), a todo list or background tasks. Each round adds an entry to a
-progress log, which the next round receives.
+A predicate decides whether the agent is done: a function, a judge (`with_judge`), a todo list or background tasks. Each round adds an
+entry to a progress log, which the next round receives.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ class AgentLoopMiddleware(AgentMiddleware):
     async def _streamed(
         self, context: AgentContext, call_next: CallNext, at: _LoopState, last: list[AgentResponse]
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the updates of all rounds with their inputs in between; `last` receives each round's response."""
+        """Yield the updates of all rounds and, between rounds, the next round's input messages; `last` receives each round's response."""
         while True:
             try:
                 await call_next()
@@ -206,7 +206,7 @@ class AgentLoopMiddleware(AgentMiddleware):
         return goes_on
 
     async def _next_messages(self, context: AgentContext, at: _LoopState, result: AgentResponse) -> list[Message]:
-        """Return the next run's input. With `fresh_context`, restore the session first."""
+        """Return the next run's input. With `fresh_context`, first restore the session to its state before the loop."""
         if at.snapshot is not None and context.session is not None:
             restored = AgentSession.from_dict(at.snapshot)
             context.session.service_session_id = restored.service_session_id

@@ -15,7 +15,7 @@ MAX_RUNS = 256
 
 
 class PerRun(Generic[T]):
-    """One value per run. The run's live list of tools identifies the run; it is kept, so that its `id` is not reused."""
+    """One value per run. The list object with the run's tools identifies the run; the list is kept, so that its `id()` is not reused."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make

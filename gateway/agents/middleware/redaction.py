@@ -102,7 +102,7 @@ class _Values:
     placeholders: dict[tuple[str, str], str] = field(default_factory=lambda: cast("dict[tuple[str, str], str]", {}))
 
     def hide(self, text: str) -> str:
-        """Return the text with placeholders."""
+        """Return the text with personal data replaced by placeholders."""
         parts: list[str] = []
         at = 0
         for finding in sorted(self.detect(text)):
@@ -113,7 +113,7 @@ class _Values:
         return "".join([*parts, text[at:]])
 
     def hide_in_message(self, message: Message) -> Message:
-        """Return a copy of the message with placeholders, or the message itself if it has no personal data."""
+        """Return a copy of the message with personal data replaced by placeholders, or the message itself if it has no personal data."""
         contents = [self._hide_in_content(content) for content in message.contents]
         if all(mine is given for mine, given in zip(contents, message.contents, strict=True)):
             return message
@@ -122,13 +122,13 @@ class _Values:
         return hidden
 
     def show(self, text: str) -> str:
-        """Return the text with the original values."""
+        """Return the text with placeholders replaced by the original values."""
         for placeholder, value in self.by_placeholder.items():
             text = text.replace(placeholder, value)
         return text
 
     def show_in_content(self, content: Content) -> Content:
-        """Return the content with the original values."""
+        """Return the content with placeholders replaced by the original values."""
         return self._changed(content, self.show, ("text", "function_call"))
 
     def _hide_in_content(self, content: Content) -> Content:
@@ -178,7 +178,7 @@ def _in_json_text(text: str, change: Callable[[str], str]) -> str:
 
 
 async def _restored(inner: ChatStream, values: _Values) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Yield the stream with the original values.
+    """Yield the updates of a stream with placeholders replaced by the original values.
 
     The end of a text that may begin a placeholder is held until the next part. Tool calls, whose arguments are streamed in pieces, are
     yielded complete at the end.

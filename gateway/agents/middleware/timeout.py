@@ -22,7 +22,7 @@ class ModelTimeoutMiddleware(ChatMiddleware):
     """Fails a model call that takes too long, with a retryable `ModelError`."""
 
     def __init__(self, seconds: float) -> None:
-        """`seconds` limit the whole call; for a stream all of its parts, without the time that the reader takes."""
+        """`seconds` limit the whole call; for a stream, the time until its end, without the pauses between reads."""
         if seconds <= 0:
             raise ValueError("seconds must be more than 0")
         self._seconds = seconds
@@ -63,7 +63,7 @@ class ToolTimeoutMiddleware(FunctionMiddleware):
     """Fails a tool call that takes too long; the model receives the error. Time that the call waits for a person does not count."""
 
     def __init__(self, seconds: float, *, tools: Mapping[str, float] | None = None) -> None:
-        """`tools` has other limits by globs over tool names; the first match applies."""
+        """`tools` maps globs over tool names to other limits; the first glob that matches applies. `seconds` limits all other tools."""
         self._tools = {**(tools or {}), "*": seconds}
         if any(limit <= 0 for limit in self._tools.values()):
             raise ValueError("seconds must be more than 0")
