@@ -38,7 +38,7 @@ class Acceptance:
     """Implements `config.executes.Admission`. All methods block; use one thread at a time."""
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
-        """`is_start` accepts all entries until `settle`; `records_start` makes `settle` record these acceptances."""
+        """With `is_start`, all entries are accepted until `settle`. With `records_start`, `settle` records these acceptances."""
         self._is_start = is_start
         self._records_start = records_start
         self._records: list[tuple[AcceptanceRecord, Acceptances]] = []
@@ -46,19 +46,19 @@ class Acceptance:
         self._told: dict[str, str] = {}
         self._news: list[tuple[str, RunEntry]] = []
         self.held: dict[str, RunEntry] = {}
-        """Entries that wait for acceptance, by key."""
+        """Entries that wait for acceptance, by the key of the entry: a server's name, or for example `expose.functions.my_module`."""
         self.kept: dict[str, str] = {}
-        """Servers that run with their earlier entry, with the key of the changed entry that waits for acceptance."""
+        """Name of each server that still runs with its earlier entry → key of its changed entry, which waits for acceptance."""
 
     @property
     def watched(self) -> Path | None:
-        """The file that changes when a person accepts an entry; `None` without a configuration file."""
+        """The file of the acceptance record, which changes when a person accepts an entry; `None` before `open`."""
         return self._records[0][0].path if self._records else None
 
     # -- deciding ----------------------------------------------------------------------------------------------
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Read the records of a configuration file. Later calls read the same records again and ignore the arguments.
+        """Read the acceptance records of the file `configuration`. Later calls read the same records again and ignore the arguments.
 
         Raises:
             StorageError: A record is damaged.
@@ -80,7 +80,10 @@ class Acceptance:
                 self._records.append((record, record.read()))
 
     def refusal(self, entry: RunEntry) -> str | None:
-        """Return why `entry` may not run, and how to accept it; `None` if it may run. An entry that may not run is added to `held`."""
+        """Return why `entry` may not run, and how to accept it; `None` if it may run.
+
+        An entry that may not run is added to `held`, the entries that wait for acceptance.
+        """
         key, digest = entry.key, entry.digest
         recorded = [Recorded(content.accepts(key, digest), key in content.held, content.has_run) for _, content in self._records]
         if may_run(recorded, is_running=self._running.get(key) == digest, is_start=self._is_start):
@@ -99,7 +102,7 @@ class Acceptance:
         return f"It is new or changed, and nobody accepted it. `moongate lock --accept {key}` shows what would run and accepts it."
 
     def _release(self, keys: Iterable[str]) -> None:
-        """Remove these keys from `held` and from the records of entries that wait."""
+        """Remove these keys from the entries that wait for acceptance, in `held` and in the acceptance records."""
         gone = [key for key in keys if self.held.pop(key, None) or any(key in content.held for _, content in self._records)]
         for key in gone:
             self._told.pop(key, None)
@@ -107,7 +110,9 @@ class Acceptance:
             self._change(lambda content: [content.held.pop(key, None) for key in gone])
 
     def admit(self, written: LoadedConfig, running: LoadedConfig | None) -> LoadedConfig:
-        """Return `written`, in which each entry that waits for acceptance is replaced by its version in `running`, or left out.
+        """Return the configuration `written` without the entries that wait for acceptance.
+
+        A changed entry is replaced by its version in `running`, the configuration in use, if it has one.
 
         Raises:
             StorageError: A record is damaged.
@@ -139,7 +144,10 @@ class Acceptance:
     def _servers(
         self, written: LoadedConfig, before: dict[str, ServerEntry], refused: set[str]
     ) -> tuple[dict[str, ServerEntry], list[DisabledServer]]:
-        """Return the servers of `written` that may start, by name, and those that may not. A changed server keeps its entry in `before`."""
+        """Return the servers of `written` that may start, by name, and those that may not.
+
+        A server whose changed entry waits for acceptance may start with its earlier entry in `before`, if there is one.
+        """
         servers: dict[str, ServerEntry] = {}
         disabled: list[DisabledServer] = []
         self.kept = {}
@@ -163,7 +171,7 @@ class Acceptance:
     # -- recording ---------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """End the start: from now on only entries that a person has accepted may run."""
+        """End the start: from now on, an entry may run only if a person accepted it, or if it already ran unchanged during the start."""
         is_start, self._is_start = self._is_start, False
         running = dict(self._running)
         if not is_start or not self._records_start or not (running or self._recorded_as_held()):
@@ -197,12 +205,15 @@ class Acceptance:
                     raise
 
     def waits(self, entry: RunEntry) -> bool:
-        """Return whether `entry` needs acceptance before a running gateway uses it; false if no gateway has run with the configuration."""
+        """Return whether a running gateway needs an acceptance of `entry` before it uses the entry.
+
+        False if no gateway has run with the configuration yet.
+        """
         known = [content for _, content in self._records if content.has_run or entry.key in content.held]
         return not all(content.accepts(entry.key, entry.digest) for content in known)
 
     def places_held(self) -> dict[str, str]:
-        """Return where each entry that waits for acceptance is written, by its key, from the records."""
+        """Return key → place in the files of each entry that waits for acceptance, as the acceptance records contain them."""
         return {key: place for _, content in self._records for key, place in content.held.items()}
 
     def take_events(self) -> list[tuple[str, RunEntry]]:

@@ -52,56 +52,60 @@ from gateway.tools.drive import asking_of, digest_of
 logger = logging.getLogger(__name__)
 
 INPUT_REQUIRED = "input_required"
-"""First word of the status message of a call that waits for an answer."""
+"""First word of the progress message of a call that waits for a person's decision."""
 
 MAX_SHOWN_CHARS = 300
-"""Maximum characters of the question in that message."""
+"""Maximum characters of the question in the progress message of a call that waits for a person's decision."""
 
 POLL_SECONDS = 0.25
-"""Seconds between two reads of the pending entry. Another process may have answered, so the call must read the database."""
+"""Seconds between two reads of a call's entry on the pending list. The call reads the database because another process may answer."""
 
 _DECISIONS: dict[QuestionState, Decision] = {
     "approved": "approve",
     "approved_always": "approve_always",
     "approved_always_with_arguments": "approve_always_with_arguments",
 }
-"""State of an answered entry → decision."""
+"""State of an answered entry of the pending list → the decision that it means. Any other state denies."""
 
 _DAY_SECONDS = 86_400.0
 
 _NONCE_BYTES = 16
 
 MARK_PREFIX = "approved:"
-"""Prefix of the request state of a call that was approved in an earlier leg."""
+"""Start of an approval mark. It precedes the `requestState` that an approved call returns when it requests input, so that the retry
+of the call is not approved again."""
 
 _APPROVED_KEY = "approved_at_gate"
-"""Key in the metadata of a run's call (`FunctionInvocationContext.metadata`)."""
+"""Key in the metadata of an agent's tool call (`FunctionInvocationContext.metadata`): true if a person approved the call at the gate."""
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question to a person."""
+    """A question to a person: whether to approve a call or a sampling request, or a form of a workflow."""
 
     kind: Literal["call", "sampling", "question"]
     source: str
     name: str
-    """Native name of the tool, or the method."""
+    """Native name of the tool, or the MCP method of the sampling request."""
     shown: str
     """The text that the person reads."""
     arguments: str = ""
-    """Digest of the call's arguments, if the call may be approved for good."""
+    """Digest of the call's arguments; empty if the person is not offered to approve such calls for good."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """An approved call. Its next leg has the mark in its request state, so that the person is not asked again; each mark works once."""
+    """An approved round of a call. If the round requests input, its request state gets `mark`, an authentication code.
+
+    The client's retry presents the mark, so that the person is not asked again. Each mark works once.
+    """
 
     mark: str
     presented: str = ""
-    """The mark in this leg's request state."""
+    """The mark that this round presented in its request state; empty in the first round."""
 
     def opened(self, ctx: CallContext) -> CallContext:
-        """Return the context for the tool, without the mark in its request state."""
+        """Return the context that the tool receives: its request state without the presented mark, which only concerns the gate."""
         state = ctx.request_state
         if not self.presented or state is None:
             return ctx
@@ -109,7 +113,7 @@ class Grant:
         return dataclasses.replace(ctx, request_state=rest[1:] if rest else None)
 
     def sealed(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Return the outcome with the mark in front of its request state."""
+        """Return the outcome; if it requests input, with `mark` in front of its request state, for the client's retry."""
         if not isinstance(outcome, InputRequired):
             return outcome
         return dataclasses.replace(outcome, state=self.mark if outcome.state is None else f"{self.mark}:{outcome.state}")
@@ -128,7 +132,7 @@ def note_approved(ctx: CallContext) -> None:
 
 
 class Approvals:
-    """One per gateway; safe for concurrent calls."""
+    """Asks for approvals and takes the decisions. There is one per gateway; it is safe for concurrent calls."""
 
     def __init__(
         self,
@@ -141,8 +145,8 @@ class Approvals:
     ) -> None:
         """`records` stores the pending list. Without it, callers whose clients have no forms are refused.
 
-        `standing_days` is how long an approval for good holds; 0 does not offer that choice. `default_by` returns who may approve if the
-        policy of a source does not set it, and `chosen_by` the value of `server.approvalBy`, if it is set.
+        `standing_days` is how long an approval for good holds; with 0, people are not offered to approve for good. `default_by` returns who
+        may approve if the policy of a source does not set it, and `chosen_by` the value of `server.approvalBy`, if it is set.
         """
         self._records = records
         self._default_by = default_by
@@ -153,7 +157,10 @@ class Approvals:
         self._events = events
 
     def approvers_on_list(self, ctx: CallContext, by: ApprovalBy | None) -> str:
-        """Return who must decide on the pending list about a call; empty if its client gets a form. `by` is the source's policy."""
+        """Return, in words, who must decide on the pending list about a call; empty if the client of the call gets a form.
+
+        `by` is the policy of the tool's source on who may approve.
+        """
         by, caller = by or self._default_by(), ctx.on_behalf_of
         is_own = may_approve_itself(by, caller.id, is_operator=is_operator(caller))
         return "" if is_own and ctx.client.can("elicitation.form") else approvers(by)
@@ -161,7 +168,10 @@ class Approvals:
     async def approve_call(
         self, source: str, name: str, arguments: JsonObject, ctx: CallContext, by: ApprovalBy | None = None
     ) -> Grant | Reject:
-        """Ask about one call, unless an earlier leg of the call was approved. `by` is the source's policy."""
+        """Have a person approve one round of a call. Nobody is asked if an earlier round or an approval for good covers the call.
+
+        `by` is the policy of the tool's source on who may approve.
+        """
         by = by or self._default_by()
         try:
             mark = await self._mark(source, name, arguments, ctx)
@@ -180,12 +190,15 @@ class Approvals:
         return refused or Grant(mark)
 
     async def approve_sampling(self, source: str, method: str, shown: str, ctx: CallContext, by: ApprovalBy | None) -> Reject | None:
-        """Ask about a server's sampling request; `None` means approved. `by` is the source's policy. Raises as `ask`."""
+        """Ask a person about a server's sampling request; `None` means approved. `by` is the policy of the server on who may approve.
+
+        Raises the errors of `ask`.
+        """
         refused = judge_sampling(source, by or self._chosen_by(), has_forms=ctx.client.can("elicitation.form"))
         return refused or await self.ask(Question("sampling", source, method, shown), ctx, by)
 
     async def ask(self, question: Question, ctx: CallContext, by: ApprovalBy | None = None, key: str = "") -> Reject | None:
-        """Ask a person; `None` means approved. `by` is the source's policy on who may decide.
+        """Ask a person; `None` means approved. `by` is the policy of the question's source on who may decide.
 
         Inside a durable task, `key` identifies the question (`CallContext.question`). When the task is resumed, an approval under the same
         key holds without another question, event or rule.
@@ -242,7 +255,7 @@ class Approvals:
             return "expired"
 
     async def _stands(self, source: str, name: str, digest: str, principal: str, by: ApprovalBy) -> bool:
-        """Whether an operator approved the call for good. A caller that may not approve its own calls cannot have made that rule itself."""
+        """Whether a rule approves such calls for good. If callers may not approve their own calls, a caller's own rule does not count."""
         assert self._records is not None
         rule = await (await self._records.rules()).find(principal, source, name, digest)
         if rule is not None and by == "other-principal" and rule.made_by == principal:
@@ -273,7 +286,7 @@ class Approvals:
     async def _by_list(
         self, question: Question, ctx: CallContext, by: ApprovalBy, key: str
     ) -> tuple[Decision | Literal["expired"], str]:
-        """Return the decision, and the id of the principal that made it."""
+        """Have the question decided on the pending list. Return the decision, and the id of the principal that made it."""
         ended = await self._wait_on_list(question, ctx, key, hint="moongate approvals approve {id}` or `deny", by=by)
         decision = _DECISIONS.get(ended.state)
         if decision is not None:
@@ -285,7 +298,7 @@ class Approvals:
     ) -> JsonObject:
         """Put a workflow's form on the pending list, for a client without forms, and return the answer as an elicitation result.
 
-        `key` as for `ask`.
+        `key` identifies the question in a durable task, as in `ask`.
 
         Raises:
             AskExpired: Nobody answered in time.
@@ -307,7 +320,7 @@ class Approvals:
     ) -> PendingQuestion:
         """Put an entry on the pending list, wait for its decision, and return the entry as decided or expired.
 
-        A durable task that is resumed waits for the same entry, and keeps a decision that it took before. While the database is not
+        A durable task that is resumed waits for its earlier entry, and uses a decision that was made before. While the database is not
         available, the wait goes on until the entry expires.
         """
         if self._records is None:
@@ -358,17 +371,20 @@ class Approvals:
                     logger.info("pending question not withdrawn id=%s error=%s", entry.id, error)
 
     async def _mark(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, nonce: str = "") -> str:
-        """Return an authentication code (HMAC-SHA-256) for one more leg of this call by this caller."""
+        """Return a new approval mark: an authentication code (HMAC-SHA-256) that lets this caller retry this call once without approval.
+
+        With `nonce`, return the mark that has this nonce.
+        """
         nonce = nonce or secrets.token_hex(_NONCE_BYTES)
         said = json.dumps([nonce, source, name, arguments, ctx.principal.id], sort_keys=True).encode()
         key = self._own_key if self._records is None else await self._records.key("approvals")
         return f"{MARK_PREFIX}{nonce}{hmac.digest(key, said, 'sha256').hex()}"
 
     async def _presented(self, source: str, name: str, arguments: JsonObject, ctx: CallContext, key: str) -> str | None:
-        """Return the valid mark in a leg's request state, and mark it as used; `None` without a mark, or if it was used before.
+        """Return the valid approval mark in a round's request state, and record it as used; `None` without one, or if it was used before.
 
         A client can send a request state again, so a mark that worked twice would let one approval run the call any number of times. A
-        durable task that is resumed may present the mark that it used itself (`key` as for `ask`).
+        durable task that is resumed may present the mark that it used itself; `key` identifies the question, as in `ask`.
         """
         state = ctx.request_state or ""
         if not state.startswith(MARK_PREFIX):
@@ -395,7 +411,7 @@ class Approvals:
 
 
 def _waiting_text(question: Question, ctx: CallContext, by: ApprovalBy, command: str) -> str:
-    """Describe a waiting call: for what it waits, how long, for whom, and the command that answers."""
+    """Describe a call that waits for a decision: its tool, how long it waits, who must decide, and the command that answers."""
     waits = f"{question.name!r} of {question.source!r} waits up to {_span(ctx.ask_timeout_seconds)} for a decision"
     return f"{waits}: {waits_for(by)} must decide (`{command}`)."
 

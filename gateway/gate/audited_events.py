@@ -23,11 +23,11 @@ AUDITED = frozenset(
         "script.finished",
     }
 )
-"""Kinds of events that the audit log keeps: decisions, and calls with side effects."""
+"""Kinds of events that the audit log keeps: decisions about calls and commands, and calls with side effects."""
 
 
 def audit(events: EventStream, records: Records) -> Callable[[], None]:
-    """Record audited events from now on; return the function that stops."""
+    """Write events of the kinds in `AUDITED` to the audit log from now on. Return the function that ends this."""
 
     def note(event: Event) -> None:
         records.note(AuditEntry(event.time, event.kind, event.source, event.name, event.principal, event.fields))

@@ -1,4 +1,4 @@
-"""How many calls run at once, and how long: `Usage`, `CallerQueues`, `Limiter`, `Slot` and `run_within`.
+"""Limits how many calls run at once, and how long: `Usage`, `CallerQueues`, `Limiter`, `Slot` and `run_within`.
 
 `gate.pipeline` runs every call within these limits. `upstream` uses `CallerQueues` for the calls that wait for a server.
 """
@@ -28,33 +28,33 @@ class Usage:
         self._over: anyio.Event | None = None
 
     def begin(self) -> None:
-        """Count a call that begins."""
+        """Count a call or read that begins."""
         self._running += 1
 
     def end(self) -> None:
-        """Count a call that ended."""
+        """Stop counting a call or read, because it ended."""
         self._running -= 1
         if not self._running and self._over is not None:
             self._over.set()
 
     async def over(self) -> None:
-        """Wait until no call is running."""
+        """Wait until no call or read of the source is running."""
         while self._running:
             self._over = anyio.Event()
             await self._over.wait()
 
 
 class CallerQueues(Generic[T]):
-    """Waiters by caller. Callers are served in rotation, the waiters of one caller first come, first served.
+    """Queues of waiting calls, one queue per caller. Callers are served in rotation; the waiters of one caller in order of arrival.
 
-    A caller without waiters is not kept. A new caller is served after those that wait already.
+    A new caller's turn comes after those of the callers that wait already. A caller without waiters is forgotten.
     """
 
     __slots__ = ("_queues",)
 
     def __init__(self) -> None:
         self._queues: dict[str, deque[T]] = {}
-        """Ordered by turn: the next caller is first."""
+        """Waiters by caller, ordered by the turns of the callers: the caller to serve next is first."""
 
     def __bool__(self) -> bool:
         return bool(self._queues)
@@ -64,14 +64,14 @@ class CallerQueues(Generic[T]):
         return sum(map(len, self._queues.values()))
 
     def add(self, caller: str, waiter: T) -> None:
-        """Add a waiter behind all others of its caller."""
+        """Add a waiter behind all other waiters of its caller."""
         queue = self._queues.get(caller)
         if queue is None:
             queue = self._queues[caller] = deque()
         queue.append(waiter)
 
     def discard(self, caller: str, waiter: T) -> bool:
-        """Remove a waiter that gave up. Returns whether it was waiting."""
+        """Remove a waiter that gave up. Return whether the waiter was still in its queue."""
         queue = self._queues.get(caller)
         if queue is None or waiter not in queue:
             return False
@@ -99,12 +99,12 @@ class CallerQueues(Generic[T]):
         return waiter
 
     def serve_next(self) -> T:
-        """Remove and return the waiter whose turn it is. There must be one."""
+        """Remove and return the waiter whose turn it is. At least one waiter must be waiting."""
         return self.serve(next(iter(self._queues)))
 
 
 class Limiter:
-    """A semaphore of `total` slots whose waiters are served in rotation by caller. For one event loop."""
+    """A semaphore of `total` slots whose waiters are served in rotation by caller. Use it in one event loop only."""
 
     __slots__ = ("_total", "_waiting", "held")
 
@@ -135,7 +135,7 @@ class Limiter:
             raise
 
     def release(self) -> None:
-        """Release a slot, and grant it to the next waiter."""
+        """Release a slot, and grant the slot to the next waiter, if there is one."""
         self.held -= 1
         while self._waiting and self.held < self._total:
             self.held += 1
@@ -152,7 +152,7 @@ class Limiter:
 
 
 class Slot:
-    """The slot of one call. Also an entry of `CallContext.waits`: calling it releases the slot while a person is asked."""
+    """The concurrency slot of one call. In `CallContext.waits` it surrounds each wait for a person, during which it is released."""
 
     __slots__ = ("_caller", "_is_held", "_waiting", "limiter")
 
@@ -184,7 +184,7 @@ class Slot:
 
     @contextlib.asynccontextmanager
     async def __call__(self) -> AsyncGenerator[None, None]:
-        """Release the slot while a person is asked. Several questions of a call may be pending at once."""
+        """Release the slot inside the context, while a person is asked. It is taken again when no question of the call is pending."""
         self._waiting += 1
         self.release()
         try:
@@ -196,9 +196,9 @@ class Slot:
 
 
 def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
-    """Return a slot to acquire; `None` without a limit, or if an outer call holds a slot of the same limiter.
+    """Return the slot that a call must acquire; `None` without a limit, or if a call around it has a slot of the same limiter.
 
-    A call inside a call (agent → workflow → agent) must not wait for the slot that its own caller holds.
+    A call inside a call (agent → workflow → agent) must not wait for a slot that an outer call holds.
     """
     if limiter is None:
         return None
@@ -211,10 +211,10 @@ def _slot_for(limiter: Limiter | None, ctx: CallContext) -> Slot | None:
 async def run_within(limiter: Limiter | None, seconds: float, ctx: CallContext, work: Callable[[CallContext], Awaitable[T]]) -> T | None:
     """Run `work` in a slot of `limiter`, and return its result, or `None` if `seconds` of working time are over.
 
-    Waiting for the slot or for a person is not working time. `work` receives a context with the slot and the clock.
+    Waiting for the slot or for a person is not working time. `work` receives a context that contains the slot and the deadline.
 
     Raises:
-        AskExpired: A question of the work was not answered in time, which ended it.
+        AskExpired: A question of the work was not answered in time, which ended the work.
     """
     slot = _slot_for(limiter, ctx)
     if slot is not None and not slot.acquire_now():

@@ -17,10 +17,10 @@ from gateway.tools.function import FunctionTool
 from gateway.tools.functions_source import unwrapped
 
 FUNCTION_SOURCE = "function"
-"""Source of the functions that are served as tools. Its policy also applies to functions that files name."""
+"""Id of the source that serves Python functions as tools. Its policy also applies to functions that agent and workflow files name."""
 
 class FunctionRules:
-    """The policies of one configuration, for functions."""
+    """Applies the policies of one configuration to Python functions."""
 
     def __init__(
         self, policies: Callable[[str], SourcePolicy | None], served: Callable[[Sequence[object]], Sequence[str]] | None = None
@@ -30,7 +30,10 @@ class FunctionRules:
         self._served = served
 
     def names(self, reference: str, found: object) -> FunctionNames:
-        """Return the names of the object that `reference` (`package.module:name`) refers to."""
+        """Return the names under which policies may list the function `found`.
+
+        `reference` (`package.module:name`) is how a file refers to the function.
+        """
         written = reference.rpartition(":")[2]
         chain = unwrapped(found)
         served = list(self._served(chain)) if self._served is not None else []
@@ -39,7 +42,7 @@ class FunctionRules:
         return FunctionNames(first, tuple(aliases))
 
     def judge(self, source: str, reference: str, found: object) -> Reject | None:
-        """Judge whether a file with the policy of `source` may run this function; `None` means yes."""
+        """Judge whether the agent or workflow file of `source` may run this function; `None` means yes."""
         names = self.names(reference, found)
         for key in (FUNCTION_SOURCE, source):
             policy = self.policies(key)

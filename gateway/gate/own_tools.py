@@ -1,4 +1,5 @@
-"""`OwnToolGates`: the gate for tools that agents and workflows bring along themselves, under `agent/<name>` and `workflow/<name>`.
+"""`OwnToolGates`: the gate for tools that agents and workflows bring along themselves, with the policies
+of the sources `agent/<name>` and `workflow/<name>`.
 
 These tools are the ones that context providers add to a run (`files`, memory, …) and the Python functions of workflow files. They pass
 the same steps as every tool: rules, approvals, limits and events. They are not in the catalog, so no client and no `tools` list finds
@@ -28,11 +29,11 @@ from gateway.tools.context import CallContext
 from gateway.tools.wrappers import RenamedTool
 
 MAX_RULES = 1000
-"""Compiled rules kept per source. Providers make new tool objects for each run, and compiling their rules each time is slow."""
+"""Maximum tools per source whose compiled rules are kept, because context providers make new tool objects for each run."""
 
 
 class OwnTool(GuardedTool):
-    """Such a tool behind the gate. Middleware of a run sees the attributes of the tool itself."""
+    """A tool that an agent or workflow brings along, behind the gate. It shows the attributes of the tool to middleware of the run."""
 
     __slots__ = ("original",)
 
@@ -43,21 +44,21 @@ class OwnTool(GuardedTool):
 
     @property
     def additional_properties(self) -> JsonObject:
-        """The attributes that the tool's author gave it."""
+        """The `additional_properties` that the tool's author set; empty without them."""
         return getattr(self.original, "additional_properties", {})
 
 
 class OwnToolGates:
-    """Implements `ToolGuards`."""
+    """Implements `ToolGuards`: has the gates for the own tools of all agents and workflows."""
 
     def __init__(self, rules: FunctionRules, services: GateServices) -> None:
-        """`rules` returns the policy of a source; the same object until the operator changes it."""
+        """`rules` has the policy of each source. A policy stays the same object until the operator changes the policy."""
         self._rules = rules
         self._services = services
         self._guards: dict[str, OwnToolGuard] = {}
 
     def guard_of(self, source: str) -> OwnToolGuard:
-        """Return the gate of one source; a new one after its policy changed."""
+        """Return the gate for the own tools of `source`. After the policy of the source changed, it is a new gate."""
         written = self._rules.policies(source)
         guard = self._guards.get(source)
         if guard is None or guard.written is not written:
@@ -65,7 +66,10 @@ class OwnToolGates:
         return guard
 
     def function(self, source: str, reference: str, found: object, tool: Tool) -> Tool:
-        """As `ToolGuard.function`. A policy of `function`, if there is one, makes a second gate inside the one of `source`."""
+        """Return `tool`, which runs the Python function `found`, behind the gate of `source`, as `ToolGuard.function` describes.
+
+        If the operator wrote a policy for the source `function`, a gate with that policy is inside the first gate.
+        """
         verdict = self._rules.judge(source, reference, found)
         named = _Renamed(tool, self._rules.names(reference, found).name)
         if verdict is not None:
@@ -77,11 +81,11 @@ class OwnToolGates:
 
 
 class OwnToolGuard:
-    """Implements `ToolGuard` for one source."""
+    """Implements `ToolGuard`: the gate for the own tools of one agent or workflow."""
 
     def __init__(self, source: str, written: SourcePolicy | None, services: GateServices, gates: OwnToolGates) -> None:
         self.written = written
-        """The policy as the operator wrote it."""
+        """The policy of the source as the operator wrote it; `None` without one."""
         self._policy = own_policy(written)
         self._all = gates
         is_limited = written is not None and "max_concurrency" in written.model_fields_set
@@ -89,7 +93,7 @@ class OwnToolGuard:
         self._rules: dict[str, tuple[ToolDefinition, ToolRules]] = {}
 
     def guarded(self, tools: Sequence[Tool]) -> list[Tool]:
-        """As `ToolGuard`."""
+        """Return the tools that policy does not hide, each behind the gate. Guarded and only declared tools are returned unchanged."""
         return [
             tool if is_guarded(tool) or getattr(tool, "declaration_only", False) else self.behind_gate(tool)
             for tool in tools
@@ -97,22 +101,22 @@ class OwnToolGuard:
         ]
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
-        """As `ToolGuard`."""
+        """Return tools of other sources behind this gate too, without those that policy hides."""
         return [self._lent(tool) for tool in tools if self._exists(_native_name(tool))]
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:
-        """As `ToolGuard`."""
+        """Ask a person to approve `name`, which the text `shown` describes; `None` means approved."""
         approvals = self._gate.services.approvals
         if approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this, and there is nobody to ask.")
         return await approvals.ask(Question("call", self._gate.source, name, shown), ctx, self._policy.approval_by, key)
 
     def function(self, reference: str, found: object, tool: Tool) -> Tool:
-        """As `ToolGuard`."""
+        """Return `tool`, which runs the Python function `found`, behind the gate."""
         return self._all.function(self._gate.source, reference, found, tool)
 
     def behind_gate(self, tool: Tool, *, is_audited: bool = True, denied: Reject | None = None) -> OwnTool:
-        """Return the tool behind the gate, also if policy hides it. `denied` refuses every call."""
+        """Return the tool behind the gate, even a tool that policy hides. With `denied`, the gate refuses every call with this reason."""
         rules = self._rules_of(tool)
         if denied is not None or not is_audited:
             rules = dataclasses.replace(rules, denied=denied, is_audited=is_audited and rules.is_audited)
@@ -144,7 +148,10 @@ class OwnToolGuard:
 
 
 class _Renamed:
-    """A tool under the name that the policies of its function use. If its author wants an approval, only the inner gate asks for it."""
+    """A tool under another name: that by which policies name its function, or its native name.
+
+    `needs_approval=False` is for an outer gate: if the author wants an approval, only the inner gate asks for the approval.
+    """
 
     def __init__(self, tool: Tool, name: str, *, needs_approval: bool | None = None) -> None:
         definition = tool.definition
@@ -154,14 +161,14 @@ class _Renamed:
 
 
 class _Approved:
-    """Marks each call of a tool as approved at the gate, so that middleware of the run does not ask again."""
+    """A tool whose calls are recorded as approved at the gate, so that middleware of the run does not ask for approval again."""
 
     def __init__(self, tool: Tool) -> None:
         self.definition = tool.definition
         self._tool = tool
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Mark the call, and call the tool."""
+        """Record the call as approved at the gate, and call the tool."""
         note_approved(ctx)
         return await self._tool.call(arguments, ctx)
 
@@ -171,7 +178,7 @@ def _native_name(tool: Tool) -> str:
 
 
 def is_guarded(tool: Tool) -> bool:
-    """Whether a tool is behind the gate already."""
+    """Whether calls of the tool pass a gate already, also if the tool was renamed."""
     while isinstance(tool, RenamedTool):
         tool = tool.inner
     return isinstance(tool, GuardedTool)

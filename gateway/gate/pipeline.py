@@ -39,13 +39,13 @@ class GateServices:
 
 @dataclass(frozen=True, slots=True)
 class SourceGate:
-    """What the calls and reads of one source share."""
+    """The parts of the gate that all calls and reads of one source share."""
 
     source: str
     """Id of the source."""
     services: GateServices
     limiter: Limiter | None = None
-    """Bounds the calls and reads that the source gets at once."""
+    """Limits the calls and reads of the source that run at once; `None` without a limit."""
     usage: Usage | None = None
     """Counts the running calls and reads; the source is closed when all have ended."""
 
@@ -56,7 +56,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
     __slots__ = ("ctx", "gate", "name", "needs_approval", "outcome", "rule", "seconds", "started")
 
     def __init__(self, gate: SourceGate, name: str, ctx: CallContext, seconds: float) -> None:
-        """`seconds` is the working time. Waiting for a slot or for a person does not count."""
+        """`seconds` is the limit of working time. Waiting for a slot or for a person does not count."""
         self.gate = gate
         self.name = name
         """Exposed name of the tool or prompt, or the exposed URI."""
@@ -64,7 +64,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
         self.outcome = "cancelled"
         """How the call ended, as the audit event says."""
         self.rule = ""
-        """The rule that refused it; empty if none did."""
+        """Id of the rule that refused the call; empty if no rule did."""
         self.seconds = seconds
         self.needs_approval = False
         """Whether a person must approve the call."""
@@ -72,27 +72,27 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def begin(self) -> None:
-        """Emit the event of a call that begins, if there is one."""
+        """Emit the event that the call begins, if such calls have one."""
 
     @abstractmethod
     def authorize(self) -> Reject | None:
-        """Judge the scopes of the caller's key. Behind the gate they no longer apply, so `ctx` changes if the call is authorized."""
+        """Judge the scopes of the caller's key; `None` means allowed. Then `ctx` loses the scopes, which apply only before the gate."""
 
     def judge_arguments(self) -> Reject | None:
-        """Judge the arguments, and replace them by those that may be sent."""
+        """Judge the arguments, and remove those that the tool may not get. `None` means allowed."""
         return None
 
     async def approve(self) -> Reject | None:
-        """Have a person approve the call."""
+        """Have a person approve the call; `None` means approved."""
         return None
 
     @abstractmethod
     def run(self, ctx: CallContext) -> Awaitable[OutcomeT]:
-        """Do the work. `ctx` holds the deadline and the slot."""
+        """Do the work of the call, within the deadline and the concurrency slot that `ctx` contains."""
 
     @abstractmethod
     def is_plain(self, outcome: OutcomeT) -> bool:
-        """Whether the outcome is known to pass `judge_outcome` as it is."""
+        """Whether it is known, without calling `judge_outcome`, that this method would not change the outcome."""
 
     @abstractmethod
     async def judge_outcome(self, outcome: OutcomeT) -> OutcomeT:
@@ -100,18 +100,18 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def refuse(self, verdict: Reject) -> OutcomeT:
-        """Note a refusal by policy, and return or raise it."""
+        """Record for the audit event that policy refused the call. Return the refusal as an outcome, or raise it."""
 
     @abstractmethod
     def fail(self, error: GatewayError) -> OutcomeT:
-        """Note an error that the work raised, and return it as an outcome or raise it."""
+        """Record for the audit event that the work raised `error`. Return the error as an outcome, or raise it."""
 
     @abstractmethod
     def time_out(self) -> OutcomeT:
-        """Note the timeout, and return it as an outcome or raise it."""
+        """Record for the audit event that the call timed out. Return the timeout as an outcome, or raise it."""
 
     def complete(self, outcome: OutcomeT) -> OutcomeT:
-        """Return the outcome with what the gate adds to it."""
+        """Return the outcome with the gate's additions, such as the names of removed arguments."""
         return outcome
 
     @abstractmethod
@@ -125,12 +125,12 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @property
     def milliseconds(self) -> float:
-        """Since the call came to the gate, to the microsecond."""
+        """Milliseconds since the call came to the gate, with three decimals."""
         return int((time.perf_counter() - self.started) * 1e6) / 1000
 
 
 def audit_refusal(gate: SourceGate, name: str, principal: str, rule: str) -> None:
-    """Emit the audit event for a call of something that is not served, so that no call of it exists to take through the gate."""
+    """Emit the audit event `call.refused` for a call that does not reach `pass_gate`, because its tool is not served."""
     gate.services.events.emit(
         "call.refused", source=gate.source, name=name, principal=principal, fields={"outcome": "refused", "rule": rule}
     )

@@ -18,12 +18,12 @@ from gateway.tools.base import ToolDefinition
 
 
 def judge_definition(definition: ToolDefinition) -> Pass | Reject:
-    """Refuse a definition with hidden text anywhere in it (`hiddenText: refuse`)."""
+    """Judge a tool's definition for a policy with `hiddenText: refuse`: hidden text anywhere in the definition refuses it."""
     return judge_hidden_text(definition.to_wire(), "The definition")
 
 
 def clean_definition(definition: ToolDefinition) -> ToolDefinition:
-    """Return the definition without hidden text; the same object if it has none. The name stays, because the server expects it."""
+    """Return the definition without hidden text; the same object if it has none. The tool's name is never changed."""
     clean = dataclasses.replace(
         definition,
         title=_clean(definition.title),
@@ -37,7 +37,7 @@ def clean_definition(definition: ToolDefinition) -> ToolDefinition:
 
 
 def shape_definition(definition: ToolDefinition, override: ToolOverride | None, input_schema: JsonObject) -> ToolDefinition:
-    """Return the definition with the published schema and the operator's texts; the same object if nothing differs."""
+    """Return the definition with `input_schema`, and with the title, description and annotations that the operator's `override` sets."""
     if override is None:
         return definition if input_schema is definition.input_schema else dataclasses.replace(definition, input_schema=input_schema)
     title, description, annotations = shown_texts(definition.title, definition.description, definition.annotations, override)

@@ -69,7 +69,7 @@ class ReadResult:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the requested part: its text alone in the first block, and the next page in the second."""
+        """Return the requested part: the first block has only its text, the second block says how to read on."""
         chosen = [name for name in _SELECTORS if arguments.get(name) is not None]
         if len(chosen) > 1:
             raise ToolFailed(f"read_result takes one of {', '.join(_SELECTORS)}; this call has {' and '.join(chosen)}.")

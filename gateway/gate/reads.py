@@ -23,25 +23,25 @@ from gateway.tools.base import Finished, InputRequired, Received
 from gateway.tools.context import CallContext
 
 ReadWork = Callable[[CallContext], Awaitable[Finished | InputRequired]]
-"""Reads from the source, and returns the result with exposed URIs."""
+"""Reads from the source, and returns the result with the URIs that clients use (exposed URIs)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Read:
-    """What a client reads."""
+    """A request of a client to read a resource, a prompt, a completion or skills."""
 
     method: str
-    """MCP method."""
+    """MCP method of the request."""
     name: str
-    """Exposed URI, name of the prompt, or the source for a listing of its skills."""
+    """Exposed URI of the resource, name of the prompt, or for a listing of skills the id of the source."""
     subject: tuple[ScopeKind, str] | None = None
-    """Kind and native name or URI, by which the scopes of the caller's key are judged. `None` if the answer is filtered instead."""
+    """Kind and native name or URI that the scopes of the caller's key must allow. `None` if the scopes filter the answer instead."""
     hidden_text: HiddenText | None = None
     """Replaces the source's rule for hidden text. Clients compare files of skills with digests, so nothing is removed from those."""
 
 
 class ReadGate:
-    """The gate of one source's reads."""
+    """Takes the reads of one source through the gate."""
 
     def __init__(self, gate: SourceGate, policy: SourcePolicy, *, is_local: bool = False) -> None:
         """`gate` is shared with the source's tools. Texts of local sources (`is_local`) are not searched for hidden characters."""
@@ -54,14 +54,14 @@ class ReadGate:
         """Take a read through the gate.
 
         Raises:
-            UpstreamTimeout: It took longer than `timeoutSeconds`.
-            PolicyDenied: The caller has no scope for it; or the result is larger than `maxKeptBytes`, cannot be kept, or has hidden text
-                that is refused.
+            UpstreamTimeout: The read took longer than `timeoutSeconds`.
+            PolicyDenied: The caller's key has no scope for the read; or the result is larger than `maxKeptBytes`, cannot be kept, or
+                has hidden text that is refused.
         """
         return await pass_gate(ReadCall(self, read, ctx, work))
 
     async def fetch(self, read: Read, ctx: CallContext, work: Callable[[CallContext], Awaitable[JsonObject]]) -> JsonObject:
-        """As `read`, for work that never requests input. Return the result itself."""
+        """Take a read through the gate like `read`, for work that never requests input. Return the MCP result."""
 
         async def finished(inner: CallContext) -> Finished:
             return Finished(await work(inner))
@@ -83,10 +83,10 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         self._work = work
 
     def begin(self) -> None:
-        """Reads have no event when they begin."""
+        """Do nothing: reads emit an event only when they end."""
 
     def authorize(self) -> Reject | None:
-        """Judge the scopes of the caller's key for the subject of the read."""
+        """Judge whether the scopes of the caller's key allow to read the resource or prompt."""
         scopes, subject = self.ctx.principal.scopes, self._read.subject
         if scopes is None:
             return None
@@ -106,7 +106,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return outcome
 
     def is_plain(self, outcome: Finished | InputRequired) -> bool:
-        """Every result of a read is judged."""
+        """Return false: every result of a read is judged by `judge_outcome`."""
         return False
 
     async def judge_outcome(self, outcome: Finished | InputRequired) -> Finished | InputRequired:
@@ -126,7 +126,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         return self.refuse(Reject(judged.rule, judged.reason)) if judged.rule else Finished(judged.result)
 
     def refuse(self, verdict: Reject) -> Finished | InputRequired:
-        """Raise the refusal."""
+        """Raise `PolicyDenied` with the reason of the refusal."""
         self.outcome, self.rule = "refused", verdict.rule
         read = self._read
         if verdict.rule == SCOPES and read.subject is not None:
@@ -135,7 +135,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         raise PolicyDenied(text, rule=verdict.rule, subject=read.name)
 
     def fail(self, error: GatewayError) -> Finished | InputRequired:
-        """Raise the error without secrets."""
+        """Raise `error`, after secrets were removed from its text."""
         self.outcome = type(error).__name__
         if isinstance(error, PolicyDenied):
             self.outcome, self.rule = "refused", error.rule
@@ -143,7 +143,7 @@ class ReadCall(GatedCall[Finished | InputRequired]):
         raise error
 
     def time_out(self) -> Finished | InputRequired:
-        """Raise the timeout."""
+        """Raise `UpstreamTimeout`, because the read took longer than `timeoutSeconds`."""
         self.outcome = "timeout"
         read = self._read
         raise UpstreamTimeout(f"{read.method} of {read.name!r} took longer than {self.seconds:g} s.", server=self.gate.source)

@@ -11,10 +11,10 @@ from gateway.tools.context import CallContext, DurablePort
 from gateway.tools.drive import digest_of
 
 FOLLOWED_TASK = "task"
-"""Name under which a tool with `keeps_tasks` stores a server's `CreateTaskResult` (`DurablePort.keep`)."""
+"""Name under which a tool that follows tasks of a server stores the server's `CreateTaskResult` in the step log of a durable task."""
 
 PASSED = "passed"
-"""Key in the record of an outcome that was judged before it was recorded. Records of earlier versions lack it."""
+"""Key in a recorded outcome: true if the gate judged the outcome before it was recorded. Records of earlier versions lack the key."""
 
 Settle = Callable[[CallContext], Awaitable[ToolOutcome]]
 
@@ -29,7 +29,9 @@ async def record_call(
     *,
     is_repeatable: bool = False,
 ) -> tuple[ToolOutcome, bool]:
-    """Return the outcome of `settle`, or the recorded one, and whether the outcome was judged by the gate.
+    """Call `settle` as a step of the durable task, and return its outcome, or the recorded outcome of an earlier attempt.
+
+    Also return whether the gate judged the outcome before it was recorded.
 
     A step whose process died may run again if the tool records its own steps (`records_steps`: an agent, a workflow), if the tool kept
     the id of a server's task, which it then follows, or if policy says that a second call changes nothing (`is_repeatable`). Otherwise a

@@ -16,11 +16,11 @@ RULE_META_KEY = "dev.moongate/rule"
 
 _MAX_NOTED_NAMES = 20
 _MAX_NOTED_LENGTH = 64
-"""Removed names come from the caller: this many, cut to this length, are written into events, logs and results."""
+"""Maximum number and length of the names of removed arguments in events, logs and results, because callers choose the names."""
 
 
 def noted_names(names: tuple[str, ...]) -> list[str]:
-    """Return the first of these names, each cut to the length that is written down."""
+    """Return at most `_MAX_NOTED_NAMES` of these names, each cut to `_MAX_NOTED_LENGTH` characters."""
     return [name[:_MAX_NOTED_LENGTH] for name in names[:_MAX_NOTED_NAMES]]
 
 
@@ -37,7 +37,7 @@ def with_dropped(outcome: ToolOutcome, dropped: tuple[str, ...]) -> ToolOutcome:
 
 
 def _with_meta(outcome: Complete, key: str, value: JsonValue) -> Complete:
-    """Return a copy, because others may hold a relayed result."""
+    """Return a copy of the outcome with `key` in its `_meta`. A relayed result must not change, because other code may use it too."""
     meta = outcome.result.get("_meta")
     noted: JsonObject = {**(cast("JsonObject", meta) if isinstance(meta, Mapping) else {}), key: value}
     return Complete({**outcome.result, "_meta": noted})

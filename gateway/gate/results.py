@@ -51,7 +51,7 @@ NOTICE_BYTES = 700
 """Estimated bytes of a notice and a link."""
 
 MAX_PARTS = 16
-"""Maximum texts of one result that are stored one by one. A result with more is stored as one JSON document."""
+"""Maximum texts of one result that are stored one by one. If more texts must be cut, all are stored as one JSON document."""
 
 _LEVELS = ((64, 2_048), (16, 512), (4, 128), (1, 64), (0, 16))
 """Items per list and characters per string that remain in cut structured content, tried in this order."""
@@ -60,12 +60,12 @@ _MAX_MAP_KEYS = 256
 """Keys per object that remain in cut structured content."""
 
 Form = Literal["content", "contents", "messages"]
-"""Key of the list that holds a result's texts: of a call, a read, a prompt."""
+"""Key of the list in a result that holds its texts: `content` for a call, `contents` for a read, `messages` for a prompt."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResultOrigin:
-    """The origin of a result, and its owner."""
+    """What a result is of (a call, a read or a prompt), and the caller that owns the result."""
 
     owner: str
     """Id of the caller's principal; only this principal may read the stored result."""
@@ -77,15 +77,15 @@ class ResultOrigin:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A part of a result that can be cut: an item of its list, or the structured content."""
+    """A part of a result that can be cut: an item of the result's list of texts, or the structured content."""
 
     index: int
-    """-1 for the structured content."""
+    """Index of the item in the list; -1 for the structured content."""
     size: int
 
 
 class ResultKeeper:
-    """Shortens results, and stores the whole of them."""
+    """Shortens large results, and stores each of them whole, to be read in parts."""
 
     def __init__(self, store: ResultStore, *, ttl_seconds: float) -> None:
         self._store = store
@@ -93,27 +93,27 @@ class ResultKeeper:
 
     @property
     def settings(self) -> JsonObject:
-        """Settings for `from_settings`, which makes an equal keeper in another process."""
+        """Settings with which `from_settings` makes an equal `ResultKeeper` in another process."""
         return self._store.settings
 
     @classmethod
     def from_settings(cls, settings: JsonObject) -> ResultKeeper:
-        """Make a keeper over the same folder."""
+        """Make a keeper that stores results in the folder, and within the limits, of the keeper that returned `settings`."""
         ttl = settings["ttl_seconds"]
         return cls(
             ResultStore(Path(settings["folder"]), ttl_seconds=ttl, max_bytes_per_owner=settings["max_bytes_per_owner"]), ttl_seconds=ttl
         )
 
     async def shorten(self, result: JsonObject, max_bytes: int, source: ResultOrigin) -> JsonObject | Reject:
-        """As `shorten_now`, in a worker thread."""
+        """Run `shorten_now` in a worker thread."""
         return await self.work(lambda: self.shorten_now(result, max_bytes, source))
 
     async def work(self, job: Callable[[], T]) -> T:
-        """As `ResultStore.work`."""
+        """Run `job` in a worker thread of the result store, as `ResultStore.work` does."""
         return await self._store.work(job)
 
     def shorten_now(self, result: JsonObject, max_bytes: int, source: ResultOrigin) -> JsonObject | Reject:
-        """Return a copy of about `max_bytes`, and keep the whole. Blocks."""
+        """Store the whole result, and return a copy shortened to about `max_bytes`; a `Reject` if it cannot be stored. Blocks."""
         try:
             return _Shortening(self._store, self._ttl, result, max_bytes, source).run()
         except (StorageError, RecursionError) as error:
@@ -126,7 +126,7 @@ class ResultKeeper:
 
 
 def _why(error: StorageError | RecursionError) -> str:
-    """Return the reason for the caller, without the path of the state folder."""
+    """Return, for the caller, why a result could not be stored. The text does not contain the path of the state folder."""
     if isinstance(error, TooLargeToKeep):
         return str(error)
     return "The gateway's log says why." if isinstance(error, StorageError) else "It is nested too deeply."
@@ -159,7 +159,7 @@ class Judged:
 
 
 def judge_whole(result: JsonObject, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
-    """Judge the text of a result, then its size. Return `None` if it passes as it is. Blocks."""
+    """Judge the text of a result, then its size. Return what replaces the result; `None` if it passes unchanged. Blocks."""
     cleaned, verdict = _judge(result, rules)
     if isinstance(verdict, Shorten):
         verdict = _unkept(verdict) if keeper is None else keeper.shorten_now(cleaned, verdict.max_bytes, source)
@@ -175,10 +175,10 @@ async def judge_small(
     *,
     is_searched: bool = True,
 ) -> Judged | None:
-    """As `judge_whole` on the event loop; only shortening is done in a worker thread.
+    """Judge a result as `judge_whole` does, but on the event loop. Only a result that must be shortened needs a worker thread.
 
-    `encoded_bytes` is the length of the JSON that the result was read from, if it is known. Without `is_searched`, its text is known to
-    pass.
+    `encoded_bytes` is the length of the JSON that the result was read from, if it is known. With `is_searched=False`, the
+    text is not searched for hidden characters, because it is known to have none.
     """
     cleaned, verdict = _judge(result, rules, encoded_bytes, is_searched=is_searched)
     if isinstance(verdict, Shorten):
@@ -187,7 +187,7 @@ async def judge_small(
 
 
 async def judge_large(result: JsonObject, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
-    """As `judge_whole`, in a worker thread."""
+    """Judge a result in a worker thread, as `judge_whole` does."""
     judge = partial(judge_whole, result, rules, keeper, source)
     return await (anyio.to_thread.run_sync(judge) if keeper is None else keeper.work(judge))
 
@@ -195,7 +195,7 @@ async def judge_large(result: JsonObject, rules: ResultRules, keeper: ResultKeep
 def _judge(
     result: JsonObject, rules: ResultRules, encoded_bytes: int | None = None, *, is_searched: bool = True
 ) -> tuple[JsonObject, Pass | Shorten | Reject]:
-    """Return the result without hidden text, and the verdict on it."""
+    """Return the result, without the hidden text that policy removes, and the verdict on the text and size of the result."""
     verdict = judge_result_text(result, rules.hidden_text) if is_searched else PASS
     if isinstance(verdict, Reject):
         return result, verdict
@@ -214,14 +214,17 @@ def _judged(result: JsonObject, cleaned: JsonObject, verdict: Pass | Reject | Js
 
 @runtime_checkable
 class Held(Releasable, Protocol):
-    """A large result in the memory of a helper process (`upstream.large_result_helpers`); also the claim of that result."""
+    """A large result in the memory of a helper process (`upstream.large_result_helpers`).
+
+    It is also the claim on the memory for large results that the result takes: `release` frees both.
+    """
 
     async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
-        """As `judge_whole`; call it once. Raises `ToolFailed` if the helper process ended."""
+        """Have the helper process judge the result as `judge_whole` does; call it once. Raises `ToolFailed` if the process ended."""
         ...
 
     async def whole(self) -> Received:
-        """Return the result as received."""
+        """Return the result unchanged, as the server sent it."""
         ...
 
 
@@ -237,7 +240,7 @@ class _Shortening:
         self._head = min(HEAD_BYTES, max_bytes // 8)
         self._notes: list[JsonObject] = []
         self._twin: KeptResult | None = None
-        """The stored text with the same JSON as the structured content; the specification tells servers to send such a text."""
+        """The stored text that is the JSON of the structured content too, which is then not stored again. MCP tells servers to send it."""
 
     def run(self) -> JsonObject | Reject:
         form = self._source.form
@@ -268,7 +271,7 @@ class _Shortening:
         return shortened
 
     def _choose(self, parts: Sequence[_Part], total: int) -> tuple[set[int], int]:
-        """Choose the parts to cut, largest first; return them and about how many bytes remain."""
+        """Choose the parts to cut, largest first. Return the chosen indexes, and about how many bytes the result then has."""
         chosen: set[int] = set()
         for part in sorted(parts, key=lambda p: -p.size):
             if total <= self._budget or part.size <= self._head:
@@ -280,7 +283,7 @@ class _Shortening:
     # -- texts -------------------------------------------------------------------------------------------------
 
     def _cut(self, unit: JsonValue, index: int) -> list[JsonValue]:
-        """Replace an item by its first part, a notice and a link."""
+        """Store the text of an item. Return the items that replace the item: the first part of the text, a notice and a link."""
         form = self._source.form
         text = _text_of(unit, form) or ""
         body = encode_parts(text)
@@ -296,7 +299,7 @@ class _Shortening:
         return [_with_text(unit, form, head), *_extras(unit, form, kept, notice)]
 
     def _gather(self, units: list[JsonValue]) -> list[JsonValue]:
-        """Store all items that are not media as one JSON document."""
+        """Store all items except images, audio and binary data as one JSON document. Return the items that remain or replace others."""
         form = self._source.form
         spoken = [unit for unit in units if not _is_media(unit, form)]
         if not spoken:
@@ -341,7 +344,10 @@ class _Shortening:
         shortened["content"] = [*shortened["content"], {"type": "text", "text": f"[{text}]"}]
 
     def _matching(self, value: JsonValue, schema: JsonObject, kept: KeptResult) -> JsonObject | None:
-        """Return the largest cut of `value` that fits and matches the schema; marked as cut if the schema allows the key."""
+        """Return `value` with the most items and characters that fit and match the schema; `None` if no cut value does.
+
+        The returned object has `MARKER_KEY`, which says that it is cut, if the schema allows this key.
+        """
         check = SchemaCheck(schema)
         if check.problem is not None or not isinstance(value, dict):
             return None
@@ -376,7 +382,7 @@ class _Shortening:
 
 
 def _decoded(body: Sequence[bytes]) -> tuple[JsonValue, bool]:
-    """The body as JSON if it is an object or an array."""
+    """Return the parsed body and true, if it is a JSON object or array; else `None` and false."""
     if body[0].lstrip()[:1] not in (b"{", b"["):
         return None, False
     try:
@@ -390,7 +396,7 @@ def _duration(seconds: float) -> str:
 
 
 def _prune(value: JsonValue, items: int, characters: int) -> JsonValue:
-    """A copy with lists and strings cut."""
+    """Return a copy in which lists have at most `items` items, and strings at most `characters` characters."""
     if isinstance(value, dict):
         mapping = cast("JsonMapping", value)
         return {key: _prune(mapping[key], items, characters) for key in list(mapping)[:_MAX_MAP_KEYS]}
@@ -403,13 +409,13 @@ def _prune(value: JsonValue, items: int, characters: int) -> JsonValue:
 
 
 def _block(unit: JsonValue, form: Form) -> JsonMapping:
-    """The content block of a unit; empty for what is not one."""
+    """Return the content block of `unit`, an item of a result's list; an empty object if the item has no block."""
     block = cast("JsonMapping", unit).get("content") if form == "messages" and isinstance(unit, dict) else unit
     return cast("JsonMapping", block) if isinstance(block, dict) else cast("JsonObject", {})
 
 
 def _text_of(unit: JsonValue, form: Form) -> str | None:
-    """The text of a unit that can be cut."""
+    """Return the text of `unit`, an item of a result's list; `None` without a text that can be cut."""
     block = _block(unit, form)
     resource = block.get("resource")
     holder = cast("JsonMapping", resource) if block.get("type") == "resource" and isinstance(resource, dict) else block
@@ -442,7 +448,7 @@ def _with_text(unit: JsonValue, form: Form, text: str) -> JsonObject:
 
 
 def _extras(unit: JsonValue, form: Form, kept: KeptResult, notice: str) -> list[JsonValue]:
-    """Return the notice and the link. A read has no links, so its notice has the link's URI."""
+    """Return the items that follow a cut text: the notice and the link. In a read, which cannot contain links, the notice has the URI."""
     if form == "contents":
         return [{"uri": kept.uri, "mimeType": "text/plain", "text": notice}]
     link: JsonObject = {
@@ -458,7 +464,7 @@ def _extras(unit: JsonValue, form: Form, kept: KeptResult, notice: str) -> list[
 
 
 def _plain(unit: JsonValue, form: Form, text: str, kept: KeptResult) -> JsonObject:
-    """A text of our own where everything was gathered."""
+    """Return the item with the first part of the JSON document in which all texts of the result were stored."""
     if form == "contents":
         return {"uri": str(_block(unit, form).get("uri") or kept.uri), "mimeType": "application/json", "text": text}
     role = cast("JsonMapping", unit).get("role", "user") if isinstance(unit, dict) else "user"

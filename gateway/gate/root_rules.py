@@ -25,7 +25,10 @@ from gateway.storage.state_folder import default_state_dir, state_dir
 
 
 class RootRules:
-    """The protected places of one configuration. Agents call `refusal` when they load and before each run, because folders change."""
+    """Protects the places of one configuration from agents.
+
+    Agents call `refusal` when they load and before each run, because folders change.
+    """
 
     def __init__(self, loaded: LoadedConfig) -> None:
         self._loaded = loaded
@@ -35,7 +38,7 @@ class RootRules:
         self._files: Mapping[str, object] = {}
 
     def protect(self, references: Iterable[str]) -> None:
-        """Also protect the modules of these references (`package.module:name`), which files of agents and workflows contain."""
+        """Also protect the files of these Python modules, which files of agents and workflows refer to as `package.module:name`."""
         self._modules.update(references)
 
     def protect_files(self, files: Mapping[str, object]) -> None:
@@ -58,7 +61,7 @@ class RootRules:
         return [*self._fixed, *named, *self._loaded_code()]
 
     def _loaded_code(self) -> Iterator[Protected]:
-        """Yield the folders of the modules that this process has imported. Everything below a package's folder is protected too."""
+        """Yield the folders of the modules that this process has imported. For a package, everything below its folder is protected too."""
         folders = {os.path.dirname(file): False for file in self._files}
         for module in list(sys.modules.values()):
             facts = cast("Mapping[str, object]", getattr(module, "__dict__", {}))

@@ -1,6 +1,6 @@
 """Functions that select a part of a stored result: a page, a range of lines, a JSON Pointer, a search. Used by `read_result`.
 
-All of them take time linear in the body: a search is for plain text, never for a caller's regular expression.
+All of them take time linear in the size of the result: a search is for plain text, never for a caller's regular expression.
 """
 
 from __future__ import annotations
@@ -18,32 +18,34 @@ MAX_MATCHES = 50
 """Maximum matches that one search returns."""
 
 PART_CHARACTERS = 262_144
-"""Maximum characters that are encoded at once."""
+"""Maximum characters that `encode_parts` encodes at once."""
 
 _RANGE = re.compile(r"^\s*(\d{1,12})\s*(?:-\s*(\d{1,12})?\s*)?$")
 _INDEX = re.compile(r"^(?:0|[1-9]\d{0,11})$")
 
 
 def decode(data: bytes) -> str:
-    """Return the text of a stored body, with lone surrogates as received."""
+    """Return the text of a stored result. Lone surrogates, which strict UTF-8 cannot encode, are decoded as they were received."""
     return data.decode("utf-8", "surrogatepass")
 
 
 def encode(text: str) -> bytes:
-    """Return the bytes under which a text is stored."""
+    """Return the bytes in which a result's text is stored: UTF-8 that may contain lone surrogates. `decode` reads them."""
     return text.encode("utf-8", "surrogatepass")
 
 
 def encode_parts(text: str) -> list[bytes]:
-    """As `encode`, in parts, because other threads run only between two of them. A short text has one part."""
+    """Return the bytes that `encode` returns, in parts. Encoding one part blocks all other threads, so parts are short."""
     return [encode(text[start : start + PART_CHARACTERS]) for start in range(0, max(1, len(text)), PART_CHARACTERS)]
 
 
 def page_bounds(size: int, page: int, page_size: int) -> tuple[int, int]:
-    """Return the first and the last (exclusive) byte of a page, counted from 1, before `whole_characters`.
+    """Return where page `page`, counted from 1, of a result of `size` bytes starts and ends (exclusive), in bytes.
+
+    The bounds may split a character; `whole_characters` moves them.
 
     Raises:
-        ToolFailed: The body has fewer pages.
+        ToolFailed: The result has fewer pages.
     """
     pages = page_count(size, page_size)
     if not 1 <= page <= pages:
@@ -52,14 +54,14 @@ def page_bounds(size: int, page: int, page_size: int) -> tuple[int, int]:
 
 
 def page_count(size: int, page_size: int) -> int:
-    """Return the number of pages of a body; an empty body has one."""
+    """Return the number of pages of a result of `size` bytes; an empty result has one page."""
     return max(1, -(-size // page_size))
 
 
 def whole_characters(data: bytes, start: int, end: int, offset: int = 0) -> bytes:
-    """Return `data[start:end]` of a body, with both ends moved to character boundaries, so that adjacent slices join without loss.
+    """Return bytes `start` to `end` of a stored result. Bounds inside a character move to its end, so adjacent slices join without loss.
 
-    `data` starts at byte `offset` of the body and extends at least three bytes past `end`, or to the end of the body.
+    `data` is the part of the result from byte `offset` to at least three bytes past `end`, or to the end of the result.
     """
     start, end = start - offset, end - offset
     while start < len(data) and data[start] & 0xC0 == 0x80:
@@ -70,7 +72,9 @@ def whole_characters(data: bytes, start: int, end: int, offset: int = 0) -> byte
 
 
 def lines_of(body: bytes, spec: str) -> str:
-    """Return the lines `a-b` (from 1, both included; `a-` to the end), without the line break after the last.
+    """Return a range of lines of a stored result, without the last line break. Lines count from 1.
+
+    `spec` is `a-b` (both included), `a-` (to the end), or `a` (one line).
 
     Raises:
         ToolFailed: The range is malformed, or starts after the last line.
@@ -88,10 +92,10 @@ def lines_of(body: bytes, spec: str) -> str:
 
 
 def at_pointer(body: bytes, pointer: str) -> str:
-    """Return the value at a JSON Pointer (RFC 6901): a string unquoted, any other value as JSON.
+    """Return the value of a stored JSON result at a JSON Pointer (RFC 6901): a string unquoted, any other value as JSON.
 
     Raises:
-        ToolFailed: The body is not JSON, or the pointer leads to no value; the text describes the nearest value.
+        ToolFailed: The result is not JSON, or has no value at the pointer; the text describes the nearest value.
     """
     value = parse_json(body)
     if pointer and not pointer.startswith("/"):
@@ -111,10 +115,10 @@ def at_pointer(body: bytes, pointer: str) -> str:
 
 
 def parse_json(body: bytes) -> JsonValue:
-    """Decode a body.
+    """Parse a stored result as JSON.
 
     Raises:
-        ToolFailed: The body is not JSON.
+        ToolFailed: The result is not JSON.
     """
     try:
         return json.loads(decode(body))
@@ -123,7 +127,7 @@ def parse_json(body: bytes) -> JsonValue:
 
 
 def to_json(value: JsonValue) -> str:
-    """Encode a value as compact JSON, as structured content is stored."""
+    """Return a value as compact JSON, the form in which structured content is stored."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -133,12 +137,12 @@ class Found:
 
     line: int
     offset: int
-    """Byte of the body at which the match starts."""
+    """Position of the match in the stored result, in bytes."""
     excerpt: str
 
 
 def search(body: bytes, words: str, context: int) -> tuple[list[Found], int]:
-    """Return the first `MAX_MATCHES` matches of `words`, ignoring case, and the number of all matches.
+    """Find `words` in a stored result, ignoring case. Return the first `MAX_MATCHES` matches, and the number of all matches.
 
     An excerpt has up to `context` characters on either side of its match.
     """

@@ -15,9 +15,9 @@ MAX_KEYS = 15
 
 _MAX_KEY_CHARS = 60
 _SLICE = 262_144
-"""Characters that are split into lines at once."""
+"""Maximum characters that `describe_text` splits into lines at once, to save memory."""
 _SAMPLE = 50
-"""Items that are read to describe an array."""
+"""Maximum items that are read to describe an array: the first ones."""
 
 
 def describe_json(value: JsonValue, max_chars: int) -> str:

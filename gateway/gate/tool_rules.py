@@ -26,7 +26,7 @@ forever. Waiting for a person and following a server's own task do not count."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRules:
-    """The compiled rules of one tool."""
+    """The policy of a source, compiled for one of its tools."""
 
     arguments: ArgumentPolicy
     published: ToolDefinition
@@ -39,20 +39,20 @@ class ToolRules:
     needs_approval: bool = False
     """A person must approve each call."""
     approval_by: ApprovalBy | None = None
-    """Who may approve it; `None` for the gateway's default."""
+    """Who may approve a call; `None` for the gateway's default."""
     queues: tuple[JsonObject, ...] = ()
-    """Limits on the tasks of the tool, beside those of their caller: `of` (`source` or `tool`), `running`, `perMinute`."""
+    """Limits on tasks, in addition to the limits of callers. Each has `of` (`source` or `tool`), and `running` or `perMinute`."""
     resumes: bool = True
     """Whether tasks of the tool are resumed after their process died."""
     is_local: bool = False
     """The tool runs in this gateway, not on a remote server."""
     is_repeatable: bool = False
-    """A second call changes nothing more, according to the operator or a trusted server (`policy.retry_safety`)."""
+    """Whether a call may be repeated because a second call changes nothing more (`policy.retry_safety`)."""
     is_own: bool = False
     """An agent or workflow brings the tool along (`gate.own_tools`): exceptions reach the run unchanged, and a durable task does not
     record the call as a step."""
     denied: Reject | None = None
-    """Refuses every call."""
+    """If set, every call is refused with this rule and reason."""
     is_audited: bool = False
     """Each finished call emits `call.audited`, because the tool may have changed something."""
 

@@ -1,7 +1,7 @@
 """`GuardedTool`: a tool behind the gate, and the only form in which the catalog, agents and workflows hand out tools.
 
 It binds the steps of `gate.pipeline` to tools. The MCP server, agents, workflows, tasks, the command line and the console all call it.
-It knows nothing of MCP's wire format; `server.calls` makes wire results.
+It does not use MCP's wire format; `server.calls` makes wire results.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 _OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_required"}
-"""Exceptions by which a tool of an agent's run ends the run on purpose."""
+"""Names of the exceptions by which a tool of an agent's run ends the run on purpose → outcome of the call in its event."""
 
 
 class GuardedTool:
@@ -66,56 +66,59 @@ class GuardedTool:
     __slots__ = ("definition", "exposed_name", "gate", "rules", "short_bytes", "source", "tool")
 
     def __init__(self, tool: Tool, rules: ToolRules, gate: SourceGate, *, exposed_name: str) -> None:
-        """`exposed_name` is the name that clients call; `definition.name` stays the native one."""
+        """`exposed_name` is the name that clients call; `definition.name` stays the native name, which the source uses."""
         self.tool = tool
         self.rules = rules
         self.gate = gate
         self.exposed_name = exposed_name
         self.source = gate.source
-        """Id of the source the tool is from."""
+        """Id of the source that has the tool."""
         self.definition = rules.published
         """The definition as published after policy, under the native name."""
         self.short_bytes = rules.results.max_result_bytes // MOST_COUNTED
-        """A result of so many bytes of JSON is within the limit, however its size is counted."""
+        """A result whose JSON has at most this many bytes is within the limit of bytes per result, however its size is counted."""
 
     @property
     def name(self) -> str:
-        """The name clients call (`NamedTool`)."""
+        """The name that clients call."""
         return self.exposed_name
 
     @property
     def description(self) -> str:
-        """The published description (`NamedTool`)."""
+        """The description that clients see, after policy; empty without one."""
         return self.definition.description or ""
 
     def running(self, tool: Tool) -> GuardedTool:
-        """Return the same gate around another way to run this tool."""
+        """Return this tool with the same gate, rules and name, but with calls that run `tool`."""
         return GuardedTool(tool, self.rules, self.gate, exposed_name=self.exposed_name)
 
     @property
     def task_limits(self) -> list[JsonObject]:
-        """The limits on tasks of this tool, beside its caller's, as `policy.task_scheduling` reads them."""
+        """The limits on tasks of this tool and its source, in the form that `policy.task_scheduling` reads. Callers have limits too."""
         scopes = {"source": f"source:{self.source}", "tool": f"tool:{self.source}/{self.definition.name}"}
         return [{"scope": scopes[queue["of"]], **{k: v for k, v in queue.items() if k != "of"}} for queue in self.rules.queues]
 
     def admit(self, principal: Principal) -> Verdict:
-        """Judge whether this caller may use the tool at all."""
+        """Judge whether the scopes of the caller's key include this tool."""
         return judge_scope(principal.scopes, "tools", self.source, self.definition.name)
 
     def described(self, wire: JsonObject, scopes: Sequence[str]) -> JsonObject:
-        """Return the listed tool for a caller with these scopes: its description may name things that only some callers may use."""
+        """Return the entry of the tool in a listing for a caller with these scopes, because a description may depend on them."""
         description = self.description_for(scopes)
         return wire if description == self.definition.description else {**wire, "description": description}
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the published description as `DescribingTool` does. An operator's own description is the same for every caller."""
+        """Return the description for a caller with these scopes, or for the model of an agent whose file names the skills `named`.
+
+        A description that the operator wrote is the same for every caller.
+        """
         tool, published = self.tool, self.definition.description
         if not isinstance(tool, DescribingTool) or published != tool.definition.description:
             return published or ""
         return tool.description_for(scopes, named)
 
     def check(self, arguments: JsonObject, principal: Principal) -> Verdict:
-        """Judge a call without running it, for code that is about to start a task."""
+        """Judge scopes and arguments of a call without running the call, for code that is about to start a task."""
         if principal.scopes is not None and isinstance(verdict := self.admit(principal), Reject):
             return verdict
         return self.rules.arguments.judge(arguments)
@@ -124,18 +127,19 @@ class GuardedTool:
         """Take a call through the gate.
 
         A refusal, a timeout and a failure are results with `isError`, because a model can act on them; the text of an unexpected
-        exception goes to the log only. Each leg of a call emits one event when it begins (`call.started`, or `call.resumed` with
-        answers) and one when it ends (`call.finished`, `call.refused` or `call.input_required`).
+        exception goes to the log only. Each round of a call (a request and its result, which may be `input_required`) emits one event when
+        it begins (`call.started`, or `call.resumed` for a later round) and one when it ends (`call.finished`, `call.refused` or
+        `call.input_required`).
 
         Raises:
-            AskUnavailable: The caller cannot be asked what the tool needs; the server words that for the client's protocol version.
-            NotFound: The tool is gone (`kind` is `tool`); the server answers as for an unknown name.
-            Rejected: A remote server answered with a JSON-RPC error, which may be relayed as one.
+            AskUnavailable: The caller cannot be asked what the tool needs; the server writes the error for the client's protocol version.
+            NotFound: The tool no longer exists (`kind` is `tool`); the server answers as for an unknown name.
+            Rejected: A remote server answered with a JSON-RPC error, which may be relayed to the client.
         """
         return pass_gate(ToolCall(self, arguments, ctx))
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request about a task of this tool (`TaskTool`); the task's result passes the gate as every result does.
+        """Send a request about a task that a server runs for this tool, and return the answer. The task's result passes the gate.
 
         Raises:
             NotFound: No such task (`kind` is `task`).
@@ -159,7 +163,7 @@ class GuardedTool:
         raise ToolFailed(f"No answer about the task within {self.rules.timeout_seconds:g} s.")
 
     def cleaned(self, task: JsonObject) -> JsonObject:
-        """Remove hidden text from a task's messages, in place. The task's result is judged as every result."""
+        """Remove hidden text from the status message and the error of a task, in place, and return the task."""
         if self.rules.results.hidden_text != "allow":
             for key in ("statusMessage", "error"):
                 if key in task:
@@ -168,7 +172,7 @@ class GuardedTool:
 
 
 class ToolCall(GatedCall[ToolOutcome]):
-    """One leg of a tool call on its way through the gate."""
+    """One round of a tool call on its way through the gate: one request of the client and its result, which may request input."""
 
     __slots__ = ("_grant", "_has_passed", "_is_shortened", "_rules", "_tool", "arguments", "dropped", "error", "kind")
 
@@ -185,18 +189,18 @@ class ToolCall(GatedCall[ToolOutcome]):
         self.dropped: tuple[str, ...] = ()
         """Names of the arguments that were removed."""
         self.error = ""
-        """Class of the exception that ended the call."""
+        """Name of the class of the exception that ended the call; empty without one."""
         self.kind = "call.finished"
-        """Kind of the event that ends the call."""
+        """Kind of the event that is emitted when the round ends."""
 
     def begin(self) -> None:
-        """Emit `call.started`, or `call.resumed` for a later leg of the call."""
+        """Emit `call.started`, or `call.resumed` if the client repeats the call with answers or a request state."""
         ctx = self.ctx
         kind = "call.started" if ctx.input_responses is None and ctx.request_state is None else "call.resumed"
         self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.principal.id)
 
     def authorize(self) -> Reject | None:
-        """Judge the scopes of the caller's key. The gateway's own tools see the scopes, because they show what the caller may see."""
+        """Judge the scopes of the caller's key; `None` means allowed. Only the gateway's own tools see the scopes while they run."""
         principal = self.ctx.principal
         if principal.scopes is not None:
             verdict = self._tool.admit(principal)
@@ -207,7 +211,7 @@ class ToolCall(GatedCall[ToolOutcome]):
         return self._rules.denied
 
     def judge_arguments(self) -> Reject | None:
-        """Judge the arguments by the policy, and remove those that the tool may not get."""
+        """Judge the arguments by the policy, and remove those that the tool may not get; `None` means allowed."""
         verdict = self._rules.arguments.judge(self.arguments)
         if isinstance(verdict, Reject):
             self._drop(verdict.dropped)
@@ -218,14 +222,14 @@ class ToolCall(GatedCall[ToolOutcome]):
         return None
 
     def _drop(self, names: tuple[str, ...]) -> None:
-        """Note removed arguments by name only: their values may be secret."""
+        """Record which arguments were removed, by name only, because their values may be secret."""
         self.dropped = names
         if names:
             count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
             logger.info("%s: %s dropped that it may not get: %s", self.name, count, ", ".join(map(ascii, noted_names(names))))
 
     async def approve(self) -> Reject | None:
-        """Have a person approve the call, unless that happened in an earlier leg of it."""
+        """Have a person approve the call, unless one approved an earlier round of the call. `None` means approved."""
         approvals = self.gate.services.approvals
         if approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")
@@ -238,11 +242,11 @@ class ToolCall(GatedCall[ToolOutcome]):
         return None
 
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
-        """Call the tool, or take the outcome of an earlier attempt from the record of a durable task."""
+        """Call the tool; inside a durable task, as a recorded step, whose outcome from an earlier attempt is returned without a call."""
         return self._settled(ctx) if ctx.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool, and turn failures into results. One of the four places that catch every exception."""
+        """Call the tool, and return failures as results. Catches every exception, as few other functions of the gateway do."""
         rules = self._rules
         try:
             outcome = await self._tool.tool.call(self.arguments, ctx)
@@ -261,7 +265,7 @@ class ToolCall(GatedCall[ToolOutcome]):
         return outcome
 
     def _note(self, error: Exception) -> None:
-        """Note how a call ended that raised. An exception that ends the run on purpose is not a failure."""
+        """Record, for the event, that the call raised `error`. An exception that ends an agent's run on purpose is not a failure."""
         if isinstance(error, PolicyDenied):
             self.kind, self.outcome, self.rule = "call.refused", "refused", error.rule
         self.error = type(error).__name__
@@ -280,7 +284,7 @@ class ToolCall(GatedCall[ToolOutcome]):
         return Complete.text(text, is_error=True)
 
     def _settle(self, outcome: ToolOutcome) -> None:
-        """Note how a call ended that returned."""
+        """Record, for the event, how the call ended, according to the outcome that it returned."""
         if isinstance(outcome, Complete):
             self.outcome = "error" if outcome.result.get("isError") else "complete"
         elif isinstance(outcome, InputRequired):
@@ -289,9 +293,9 @@ class ToolCall(GatedCall[ToolOutcome]):
             self.outcome = "task"
 
     async def _recorded(self, ctx: CallContext) -> ToolOutcome:
-        """Call the tool as a step of a durable task. The outcome is judged before it is recorded: the run gets what is on record.
+        """Call the tool as a step of a durable task. The outcome is judged before it is recorded, because a resumed task gets the record.
 
-        The claim of a large result that passes unchanged is released when the result is on record.
+        A large result that passes unchanged keeps its claim on the memory for large results until the result is recorded.
         """
         assert ctx.durable is not None
         claims: list[Releasable] = []
@@ -322,18 +326,21 @@ class ToolCall(GatedCall[ToolOutcome]):
         return outcome
 
     def is_plain(self, outcome: ToolOutcome) -> bool:
-        """Whether the outcome was judged, or its JSON is short and has nothing that could be hidden text."""
+        """Whether the outcome passes without being judged: it was judged before, or its JSON is short and cannot have hidden text."""
         if self._has_passed:
             return True
         encoded = outcome.encoded if isinstance(outcome, Complete) else None
         return encoded is not None and len(encoded) == 1 and len(encoded[0]) <= self._tool.short_bytes and not may_hide(encoded[0])
 
     async def judge_outcome(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Remove or refuse hidden text, then shorten or refuse what is too large. A large result is judged in another thread or process."""
+        """Remove or refuse hidden text, then shorten or refuse a result over the limit. Large ones are judged in a thread or process."""
         return await self._judged(outcome)
 
     async def _judged(self, outcome: ToolOutcome, claims: list[Releasable] | None = None) -> ToolOutcome:
-        """Judge an outcome. The claim of a result that passes unchanged is added to `claims`, or released without them."""
+        """Judge an outcome, and return the outcome or what replaces it. Without `claims`, the claim of a large result is released.
+
+        With `claims`, the claim of a large result that passes unchanged is added to this list instead, for the caller to release.
+        """
         rules, keeper = self._rules.results, self.gate.services.keeper
         if isinstance(outcome, TaskStarted):
             self._tool.cleaned(outcome.task)
@@ -368,7 +375,7 @@ class ToolCall(GatedCall[ToolOutcome]):
                 claims.append(claim)
 
     def _replaced(self, judged: Judged) -> Complete:
-        """Return what is sent in place of a result."""
+        """Return the outcome that replaces a judged result: a refusal, or the shortened or cleaned result."""
         if judged.rule:
             return self._refused(Reject(judged.rule, judged.reason))
         self._is_shortened = judged.is_shortened
@@ -379,18 +386,18 @@ class ToolCall(GatedCall[ToolOutcome]):
         return refusal(verdict.rule, verdict.reason)
 
     def refuse(self, verdict: Reject) -> ToolOutcome:
-        """Return the refusal as a result that names the rule."""
+        """Return the refusal as a result with `isError` that names the rule."""
         return with_dropped(self._refused(verdict), self.dropped)
 
     def fail(self, error: GatewayError) -> ToolOutcome:
-        """Return the error of an unanswered question as a result; raise any other."""
+        """Return `error` as a result if a question was not answered in time (`AskExpired`); raise any other error."""
         if not isinstance(error, AskExpired):
             raise error
         self.outcome = "timeout"
         return Complete.text(str(error), is_error=True)
 
     def time_out(self) -> ToolOutcome:
-        """Return a result that names the limit, and the policy key that raises it."""
+        """Return a result with `isError` that names the exceeded time limit and its policy key."""
         self.outcome = "timeout"
         key = "tasks.maxWaitSeconds" if self.ctx.in_task else "timeoutSeconds"
         text = (
@@ -400,13 +407,13 @@ class ToolCall(GatedCall[ToolOutcome]):
         return Complete.text(text, is_error=True)
 
     def complete(self, outcome: ToolOutcome) -> ToolOutcome:
-        """Return the outcome with the approval's mark and the names of removed arguments."""
+        """Return the outcome with the names of removed arguments, and with an approval mark if the approved call requests input."""
         if self._grant is not None:
             outcome = self._grant.sealed(outcome)
         return with_dropped(outcome, self.dropped) if self.dropped else outcome
 
     def end(self) -> None:
-        """Emit the event that ends the leg, and `call.audited` if the tool may have changed something."""
+        """Emit the event that the round ended, and `call.audited` if the tool may have changed something."""
         emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.principal.id
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
