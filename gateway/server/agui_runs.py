@@ -1,8 +1,8 @@
 """`AguiRoute`: serves `POST /agui/<agent>`, which streams an agent's run as AG-UI events to an application.
 
 A run passes the same gate as a call of the agent's tool: key, policy, limits, approvals and events. The application stores the
-conversation and sends all of it with each request. A question to the user ends the stream with an interrupt; the next request resumes the
-run (`parked`). The request body is AG-UI's `RunAgentInput`.
+conversation and sends the whole of it with each request. A question to the user ends the stream with an interrupt; the next request
+resumes the run (`parked`). The request body is AG-UI's `RunAgentInput`.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Conversations(Protocol):
 
 
 class AguiRoute:
-    """Serves the runs of every agent."""
+    """Serves `POST /agui/<agent>`: the runs of every agent for AG-UI applications."""
 
     def __init__(self, catalog: Catalog, agents: Conversations, parked: ParkedCalls, *, ask_timeout_seconds: float) -> None:
         self._catalog = catalog
@@ -57,7 +57,7 @@ class AguiRoute:
         self._ask_timeout_seconds = ask_timeout_seconds
 
     async def serve(self, request: Request) -> Response:
-        """Run the agent that the path names."""
+        """Return a response that runs the agent named in the path and streams the run, or an error response."""
         try:
             wanted = RunAgentInput.model_validate_json(await request.body())
         except ValidationError as error:
@@ -101,7 +101,7 @@ class _RunResponse(EventStream):
         self._events = RunEvents(wanted)
 
     async def run(self, channel: Channel) -> None:
-        """Run the agent through its gate."""
+        """Run the agent through the gate of its tool, and send the events of the run to `channel`."""
         await self._run(_Caller(self._events, channel), channel)
 
     async def _run(self, caller: _Caller, channel: Channel) -> None:
@@ -130,7 +130,7 @@ class _RunResponse(EventStream):
 
 
 class _Caller:
-    """The caller of one request: sends the run's updates as events."""
+    """Implements `Caller` for one AG-UI request: sends the updates of the agent's run to the application as events."""
 
     def __init__(self, events: RunEvents, channel: Channel) -> None:
         self._events = events
@@ -138,34 +138,34 @@ class _Caller:
         self.log_level: LogLevel | None = None
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Send an update of the run as events."""
+        """Send an update of the agent's run to the application as AG-UI events."""
         await self._channel.send(self._events.update(update))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the report: the events contain more."""
+        """Drop the progress report, because the AG-UI events of the run contain more."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Drop the message."""
+        """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`. A parked call requests input with an interrupt instead."""
+        """Raise `AskUnavailable`. A run requests input by ending its event stream with an interrupt, for which it is parked."""
         raise AskUnavailable("AG-UI applications are asked by interrupts only.", capability=capability_of(request))
 
 
 class _ParkedFollower(ParkedCaller):
-    """The caller of a parked run: forwards updates to the caller of the current request."""
+    """The caller of a run that may be parked between two requests: forwards updates to the caller of the current request."""
 
     async def follow(self, update: AgentResponseUpdate) -> None:
-        """Forward an update. An update that arrives between two requests is not streamed, but is part of the conversation."""
+        """Forward an update of the run. An update between two requests is not streamed, but becomes part of the conversation."""
         if isinstance(self.current, _Caller):
             await self.current.follow(update)
 
 
 def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
-    """Return the request state and the answers of a resumed run.
+    """Return the request state and the answers of a request that resumes a run; two `None` for a request that starts a run.
 
     Raises:
-        ValueError: The entries belong to different runs, or their ids are invalid.
+        ValueError: The entries of `resume` belong to different runs, or have invalid interrupt ids.
     """
     if not wanted.resume:
         return None, None
@@ -180,7 +180,7 @@ def _resumed(wanted: RunAgentInput) -> tuple[str | None, JsonObject | None]:
 
 
 def _answer(payload: object) -> JsonObject:
-    """Return a payload as an elicitation result. A payload that is one already is returned unchanged."""
+    """Return the application's answer to an interrupt as an MCP elicitation result, the form that some applications already send."""
     if not isinstance(payload, dict):
         return {"action": "accept", "content": {}} if payload is not False else {"action": "decline"}
     given = cast("JsonObject", payload)

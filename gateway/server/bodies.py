@@ -24,11 +24,11 @@ TOO_MANY_PARTS = (
 )
 
 COUNTED_SCOPE_KEY = "moongate.counted"
-"""ASGI scope key, set when the whole body was received and is within `MAX_PARTS` and `MAX_VALUES`."""
+"""ASGI scope key that is present when the whole body was received and counted to be within `MAX_PARTS` and `MAX_VALUES`."""
 
 
 def problem_of(data: bytes, *, is_counted: bool = False) -> tuple[int, str] | None:
-    """Return the JSON-RPC code and message of the error if `data` must not be parsed."""
+    """Return code and message of a JSON-RPC error if `data` must not be parsed, because it is not UTF-8 or has too many parts."""
     if not is_utf8_text(data):
         return PARSE_ERROR, NOT_UTF8
     return (INVALID_PARAMS, TOO_MANY_PARTS) if not is_counted and has_too_many_parts(data) else None
@@ -45,7 +45,7 @@ def has_foreign_charset(content_type: bytes) -> bool:
 
 
 class BufferedReceive:
-    """The ASGI `receive` of a request whose body was read ahead: it returns every message again, from the first."""
+    """The ASGI `receive` of a request whose body `read` reads first: afterwards it returns the same messages again."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -68,12 +68,12 @@ class BufferedReceive:
         return (parts[0] if len(parts) == 1 else b"".join(parts)) if size == length else None
 
     async def ended(self) -> None:
-        """Wait until the client disconnects, after the whole body was read."""
+        """Wait until the client disconnects. Call it after the whole body was read."""
         while (await self._receive())["type"] != "http.disconnect":
             pass
 
     async def __call__(self) -> Message:
-        """Return the next message."""
+        """Return the next ASGI message of the request."""
         return self._seen.popleft() if self._seen else await self._receive()
 
 
@@ -81,7 +81,7 @@ class Utf8Bodies:
     """ASGI middleware: rejects a POST with a malformed body (400) or a body that is too large (413), and passes on other bodies whole."""
 
     def __init__(self, app: ASGIApp, max_bytes: int, *, is_rpc: bool) -> None:
-        """With `is_rpc`, at the MCP endpoint, rejections are JSON-RPC errors."""
+        """With `is_rpc`, which is for the MCP endpoint, rejections are JSON-RPC errors."""
         self._app = app
         self._is_rpc = is_rpc
         self._max_bytes = max_bytes

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from gateway.server.sdk_path.wire_caller import WireCaller
 
 FIRST_WITH_TASKS = "2025-11-25"
-"""The first protocol version with tasks."""
+"""The first protocol version of the 2025 era that has tasks."""
 
 KEY_GONE = "The API key of this call was revoked or has expired, so the call was ended."
 
@@ -54,9 +54,9 @@ _BLOCKS: Mapping[str, Sequence[str]] = {
     "image": ("data", "mimeType"),
     "audio": ("data", "mimeType"),
 }
-"""The fields of content blocks, in addition to `type`."""
+"""Fields that a content block of each type has besides `type`. A block with others is left to the SDK's models."""
 _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "resultType"})
-"""Fields of a result that are the same in every protocol version."""
+"""Fields of a `tools/call` result that are the same in every protocol version."""
 
 
 class CallHandler:
@@ -70,7 +70,10 @@ class CallHandler:
         self.running = RunningCalls()
 
     async def __call__(self, ctx: RequestContext, params: CallToolRequestParams) -> JsonObject:
-        """Run one leg of a call, or await the call that the fast path started for this request."""
+        """Run one request of a call on the SDK path, and return its result in wire form. A call that the fast path started is awaited.
+
+        A call that requests input from a 2026 client has several requests, each of which is a round of the call.
+        """
         from gateway.server.sdk_path.wire_caller import WireCaller, is_call_result
 
         modern = is_modern(ctx)
@@ -120,7 +123,7 @@ class CallHandler:
         return await (await self._catalog.seek(name)).call(arguments, leg)
 
     async def run(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, caller: Caller) -> ToolOutcome:
-        """Run one leg of a 2026 client's call."""
+        """Run one round of a 2026 client's call: one request and its result, which may request input for the next round."""
         if declares_tasks(ctx):
             ctx = dataclasses.replace(ctx, takes_tasks=True)
             if self._tasks.starts_here(tool, arguments, ctx):
@@ -141,7 +144,10 @@ class CallHandler:
         return self._tasks.relayed(tool, outcome, ctx) if isinstance(outcome, TaskStarted) else outcome
 
     async def run_plain(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run a 2026 client's call as `run` does, if the tool never runs as a task of this gateway and does not ask the client."""
+        """Run one round of a 2026 client's call to a tool that never runs as a task of this gateway and never asks the client.
+
+        The outcome equals that of `run`.
+        """
         outcome = await tool.call(arguments, ctx)
         if isinstance(outcome, Complete):
             return outcome
@@ -175,7 +181,7 @@ class CallHandler:
 
 
 def _started_call(ctx: RequestContext) -> InFlightCall | None:
-    """Return the call that the fast path started for a request and delegated: over HTTP in the ASGI scope, over lines as the request."""
+    """Return the call that the fast path started for this request and delegated; `None` if it started none."""
     request: object = ctx.request
     if isinstance(request, InFlightCall):
         return request
@@ -184,7 +190,7 @@ def _started_call(ctx: RequestContext) -> InFlightCall | None:
 
 
 def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
-    """Return an outcome as `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`."""
+    """Return the outcome of a call in wire form: as `CallToolResult`, `InputRequiredResult` or `CreateTaskResult`."""
     match outcome:
         case Complete():
             result: JsonObject = outcome.result if "content" in outcome.result else {"content": [], **outcome.result}
@@ -196,7 +202,7 @@ def to_wire(outcome: ToolOutcome, *, modern: bool) -> JsonObject:
 
 
 def input_required_to_wire(outcome: InputRequired) -> JsonObject:
-    """Return an outcome as `InputRequiredResult`."""
+    """Return a request for input in wire form, as `InputRequiredResult`."""
     wire: JsonObject = {"resultType": "input_required"}
     if outcome.requests:
         wire["inputRequests"] = {key: dict(request) for key, request in outcome.requests.items()}

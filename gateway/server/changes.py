@@ -1,8 +1,8 @@
 """`Changes`: notifies 2025 sessions of changed lists and resources, and passes the same changes to the streams of 2026 clients.
 
 It works without the SDK, for sessions on the fast path. The streams (`sdk_path.listen_streams`) are attached when the SDK is loaded.
-Changes within `COALESCE_SECONDS` become one notification, and each list is notified at most once per `SPACING_SECONDS`. The last change
-is always notified. Each session is notified in a separate task, so a client that does not read delays no other client.
+Changes within `COALESCE_SECONDS` become one notification, and each list is notified at most once per `SPACING_SECONDS`. Clients are
+always notified of the last change. Each session is notified in a separate task, so a client that does not read delays no other client.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ SPACING_SECONDS = 1.0
 """Minimum time between two notifications of one list to one client."""
 
 SEND_SECONDS = 5.0
-"""A client that does not take a notification within this time is skipped."""
+"""Timeout of sending notifications to one client. After it, the notifications that were being sent to the client are dropped."""
 
 MAX_PENDING_UPDATES = 10_000
 """Maximum number of pending resource updates, in total and per client. Later updates are dropped, as the specification allows."""
 
 _LISTENERS = ""
-"""Key of all 2026 clients together, because a stream does not identify the client that loaded tools."""
+"""Key, in place of a session's, for all 2026 clients together: a listen stream does not identify the client that loaded tools."""
 
 _NOTIFICATIONS: dict[ChangeKind, str] = {
     "tools": "notifications/tools/list_changed",
@@ -48,22 +48,22 @@ _Key = TypeVar("_Key", bound=str)
 
 
 class _Paced(Generic[_Key]):
-    """Pending notifications. Each key becomes due at most once per `SPACING_SECONDS`."""
+    """Keys of pending notifications, such as kinds of lists. Each key becomes due at most once per `SPACING_SECONDS`."""
 
     def __init__(self) -> None:
         self._waiting: set[_Key] = set()
         self._not_before: dict[_Key, float] = {}
 
     def add(self, key: _Key) -> None:
-        """Add a pending notification."""
+        """Add the key of a pending notification."""
         self._waiting.add(key)
 
     def due(self) -> float:
-        """Return when the next pending notification is due; infinite if no notification is pending."""
+        """Return the time when the next pending notification is due (event loop clock); infinite if no notification is pending."""
         return min((self._not_before.get(key, -math.inf) for key in self._waiting), default=math.inf)
 
     def take(self) -> set[_Key]:
-        """Remove and return the notifications that are due."""
+        """Remove and return the keys of the notifications that are due."""
         now = anyio.current_time()
         self._not_before = {key: time for key, time in self._not_before.items() if time > now}
         ready = {key for key in self._waiting if key not in self._not_before}
@@ -76,7 +76,7 @@ class Streams(Protocol):
     """The `subscriptions/listen` streams of 2026 clients."""
 
     async def list_changed(self, kind: ChangeKind) -> None:
-        """Send a list-changed notification to each stream that subscribed to it."""
+        """Send the list-changed notification of `kind` to each stream that subscribed to this notification."""
         ...
 
     async def resource_updated(self, uri: str) -> None:
@@ -93,7 +93,7 @@ class _Pending:
 
 
 class Changes:
-    """Observes the catalog and notifies the clients while `run` runs."""
+    """Observes changes of the catalog, and notifies the clients of them while `run` runs."""
 
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
@@ -103,7 +103,7 @@ class Changes:
         self._updates: dict[str, None] = {}
         self._scopes: _Paced[str] = _Paced()
         self._sending: dict[LegacySession, _Pending] = {}
-        """Sessions with a sending task, with what the task sends next."""
+        """Sessions to which a task is sending, with the notifications that the task sends next."""
         self._wake = anyio.Event()
         if catalog.disclosure is not None:
             catalog.disclosure.subscribe(self._listing_changed)
@@ -119,7 +119,7 @@ class Changes:
         self._wake.set()
 
     def _listing_changed(self, scope: str) -> None:
-        """Note that one client loaded or unloaded tools. Only its session is notified, or every stream of 2026 clients."""
+        """Note that one client loaded or unloaded tools. Only its 2025 session is notified; for a 2026 client, every listen stream."""
         sessions = {scope_of(session.profile.session_id, "") for session in self._clients.all()}
         self._scopes.add(scope if scope in sessions else _LISTENERS)
         self._wake.set()
@@ -130,7 +130,7 @@ class Changes:
             self._wake.set()
 
     async def run(self) -> None:
-        """Send until cancelled."""
+        """Send notifications of changes until cancelled."""
         async with anyio.create_task_group() as tasks:
             while True:
                 with anyio.CancelScope(deadline=min(self._lists.due(), self._scopes.due())):
@@ -151,7 +151,7 @@ class Changes:
                     self._notify(session, changed, [u for u in updates if session.watched[u]], tasks)
 
     def _notify(self, session: LegacySession, lists: set[ChangeKind], updates: list[str], tasks: anyio.abc.TaskGroup) -> None:
-        """Notify a session, after what is being sent to it already. A session has at most one sending task."""
+        """Notify a session. If a task is sending notifications to the session already, the task sends these next."""
         if not lists and not updates:
             return
         pending = self._sending.get(session)

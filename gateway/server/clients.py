@@ -40,19 +40,19 @@ PRINCIPAL_SCOPE_KEY = "moongate.principal"
 """ASGI scope key of the authenticated principal."""
 
 SEEN_SECONDS = 120.0
-"""Time after a request during which a session of the SDK path is used without asking the SDK, which ends idle sessions."""
+"""Time after a request during which a session of the SDK path is assumed to exist. Only the SDK knows when it ends idle sessions."""
 
 _NO_META: JsonMapping = {}
 
 DEFAULT_LOG_LEVEL: LogLevel = "info"
-"""Log level of a 2025 client that did not set one; the specification leaves it to the server."""
+"""Log level of a 2025 client that did not set a level. The specification lets the server choose."""
 
 RequestContext: TypeAlias = "ServerRequestContext[Any, Any]"
 """The SDK's context of one request."""
 
 
 class Channel(Protocol):
-    """Sends notifications to a 2025 client outside its requests. Without an open stream they are dropped."""
+    """Sends notifications to a 2025 client outside its requests. Notifications are dropped if the client has no stream open."""
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
         """Send a notification."""
@@ -61,7 +61,7 @@ class Channel(Protocol):
 
 @dataclass(slots=True, eq=False)
 class LegacySession:
-    """One 2025 session."""
+    """One 2025 session, on the fast path or the SDK path."""
 
     profile: ClientProfile
     channel: Channel
@@ -70,48 +70,48 @@ class LegacySession:
     wire_id: str = ""
     """The `Mcp-Session-Id`; empty over lines."""
     opened_by: str = ""
-    """Id of the principal that opened it."""
+    """Id of the principal that opened the session."""
     seen: float = 0.0
-    """Time of the last request (monotonic), as far as the path that keeps the session knows it."""
+    """Time of the last request (monotonic) that the path which keeps the session received."""
     used: float = 0.0
     """Time of the last request on the fast path (monotonic), if the SDK path keeps the session."""
     idle_seconds: float | None = None
     """Idle timeout on the fast path; `None` if the SDK path keeps the session."""
     is_here: bool = True
-    """Whether the client completed the handshake, or sent another request. Then it is notified of changes."""
+    """Whether the client completed the handshake, or sent another request. Only then is the client notified of changes."""
     is_initialized: bool = False
     """Whether the fast path received `notifications/initialized`."""
     calls: int = 0
-    """Calls in progress."""
+    """Number of calls in progress."""
     plain: CallContext | None = None
-    """Template of the contexts of plain calls; replaced when the log level changes."""
+    """Call context from which those of plain calls are derived; replaced when the log level changes."""
 
 
 class LeveledCaller(Caller, Protocol):
-    """A caller that filters log messages by the client's level."""
+    """A caller that sends a log message only if the message has at least the level in `log_level`."""
 
     log_level: LogLevel | None
 
 
 class PresentCaller(LeveledCaller, Presence, Protocol):
-    """A caller whose client may be lost while a person is asked."""
+    """A caller that also reports whether its client is reachable (`Presence`), because the client may be lost during a call."""
 
 
 class CloseableCaller(Caller, Protocol):
-    """A caller that is closed when its request was answered."""
+    """A caller with messages that must be sent after the result of its call is known. `close` sends them."""
 
     @property
     def presence(self) -> Presence | None:
-        """The presence of the client, if it is tracked."""
+        """Reports whether the client is reachable; `None` if that is not tracked."""
         ...
 
     @property
     def has_more(self) -> bool:
-        """Whether `close` has something to do."""
+        """Whether `close` has messages to send."""
         ...
 
     async def close(self) -> None:
-        """Send what must follow the call."""
+        """Send the messages that must follow the call."""
         ...
 
 
@@ -124,7 +124,7 @@ class Clients:
         self._by_wire_id: dict[str, LegacySession] = {}
         self._fast: dict[str, LegacySession] = {}
         self._moving: dict[str, Callable[[Channel], None]] = {}
-        """Sessions that the SDK path is taking over, with a function that receives the new channel."""
+        """Functions that receive the new channel of a session that the SDK path is taking over, by `Mcp-Session-Id`."""
         self._on_close = on_close
         self._ask_timeout_seconds = ask_timeout_seconds
         self._count = 0
@@ -136,7 +136,7 @@ class Clients:
         return [session for session in (*self._sessions.values(), *self._fast.values()) if session.is_here]
 
     def session_of(self, ctx: RequestContext) -> LegacySession:
-        """Return the 2025 session of a request, created on the first request."""
+        """Return the 2025 session of a request on the SDK path. It is created when the first request of its connection arrives."""
         session = self._recorded(ctx)
         session.is_here = True
         return session
@@ -161,7 +161,7 @@ class Clients:
         return known
 
     def seen_session(self, wire_id: str, principal: Principal) -> LegacySession | None:
-        """Return the session with this `Mcp-Session-Id`, if the principal opened it and it certainly has not ended."""
+        """Return the session with this `Mcp-Session-Id`; `None` if another principal opened it, or if it may have ended."""
         known = self._by_wire_id.get(wire_id)
         if known is None or known.opened_by != principal.id:
             return None
@@ -175,12 +175,12 @@ class Clients:
         return known
 
     def use_of(self, wire_id: str) -> tuple[int, float]:
-        """Return how many calls of a session are in progress, and when the fast path last served it."""
+        """Return how many calls of a session are in progress, and when the fast path last served the session (monotonic)."""
         known = self._by_wire_id.get(wire_id)
         return (0, 0.0) if known is None else (known.calls, known.used)
 
     def part_with(self, wire_id: str) -> None:
-        """Forget the id of a session of the SDK path that is about to end. Only the SDK knows its state from now on."""
+        """Forget the id of a session of the SDK path that is about to end, so that the fast path no longer serves the session."""
         known = self._by_wire_id.get(wire_id)
         if known is not None and known.idle_seconds is None:
             del self._by_wire_id[wire_id]
@@ -188,7 +188,7 @@ class Clients:
     def open_session(
         self, wire_id: str, hello: InitializeRequest, channel: Channel, principal: Principal, *, idle_seconds: float
     ) -> LegacySession:
-        """Open a session that the fast path keeps. `wire_id` is empty over stdio."""
+        """Open a session that the fast path keeps. `wire_id` is the `Mcp-Session-Id`, which is empty over stdio."""
         profile = ClientProfile(
             era="legacy",
             protocol_version=hello.version,
@@ -219,7 +219,7 @@ class Clients:
             await self._on_close(session)
 
     def adopt_session(self, ctx: RequestContext) -> None:
-        """Attach a new connection of the SDK path to the session that it takes over, if there is one."""
+        """If a new connection of the SDK path takes over a session of the fast path, attach the connection to this session."""
         connection = _connection_of(ctx.session)
         if (connection.session_id or "") in self._moving:
             self._recorded(ctx)
@@ -229,7 +229,7 @@ class Clients:
         return f"session-{self._count}"
 
     def scope(self, ctx: RequestContext) -> str:
-        """Return the disclosure scope of a request: its 2025 session, or else its principal."""
+        """Return the disclosure scope of a request, the key of the tools that the client has loaded: per 2025 session, or per principal."""
         return scope_of(None if is_modern(ctx) else self.session_of(ctx).profile.session_id, principal_of(ctx).id)
 
     async def _forget(self, connection: Connection) -> None:
@@ -268,13 +268,13 @@ class Clients:
         params: JsonMapping,
         caller: LeveledCaller,
     ) -> CallContext:
-        """Return the call context of a 2026 request. `profile` is its `modern_profile`."""
+        """Return the call context of a 2026 request. `profile` is what `modern_profile` returns for the request."""
         meta = cast("JsonMapping", params.get("_meta") or {})
         level = cast("LogLevel | None", meta.get(LOG_LEVEL_META_KEY))
         return self._context(principal, profile, level, params, caller)
 
     def template(self, profile: ClientProfile) -> CallContext:
-        """Return the template of the contexts of a 2026 client's plain calls, for `CallContext.of_request`."""
+        """Return the call context from which `CallContext.of_request` derives those of a 2026 client's plain calls."""
         return CallContext(client=profile, ask_timeout_seconds=self._ask_timeout_seconds)
 
     def _context(
@@ -306,12 +306,12 @@ def is_modern(ctx: RequestContext) -> bool:
 
 
 def viewer_of(request: Request) -> Principal:
-    """Return the authenticated principal of a request for a page; the local user if the gateway has no API keys."""
+    """Return the authenticated principal of a request outside the MCP endpoint; the local user if the gateway has no API keys."""
     return cast("Principal", request.scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
 
 def principal_of(ctx: RequestContext) -> Principal:
-    """Return the authenticated principal: the local user over stdio and on a gateway without keys."""
+    """Return the authenticated principal of an MCP request; the local user over stdio and on a gateway without API keys."""
     scope = scope_of_request(ctx)
     return LOCAL if scope is None else cast("Principal", scope.get(PRINCIPAL_SCOPE_KEY, LOCAL))
 
@@ -322,7 +322,7 @@ def scope_of_request(ctx: RequestContext) -> Scope | None:
 
 
 def presence_of(ctx: RequestContext) -> RequestPresence | None:
-    """Return the `RequestPresence` of a request in a 2025 session over HTTP."""
+    """Return the `RequestPresence` of a request in a 2025 session over HTTP, which tracks whether the client is reachable; else `None`."""
     scope = scope_of_request(ctx)
     return None if scope is None else cast("RequestPresence | None", scope.get(PRESENCE_SCOPE_KEY))
 

@@ -35,7 +35,8 @@ DESCRIPTORS_KEPT_BACK = 0.5
 def connection_limit(settings: HttpSettings, open_files: int | None = None) -> int:
     """Return the maximum number of concurrent connections.
 
-    `open_files` is the process's limit of open files, by default read from the system. A low limit lowers `maxConnections`.
+    `open_files` is the process's limit of open files, by default read from the system. A low limit lowers the result below
+    `maxConnections`.
     """
     limit = _open_files() if open_files is None else open_files
     return settings.max_connections if limit is None else max(1, min(settings.max_connections, int(limit * (1 - DESCRIPTORS_KEPT_BACK))))
@@ -66,7 +67,10 @@ def _open_files() -> int | None:
 
 
 def network_of(host: str | None) -> str | None:
-    """Return the network that counts as one address: an IPv4 address, or the /64 of an IPv6 address, because one peer may use all of it."""
+    """Return the network whose connections count as those of one address: an IPv4 address, or the /64 network of an IPv6 address.
+
+    One peer may use all addresses of a /64 network.
+    """
     if host is None:
         return None
     try:
@@ -87,15 +91,15 @@ def is_local_network(network: str | None) -> bool:
 
 
 class Connections:
-    """All connections of one process."""
+    """All HTTP connections of one process, and the bytes of their incomplete requests."""
 
     def __init__(self, quotas: ConnectionQuotas) -> None:
-        """No side effects."""
+        """`quotas` are the limits on connections and incomplete requests."""
         self._quotas = quotas
         self._all: LongestIdle[Peer] = LongestIdle()
         self._by_address: dict[str, LongestIdle[Peer]] = {}
         self._surplus: dict[Peer, None] = {}
-        """Connections above a limit, the oldest first. They are kept for health checks and operators."""
+        """Connections above a limit, the oldest first. Some stay open, but serve only health checks and operators."""
         self._incomplete: HeldBytes[Hashable, Peer] = HeldBytes()
         self._log = SparseLog(logger)
 
@@ -106,7 +110,10 @@ class Connections:
         return network_of(client[0] if client else None)
 
     def opened(self, peer: Peer, now: float) -> bool | None:
-        """Count a new connection. Return true if it is served, false if only health checks and operators are, `None` if it is refused."""
+        """Count a new connection. Return true if its requests are served, `None` if it is refused.
+
+        False means that the connection may only be used for health checks and by operators.
+        """
         if peer.address is None:
             return True
         self._all.members[peer] = None
@@ -127,7 +134,7 @@ class Connections:
         return True
 
     def _frees_reserve(self) -> bool:
-        """Close the oldest connection above the limit that waits for its client; return false if none waits."""
+        """Close the oldest connection above the limit that waits for its client; return false if no such connection waits."""
         for peer in self._surplus:
             if peer.waits() is not None:
                 peer.give_way()
@@ -136,7 +143,7 @@ class Connections:
         return False
 
     def _gives_no_place(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
-        """Close the connection of `group` that waits longest for its client. Return true if that makes no room for `newcomer`.
+        """Close the connection of `group` that waits longest for its client. Return true if this makes no room for `newcomer`.
 
         That is the case if no connection waits, or if the closed connection was above the limit itself.
         """
@@ -160,10 +167,10 @@ class Connections:
     # -- incomplete requests -------------------------------------------------------------------------------------
 
     def incomplete(self, peer: Peer, admission: Admission | None, size: int) -> None:
-        """Count `size` received bytes of an incomplete request for its caller; for its network while the caller is unknown.
+        """Count the `size` bytes received so far of an incomplete request for its caller; for its network while the caller is unknown.
 
-        If the caller or network is above its quota, its oldest incomplete requests are ended. If the sum of all is above the total, those
-        of the caller or network with most bytes are. Either may end this request too.
+        If the caller or network is above its quota, its oldest incomplete requests are ended. If all bytes
+        together are above the total quota, the oldest ones of the caller or network with most bytes are ended. This request may be one.
         """
         held, quotas = self._incomplete, self._quotas
         owner, is_local = peer.address, is_local_network(peer.address)

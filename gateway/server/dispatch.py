@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 MAX_PLAIN = 256
-"""Plain requests of one line connection in progress at once; reading pauses at the limit. A slow call is handed over and not counted."""
+"""Maximum plain requests of one line connection in progress at once; at the limit, reading pauses. Calls on the SDK path do not count."""
 
 END_SECONDS = 5.0
 """Time to answer the remaining requests after a client over lines closed its end."""
@@ -68,7 +68,7 @@ _METHODS = frozenset({b"tools/call", *(method.encode() for method in METHODS)})
 _MEDIA_TYPES = frozenset({b"application/json", b"text/event-stream"})
 
 Write = Callable[[bytes], Awaitable[None]]
-"""Sends whole lines."""
+"""Sends whole lines to the client."""
 
 
 class ServerParts(CallParts, SdkParts, Protocol):
@@ -82,7 +82,7 @@ class ServerParts(CallParts, SdkParts, Protocol):
         ...
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
-        """Return the result of `initialize`."""
+        """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
         ...
 
 
@@ -90,7 +90,7 @@ class HttpDispatch:
     """ASGI application behind the key gate: starts plain requests on the fast path, and passes all others to `app`."""
 
     def __init__(self, app: ASGIApp, server: ServerParts, *, path: str, max_request_bytes: int) -> None:
-        """`path` is that of the MCP endpoint. Larger bodies than `max_request_bytes` are passed to `app`."""
+        """`path` is the path of the MCP endpoint. Requests with more than `max_request_bytes` are passed to `app`, which rejects them."""
         self._app = app
         self._server = server
         self._path = path
@@ -98,10 +98,10 @@ class HttpDispatch:
         self._envelopes = Envelopes(lambda: server.has_sdk)
         self._calls = PlainCalls(server, self._envelopes, app)
         self._accepting: set[bytes] = set()
-        """Values of `Accept` that include both media types."""
+        """Values of `Accept` that were found to include JSON and event streams."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
+        """Answer a request on the fast path, or pass the request to `app`."""
         head = Head(scope) if scope["type"] == "http" and PRINCIPAL_SCOPE_KEY in scope else None
         if head is not None and head.method == "DELETE" and head.path == self._path:
             self._server.clients.part_with(_session_id(head))
@@ -134,9 +134,9 @@ class HttpDispatch:
             await started.end()
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start a request that arrived complete; `None` if it is not plain, and nothing happened.
+        """Start a request that arrived complete. Return `None`, without any effect, if the request is not plain.
 
-        Spares the HTTP server a task for the application if the fast path answers.
+        The HTTP server calls this first: if the fast path answers, the server needs no task for the ASGI application.
         """
         session = self._plain_session(head, principal)
         if session is False or len(body) != head.length:
@@ -164,7 +164,7 @@ class HttpDispatch:
         return StartedAnswer(self._app, self._server.plain.answer(request, principal), principal, usage)
 
     async def _delegate_cancelled(self, message: JsonObject, wire_id: str) -> None:
-        """Hand over the call that a notification cancels, because the SDK path sends the cancellation's consequences."""
+        """Hand the call that a notification cancels over to the SDK path, which will receive the notification and cancel the call."""
         params: JsonValue = message.get("params")
         number = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
         call = self._calls.in_session(wire_id, number)
@@ -186,7 +186,7 @@ class HttpDispatch:
         return session
 
     def _is_plain(self, head: Head) -> bool:
-        """Whether a request with this head may be plain, whatever its length."""
+        """Whether the head allows that the request is plain. The length of the body is not judged."""
         fields = head.fields
         if head.path != self._path or head.method != "POST" or not head.is_single:
             return False
@@ -215,7 +215,7 @@ class LineSession:
         self.initialize = initialize
         self.legacy: LegacySession
         self.is_loading = False
-        """Importing the SDK is scheduled."""
+        """Whether the import of the SDK in the background was scheduled."""
         self._write = write
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
@@ -231,10 +231,10 @@ class LineSession:
 
 
 class LineDispatch:
-    """One client over lines, one JSON-RPC message each. `take` receives every line; `end` is called after the last line."""
+    """Serves one client over lines, each of which is a JSON-RPC message. `take` receives every line; call `end` after the last."""
 
     def __init__(self, server: ServerParts, write: Write, tasks: TaskGroup, listed: Listed | None = None) -> None:
-        """`tasks` must outlive the connection. `listed` runs in it after the first listing of a 2025 session."""
+        """`tasks` must outlive the connection. After the first listing of a 2025 session, `listed` runs in this task group."""
         self._listed = listed
         self._server = server
         self._write = write
@@ -246,15 +246,15 @@ class LineDispatch:
         self._calls: dict[str, StartedCall] = {}
         """Plain calls in progress, by id."""
         self._delegated: set[InFlightCall] = set()
-        """Calls that were delegated to the SDK path and not awaited there when the last call was delegated."""
+        """Calls delegated to the SDK path that may not be awaited there yet. `end` cancels those."""
         self._slots = anyio.Semaphore(MAX_PLAIN)
         self._passing = anyio.Lock()
         self._session: LineSession | None = None
         self._lines: MemoryObjectSendStream[DelegatedLine] | None = None
         self._opening = ""
-        """Id of the request that opened the SDK's loop, until its response was dropped."""
+        """Id of the request with which this class started the SDK's loop; empty before, and when the response was dropped."""
         self._has_answered = self._is_open = False
-        """The fast path took a request; the SDK received a request, so it knows the era."""
+        """Whether the fast path took a request, and whether the SDK received a request, from which it knows the era."""
         self._uses_fast_path = True
         self._over = anyio.Event()
 
@@ -271,7 +271,7 @@ class LineDispatch:
         await self._pass_on(message, line)
 
     async def end(self) -> None:
-        """Answer what the client sent before it closed its end, within `END_SECONDS`, then end everything."""
+        """Finish answering the requests that arrived before the client closed its end, for at most `END_SECONDS`, then end everything."""
         with anyio.move_on_after(END_SECONDS):
             for _ in range(MAX_PLAIN):
                 await self._slots.acquire()
@@ -316,7 +316,7 @@ class LineDispatch:
         return True
 
     async def _opens_session(self, message: JsonObject) -> bool:
-        """Answer a plain `initialize`, if the first request of the connection is one."""
+        """Open a 2025 session and answer the request, if the first request of the connection is a plain `initialize`; else return false."""
         initialize = plain_initialize(message)
         if initialize is None:
             return False
@@ -327,7 +327,7 @@ class LineDispatch:
         return True
 
     async def _answers_in_session(self, session: LineSession, message: JsonObject, line: bytes) -> bool:
-        """As `_answers`, for messages of a 2025 session other than calls."""
+        """Answer a message of a 2025 session that is not a call; return false if the SDK path must handle the message."""
         if message.get("id") is None:
             return apply_notification(session.legacy, message) and not self._is_open
         request = session_request(message)
@@ -350,7 +350,10 @@ class LineDispatch:
         await self._slots.acquire()
 
     async def _cancel(self, params: JsonValue) -> bool:
-        """Cancel a request of the fast path, or hand a call over, which the SDK path then cancels. Return whether that was all."""
+        """Cancel a request of the fast path. A call is handed over to the SDK path, which then cancels it.
+
+        Return false if the SDK path must receive the notification too.
+        """
         number: JsonValue = cast("JsonMapping", params).get("requestId") if isinstance(params, dict) else None
         key = str(number)
         scope, started = self._answering.get(key), self._calls.get(key)
@@ -432,7 +435,7 @@ class LineDispatch:
         return self._lines
 
     async def _open(self, lines: MemoryObjectSendStream[DelegatedLine]) -> None:
-        """Send the SDK a request of this connection's era; the SDK takes over a 2025 session with it."""
+        """Send the SDK a first request of this connection's era. In a 2025 session this is `initialize`, by which the SDK joins in."""
         self._opening = secrets.token_hex(16)
         session = self._session
         if session is not None:

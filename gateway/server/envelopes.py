@@ -24,10 +24,10 @@ from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
 
 MAX_KNOWN_CLIENTS = 256
-"""Client declarations remembered as valid."""
+"""Maximum number of client declarations that are remembered as valid."""
 
 MAX_KEPT_CHARS = 2_048
-"""Maximum size of an envelope that a connection keeps for comparison."""
+"""Maximum characters of an envelope that a connection keeps, to compare the next request with it."""
 
 ENVELOPE_KEYS = (PROTOCOL_VERSION_META_KEY, CLIENT_CAPABILITIES_META_KEY, CLIENT_INFO_META_KEY)
 ENVELOPE = frozenset(ENVELOPE_KEYS)
@@ -36,23 +36,23 @@ _INFO = {"name", "version", "title", "description"}
 
 
 class KnownClient:
-    """The client of a plain 2026 call. The next call of a connection is compared with it, because most clients declare the same again."""
+    """The client of a plain 2026 call, as declared in `_meta`. The next call of the connection is not checked if it declares the same."""
 
     __slots__ = ("context", "envelope", "spelled")
 
     def __init__(self, meta: JsonMapping, context: CallContext) -> None:
-        """`meta` is the valid `_meta` of a call, and `context` the template of the contexts of the client's plain calls."""
+        """`meta` is the valid `_meta` of a call, and `context` the context from which those of the client's plain calls are derived."""
         self.context = context
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
         self.envelope = envelope if is_small else None
         """The declaration of the client; `None` if it is too large to keep."""
         self.spelled = "" if is_exact else repr(envelope)
-        """The declaration as text, if different declarations may compare as equal."""
+        """The declaration as text, for comparison, if different declarations may be equal in Python; else empty."""
 
 
 def is_plain_meta(meta: JsonMapping) -> bool:
-    """Whether `_meta` requests nothing: it has no progress token, and no key of the protocol outside the envelope."""
+    """Whether `_meta` requests nothing: it has no progress token, and no key of the protocol other than those of the envelope."""
     for key in meta:
         if key not in ENVELOPE and (key == "progressToken" or key.startswith("io.modelcontextprotocol/")):
             return False
@@ -60,12 +60,15 @@ def is_plain_meta(meta: JsonMapping) -> bool:
 
 
 def is_named(name: str, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether `Mcp-Name` is this name, unencoded."""
+    """Whether the header `Mcp-Name` is `name` in plain ASCII, without an encoding."""
     return name.isascii() and "=?" not in name and headers.get(b"mcp-name") == name.encode()
 
 
 def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
-    """Return whether an envelope is small enough to keep, and whether only the same JSON equals it: in Python 1, 1.0 and true are equal."""
+    """Return whether an envelope is small enough to keep, and whether it has no numbers or booleans.
+
+    With them, different JSON values may be equal: in Python, 1, 1.0 and true are.
+    """
     left: list[JsonValue] = [envelope]
     room, is_exact = MAX_KEPT_CHARS, True
     while left and room > 0:
@@ -85,7 +88,7 @@ def _measured(envelope: JsonMapping) -> tuple[bool, bool]:
 
 
 class Envelopes:
-    """Checks envelopes; each one is checked once."""
+    """Checks envelopes, and remembers the valid ones, so that an envelope that arrives again is not checked again."""
 
     def __init__(self, has_sdk: Callable[[], bool]) -> None:
         """`has_sdk` returns whether the SDK is loaded."""
@@ -112,7 +115,7 @@ class Envelopes:
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether an envelope is valid and has only keys that are known here."""
+    """Whether an envelope is valid, with only keys and capabilities that this module can check."""
     if envelope.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS:
         return False
     info = envelope.get(CLIENT_INFO_META_KEY, {"name": "", "version": ""})
@@ -144,7 +147,7 @@ def _are(fields: JsonMapping, kind: type) -> bool:
 
 
 def _repeat_body(message: JsonMapping, headers: Mapping[bytes, bytes]) -> bool:
-    """Whether headers repeat version, method and name of the body, unencoded."""
+    """Whether the headers repeat version, method and name of the body in plain ASCII, without an encoding."""
     method, params = cast("str", message["method"]), cast("JsonMapping", message["params"])
     meta = cast("JsonMapping", params["_meta"])
     version = meta.get(PROTOCOL_VERSION_META_KEY)
