@@ -1,8 +1,9 @@
 """`TaskCaller`: the `Caller` of a background call. Progress becomes the status message; a request for input waits for its answer.
 
-Questions and answers are stored with the task (`TaskRow.asked`). After a restart the work asks again. A question with the same durable
-key (`CallContext.question`) keeps the name that clients know it by and gets its recorded answer. A question without a durable key is
-asked again. While a client still waits for the call (`inline_call`), questions and progress go to that client.
+Questions and answers are stored with the task (`TaskRow.asked`). After a restart the call runs again and asks the same questions. A
+question with the same durable key (`CallContext.question`) keeps the name that clients know it by and gets its recorded answer. A question
+without a durable key is asked again. While a client still waits for the result of the call (`inline_call`), questions and progress go to
+that client.
 """
 
 from __future__ import annotations
@@ -28,22 +29,23 @@ MESSAGE_SECONDS = 0.5
 """Minimum seconds between two changes of a task's status message."""
 
 BEAT_STEP = 0.001
-"""How much a heartbeat raises the progress. MCP demands growing values, and the next value that the work reports must still be higher."""
+"""How much a heartbeat (a progress notification without news) raises the progress value. MCP demands growing values, and the next value
+that the work reports must still be higher."""
 
 CLOCK_CHECK_SECONDS = 60.0
 """How often a waiting question reads the clock, because a timer does not run while the machine is suspended."""
 
 MAX_MESSAGE = 2_000
-"""Characters of a status message; the rest is cut off."""
+"""Maximum characters of a status message; a longer message is cut."""
 
 
 def fit_message(message: str) -> str:
-    """Return a status message that every database accepts, whatever text a server sent."""
+    """Cut a text from a server to a status message of allowed length, without characters that databases reject."""
     return message[:MAX_MESSAGE].encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 class TaskCaller:
-    """Implements `Caller` for the work of one task."""
+    """Implements `Caller` (progress, logs and requests for input of a call) for the call that one task runs."""
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class TaskCaller:
         live: Caller | None = None,
         live_timeout_seconds: float = 3600.0,
     ) -> None:
-        """`live` is the client while it waits for the call. It has `live_timeout_seconds` for each answer."""
+        """`live` is the connection to a client that still waits for the call. The client has `live_timeout_seconds` for each answer."""
         self._task = task
         self._client = client
         self._save = save
@@ -64,40 +66,40 @@ class TaskCaller:
         self._live_timeout = live_timeout_seconds
         self._asked = len(task.row.asked)
         self._shown: list[str] = []
-        """Messages that are shown instead of progress (`shows`)."""
+        """Messages that the task shows instead of its progress, while blocks of `shows` are open."""
         self._judges: set[str] = set()
-        """Durable keys of the questions whose answers the work judges."""
+        """Durable keys of the questions whose answers the code of the task checks and may refuse."""
         self._unclaimed: set[str] = set()
-        """Names of the open questions that version 1 left."""
+        """Names of the open questions that version 1 of the step rules stored, without a durable key (`STEPS_VERSION`)."""
         self._saved_at = float("-inf")
         self._progress = 0.0
         self._total: float | None = None
         self._lines = NewLines()
         self.asking = 0
-        """How many questions the live client has not answered."""
+        """How many questions wait for an answer from the client that still waits for the call."""
         self.answered_at = float("-inf")
-        """When the live client answered last."""
+        """When the client that still waits for the call last answered a question."""
 
     def detach(self) -> Caller | None:
-        """Send nothing to the live client any more, and return it."""
+        """Stop sending to the client that waits for the call, and return the `Caller` of that client."""
         live, self._live = self._live, None
         return live
 
     def attach(self, live: Caller | None) -> None:
-        """Send questions and progress to the live client again."""
+        """Send questions and progress to the waiting client `live` again, after `detach`."""
         self._live = live
         self._task.notify()
 
     async def beat(self, message: str) -> None:
-        """Send a progress notification to the live client, which shows that the work continues."""
+        """Send a progress notification to the client that waits for the call, so that the client sees that the call still runs."""
         if self._live is not None:
             self._progress += BEAT_STEP
             await self._live.progress(self._progress, self._total, self._lines.take(message))
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send progress to the live client, or store it as the status message at most every `MESSAGE_SECONDS`.
+        """Send progress to the client that waits for the call. Without such a client, store it as the status message of the task.
 
-        A message that says what the task waits for is stored at once.
+        Status messages are stored at most every `MESSAGE_SECONDS`, except one that says what input the task waits for.
         """
         if self._live is not None:
             self._progress, self._total = max(progress, self._progress + BEAT_STEP), total
@@ -114,13 +116,14 @@ class TaskCaller:
             await self._save(self._task)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message to the live client; otherwise drop it, because tasks have no channel for logs."""
+        """Send a log message to the client that waits for the call; without one, drop the message, because tasks have no channel for
+        logs."""
         if self._live is not None:
             await self._live.log(level, data, logger)
 
     @contextmanager
     def shows(self, message: str) -> Generator[None]:
-        """Show `message` as the status message inside the block. After the block the next progress replaces it."""
+        """Show `message` as the status message inside the `with` block. After the block, the next progress replaces it."""
         self._shown.append(message)
         try:
             yield
@@ -134,7 +137,7 @@ class TaskCaller:
     async def judged(self, key: str, problem: str) -> bool:
         """Record that the task's code used the answer to the question `key`, or refused it for the reason `problem`.
 
-        Return `False` if the question has no answer. A refusal is stored when the code asks the question again.
+        Return `False` if the question has no answer. A refusal reopens the question, and is stored when the code asks the question again.
         """
         found = ((name, item) for name, item in self._task.row.asked.items() if item.get("step") == key and "answer" in item)
         if (asked := next(found, None)) is None:
@@ -152,10 +155,11 @@ class TaskCaller:
         return True
 
     def resume(self, version: int) -> bool:
-        """Withdraw open questions of earlier attempts that nothing waits for. Return whether there were any.
+        """At the start of a new attempt, withdraw the open questions of earlier attempts that no code will ask again. Return whether any
+        were.
 
-        A question without a durable key ends with its attempt. Version 1 stored no durable keys, so its open questions stay for the
-        work to claim (`_claim`).
+        A question without a durable key ends with its attempt. Version 1 of the step rules stored no durable keys, so its open questions
+        stay until the code asks a question with the same text (`_claim`).
         """
         self._unclaimed = {name for name, item in self._task.row.asked.items() if is_open(item) and "step" not in item}
         ended = [item for item in self._task.row.asked.values() if is_open(item) and not item.get("step", version == 1)]
@@ -165,7 +169,7 @@ class TaskCaller:
         return bool(ended)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Show the request with the task until it is answered, and return the answer.
+        """List the request for input with the task until it is answered, and return the answer.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.
@@ -216,7 +220,7 @@ class TaskCaller:
     def _store(self, request: JsonObject, key: str) -> str:
         """Return the name in `TaskRow.asked` of the question with this durable key, or add the question under a new name.
 
-        If the request differs from the one recorded under its key, the code that asks has changed, so it is a new question.
+        If the request differs from the recorded request with the same key, the code that asks has changed, so a new question is added.
         """
         wanted, shown = shown_request(request)
         asked = self._task.row.asked
@@ -241,9 +245,10 @@ class TaskCaller:
         return next((name for name, item in asked.items() if key and item.get("step") == key and item["request"] == shown), None)
 
     def _claim(self, shown: JsonObject) -> str | None:
-        """Return the name of the same question as version 1 stored it, without a durable key, if there is exactly one.
+        """Return the name of the stored question with the same text and no durable key, as version 1 stored questions.
 
-        The question must have been open when the task was taken over. An answered question may be an earlier one with the same text.
+        Return `None` unless there is exactly one, which was open when the task was taken over: an answered question may be an earlier
+        question with the same text.
         """
         asked = self._task.row.asked
         same = [name for name, item in asked.items() if "step" not in item and "request" in item and _is_same(item["request"], shown)]
@@ -255,7 +260,7 @@ def _expired(seconds: float) -> AskExpired:
 
 
 def _is_same(stored: JsonObject, shown: JsonObject) -> bool:
-    """Whether version 1 stored this question. It did not prefix the lines of a workflow's text (`policy.framing`)."""
+    """Whether `stored` is the question `shown`. Version 1 stored a workflow's text without the line prefixes that `policy.framing` adds."""
     if stored == shown:
         return True
     before: JsonObject = stored.get("params") or {}

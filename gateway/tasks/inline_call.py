@@ -23,12 +23,12 @@ HEARTBEAT_SECONDS = 5.0
 """Seconds between progress notifications to a waiting client, unless a quarter of its wait is shorter."""
 
 Work = Callable[[CallContext], Awaitable[ToolOutcome]]
-"""Makes the call once; it may return `InputRequired`."""
+"""Function that runs the call for one round. It may return `InputRequired`; the answers then go into the next round."""
 
 
 @dataclass(slots=True, eq=False)
 class InlineCall:
-    """One call, as the task that it may become."""
+    """One call whose client still waits, with the task that the call becomes if it takes too long."""
 
     task: Task
     log: StepLog
@@ -40,7 +40,7 @@ class InlineCall:
     error: Exception | None = None
 
     async def run(self, work: Work, ctx: CallContext) -> None:
-        """Make the call and keep its outcome or its exception."""
+        """Run the call, and keep its outcome or its exception for `result`."""
         try:
             with self.task.scope:
                 try:
@@ -54,7 +54,8 @@ class InlineCall:
             self.done.set()
 
     async def _drive(self, first: InputRequired, work: Work, ctx: CallContext) -> ToolOutcome:
-        """Ask for the input through the task, because no request waits for `first` any more, and call again with the answers."""
+        """Complete a call that became a task: get the input that `first` requests as questions of the task, and call again with the
+        answers."""
         outcomes: list[ToolOutcome] = [first]
 
         async def call(inner: CallContext) -> ToolOutcome:
@@ -65,7 +66,7 @@ class InlineCall:
     async def wait(self, seconds: float, hand_over: Callable[[], Awaitable[bool]]) -> bool:
         """Wait for the end of the call. After `seconds`, `hand_over` makes it a task; return whether that happened.
 
-        The time stops while the client is asked, and starts again with the client's answer.
+        The time is not counted while the client has an open question, and starts again from zero with each answer.
         """
         spent, began = 0.0, anyio.current_time()
         beat = min(HEARTBEAT_SECONDS, seconds / 4)

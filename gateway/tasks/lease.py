@@ -1,4 +1,7 @@
-"""`Lease`: the time-limited claim of this process on the tasks that it runs. Used by `task_executor` and `upkeep`."""
+"""`Lease`: the time-limited right of this process to run its tasks; the database stores when it ends.
+
+Used by `task_executor` and `upkeep`.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +14,10 @@ from gateway.storage.record_types import TaskRow
 from gateway.storage.records import Records
 
 LATE_FACTOR = 3.0
-"""Seconds that each second of a late renewal adds to the lease."""
+"""Seconds added to the lease for each second that a renewal is late."""
 
 MAX_LATE_SECONDS = 5.0
-"""Most that counts as late, also after the machine was suspended."""
+"""Maximum seconds of lateness that lengthen the lease, also after the machine was suspended."""
 
 
 class Lease:
@@ -34,8 +37,8 @@ class Lease:
     async def renew(self, known: Mapping[str, float] | None = None) -> tuple[set[str], list[TaskRow]]:
         """Renew the lease. A process on a busy machine renews late, so it gets a longer lease.
 
-        `known` are the tasks that run here, with the time of their last change. Returns the ids of those that this process still owns,
-        and the rows that changed in the database.
+        `known` maps the id of each task that runs here to the time of its last known change. Returns the ids of the tasks that this process
+        still owns, and the rows of tasks that changed in the database since.
         """
         async with self._renewing:
             began = anyio.current_time()
@@ -47,6 +50,6 @@ class Lease:
             return found
 
     async def refresh(self) -> None:
-        """Renew the lease if half of it has passed, so that a task which is stored now has an owner."""
+        """Renew the lease if more than half of its time has passed, so that a task which is stored next belongs to a living process."""
         if anyio.current_time() - self._renewed_at > self.seconds / 2:
             await self.renew()

@@ -22,10 +22,10 @@ KEY = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 
 class OpenInputRequests:
-    """The requests for input of one call."""
+    """The requests for input of one call, until the client answers them."""
 
     def __init__(self, client: ClientProfile, on_request: Callable[[], None]) -> None:
-        """`client` declares what it can be asked. `on_request` is called for each new request."""
+        """`client` says which kinds of requests the client supports. `on_request` is called for each new request."""
         self._client = client
         self._on_request = on_request
         self._given: dict[str, JsonObject] = {}
@@ -37,11 +37,11 @@ class OpenInputRequests:
         """Requests without an answer, by key, in the form of `inputRequests`."""
 
     def expect(self, ctx: CallContext) -> None:
-        """Use the answers that came with the call for requests whose server chooses the same keys."""
+        """Keep the answers that came with the call. A later request whose server chose the key of an answer is answered at once."""
         self._given = dict(cast("Mapping[str, JsonObject]", ctx.input_responses or {}))
 
     async def ask(self, request: JsonObject) -> JsonObject:
-        """Show the request until it is answered, and return the answer. A key is used once.
+        """Keep the request in `open` until it is answered, and return the answer. No two requests of a call have the same key.
 
         Raises:
             AskUnavailable: The client did not declare the capability for this request.
@@ -81,7 +81,10 @@ class OpenInputRequests:
 
 
 def shown_request(request: JsonObject) -> tuple[str, JsonObject]:
-    """Return the key that the server chose, or "", and the request as a 2026 client gets it: without the key and `elicitationId`."""
+    """Return the key that the server chose for its request (or ""), and the request without this key and without `elicitationId`.
+
+    The second value is the form that MCP 2026 clients get.
+    """
     params: JsonObject = dict(request.get("params") or {})
     meta: JsonObject = dict(params.pop("_meta", None) or {})
     wanted = meta.pop(ASK_KEY, "")

@@ -1,4 +1,4 @@
-"""Checks that the caller of a running task still has the right to it. Used by `task_executor`; `server` makes the decision."""
+"""Checks that the caller of a running task may still call its tool. Used by `task_executor`; `server` makes the decision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 KEY_GONE = "The API key of this task's caller was revoked or has expired, so the task was ended."
 
 CallerNow = Callable[[str, Principal], Awaitable[Principal]]
-"""Return the caller of the tool with this exposed name, with the scopes that its API key has now.
+"""Function (exposed tool name, caller) → the same caller, with the scopes that the API key of the caller has now.
 
 Raises:
     PolicyDenied: The key is revoked or expired, or its scopes no longer admit the tool.
@@ -28,12 +28,12 @@ Raises:
 
 
 async def unchanged_caller(tool: str, principal: Principal) -> Principal:
-    """Return the caller as it was: the `CallerNow` of a runner without API keys."""
+    """Return the caller unchanged, because without API keys its rights cannot change. The default of `TaskExecutor.caller_now`."""
     return principal
 
 
 async def current_caller(caller_now: CallerNow, tool: str, principal: Principal) -> Principal:
-    """Return what `caller_now` returns, and retry while the keys cannot be read."""
+    """Return the caller with its present scopes from `caller_now`; retry while the API keys cannot be read."""
     is_logged = False
     while True:
         try:
@@ -46,7 +46,7 @@ async def current_caller(caller_now: CallerNow, tool: str, principal: Principal)
 
 
 async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> None:
-    """End the tasks whose caller lost the right to them. A task that cannot be checked now is checked before its next step.
+    """End the tasks whose caller may no longer call their tool. A task whose tool is unavailable now is checked before its next step.
 
     Raises:
         StorageError: The keys cannot be read.
@@ -61,6 +61,6 @@ async def refuse_unadmitted(tasks: Iterable[Task], caller_now: CallerNow) -> Non
 
 
 def refuse(task: Task, error: Exception) -> None:
-    """End a task whose caller lost the right to it, and log why."""
+    """End a task because its caller may no longer call its tool, and log the reason `error`."""
     logger.warning("task ended: caller lost its rights task=%s tool=%s reason=%s", task.id[:6], task.tool, error)
     task.refuse(str(error))

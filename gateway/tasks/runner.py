@@ -48,10 +48,11 @@ class TaskRunner:
         ask_timeout_seconds: float = 3600.0,
         lease_seconds: float = LEASE_SECONDS,
     ) -> None:
-        """`group` runs the tasks and must outlive the requests. `records` is opened with the first task or orphaned task.
+        """`group` runs the tasks and must outlive the requests. `records`, the database, is opened with the first task of this process,
+        or to take over a task of a process that died.
 
-        `ask_timeout_seconds` is how long a client that waits for its call has for each answer. `lease_seconds` must be the same in all
-        processes that share the database.
+        `ask_timeout_seconds` is how long a client has to answer a question of a call that it still waits for. `lease_seconds` must be the
+        same in all processes that share the database.
         """
         self.settings = settings or TaskSettings()
         self._records = records
@@ -109,7 +110,7 @@ class TaskRunner:
         return call.task if became_task else call.result()
 
     async def find(self, task_id: str, principal: str) -> Task:
-        """Return a task of `principal`.
+        """Return the task with this id, which must belong to the principal `principal`.
 
         Raises:
             NotFound: The task is unknown, expired, or belongs to another principal; the error does not say which.
@@ -122,7 +123,7 @@ class TaskRunner:
         return task
 
     async def all_of(self, principal: str) -> list[Task]:
-        """Return the tasks of `principal`, oldest first."""
+        """Return all stored tasks of the principal `principal`, oldest first."""
         here = {task.id: task for task in self._executor.running.values() if not task.is_lost}
         return [here.get(row.id) or Task(row) for row in await (await self._records.tasks()).all_of(principal)]
 
@@ -140,7 +141,7 @@ class TaskRunner:
         If one answer does not fit its form or cannot be stored, all questions stay open.
 
         Raises:
-            AnswerRefused: An answer does not fit its question, or the task's work refused it, which leaves that question open.
+            AnswerRefused: An answer does not fit its question, or the code of the task refused it; the question stays open.
             StorageError: The answers cannot be stored.
         """
         rows = await self._records.tasks()
@@ -152,7 +153,7 @@ class TaskRunner:
         await await_verdicts(rows, row, usable)
 
     async def questions(self, task: Task) -> list[OpenQuestion]:
-        """Return the questions whose answers the task needs: those to its client, and those that `moongate approvals list` shows.
+        """Return the open questions of the task: those that its client can answer, and those that `moongate approvals list` shows.
 
         Raises:
             StorageError: The questions cannot be read.
@@ -172,16 +173,22 @@ class TaskRunner:
         return {task.principal for task in self._executor.running.values() if not task.is_over}
 
     def end(self, principals: Collection[str]) -> None:
-        """End the tasks of principals whose API keys are gone. The tasks fail as soon as their work has stopped."""
+        """End the tasks of these principals, because their API keys were revoked or have expired.
+
+        The tasks fail as soon as their work has stopped.
+        """
         for task in [task for task in self._executor.running.values() if task.principal in principals and not task.is_over]:
             task.refuse(KEY_GONE)
 
     async def end_unadmitted(self) -> None:
-        """End tasks whose callers lost the right to them, except those with a step in flight that must finish first."""
+        """End tasks whose callers may no longer call their tools, except tasks with a step in flight that must not run twice."""
         await refuse_unadmitted(self._executor.interruptible(), self._executor.caller_now)
 
     async def drain(self, seconds: float) -> None:
-        """Begin no further step, and wait at most `seconds` for steps that must not run twice and do not wait for a person."""
+        """Begin no further step of any task.
+
+        Wait at most `seconds` for the steps in flight that must not run twice and do not wait for a person.
+        """
         self._executor.drain()
         with anyio.move_on_after(seconds):
             while self._executor.must_finish():  # noqa: ASYNC110
@@ -198,7 +205,10 @@ class TaskRunner:
         return row
 
     async def _find_same(self, task_id: str, row: TaskRow) -> Task:
-        """Return the task that the first request with this idempotency key made."""
+        """Return the task `task_id`, which an earlier request with the same idempotency key made.
+
+        Raises `TaskError` if its call differs.
+        """
         task = await self.find(task_id, row.principal)
         if (task.tool, task.row.call["arguments"]) != (row.tool, row.call["arguments"]):
             raise TaskError(f"The idempotency key of this call was used for another call before, of {task.tool!r}; use a new one.")

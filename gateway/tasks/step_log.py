@@ -1,4 +1,4 @@
-"""`StepLog` records what a task did, so that no finished step runs twice. `StepPort` gives parts of the task access to it."""
+"""`StepLog` records what a task did, so that no finished step runs twice. `StepPort` gives a part of the task access to the log."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ from gateway.tools.context import BegunStep, CallContext
 STEPS_VERSION = 2
 """Version of the rules that name the steps of a new task (`DurablePort.version`). It is stored with the task.
 
-In version 1 the steps of a functional workflow shared one scope, and the first round of a graph shared its labels with the start.
+In version 1, all steps of a functional workflow were numbered together, and the first round of a graph workflow used the same step
+names as its start.
 """
 
 _RETRIED = "idle"
-"""Key for the number of retries in the value of a step that failed after retries. The next question about the step contains the number,
-so that an earlier answer does not count for it."""
+"""Key, in the stored value of a failed step, of how often a person had the step retried. The key of the next question about the step
+contains this number, so that an earlier answer does not count for that question."""
 
 Repeatable = bool | Callable[[str], bool]
-"""Whether a step may run again after its process died, or a function that decides it from the step's key."""
+"""Whether a step may run again after its process died; or a function that decides this from the key of the step."""
 
 
 class StepLog:
-    """The steps of one task in one process."""
+    """The steps of one task, as the process that runs the task recorded them."""
 
     def __init__(
         self, task_id: str, steps: Steps, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]
     ) -> None:
-        """`steps` are those on record. `on_lost` is called when another process has taken the task over.
+        """`steps` are the steps that earlier attempts recorded. `on_lost` is called when another process has taken the task over.
 
         `continues` says, after the work was cancelled, whether another process or a later start continues the task.
         """
@@ -55,16 +56,16 @@ class StepLog:
         self._in_flight: dict[str, Repeatable] = {}
         self.version = STEPS_VERSION
         self.context: CallContext | None = None
-        """The task's own context, without a durable port. It asks about a step in doubt if the step belongs to no call.
+        """Context of the task, for the question whether to repeat a step with unknown outcome, if the step has no context of its own.
 
-        With a port of this log, log and context would refer to each other, and memory would keep every recorded result.
+        The context has no durable port: log and context would refer to each other, and memory would keep every recorded result.
         """
         self.caller: TaskCaller | None = None
-        """Keeps the questions and the status message of the task."""
+        """The `Caller` of the task, which stores its questions and its status message."""
         self.is_draining = False
         """Whether no further step may begin, because the process stops."""
         self.before_step: Callable[[], Awaitable[None]] | None = None
-        """Awaited before each step that is not on record. It does not return if the step may not begin."""
+        """Awaited before each step that has no recorded result. It never returns if the step may not begin."""
 
     @classmethod
     def in_memory(cls, task_id: str, records: Records, owner: str, on_lost: Callable[[], None], continues: Callable[[], bool]) -> StepLog:
@@ -74,11 +75,12 @@ class StepLog:
         return log
 
     async def write(self, store: Callable[[Steps], Awaitable[None]]) -> None:
-        """Store the steps so far with `store`, and from now on every step at once. If `store` fails, steps stay in memory.
+        """Store the steps so far with `store`. Later steps are stored as they happen. If `store` fails, steps are still kept in memory
+        only.
 
         Raises:
             StorageError: The steps cannot be stored.
-            TaskError: `store` refused.
+            TaskError: `store` refused the task, such as one task too many.
         """
         self._is_in_memory, self._written = False, anyio.Event()
         try:
@@ -93,17 +95,17 @@ class StepLog:
             written.set()
 
     def port(self) -> StepPort:
-        """Return the port of the whole task."""
+        """Return the `DurablePort` for the code of the task as a whole, without a prefix for its steps."""
         return StepPort(self, "")
 
     def number(self, name: str) -> str:
-        """Return the key of the next step with this name."""
+        """Return the key of the next step with this name: the name and a number, such as `search#2`."""
         count = self._counts.get(name, 0) + 1
         self._counts[name] = count
         return f"{name}#{count}"
 
     def restart(self, scope: str) -> None:
-        """Number the steps of a scope from 1 again."""
+        """Number the steps whose names start with `scope/` from 1 again."""
         for name in [name for name in self._counts if name.startswith(f"{scope}/")]:
             del self._counts[name]
 
@@ -127,7 +129,7 @@ class StepLog:
         return value
 
     async def _admit(self, key: str, repeatable: Repeatable, ctx: CallContext | None) -> int | None:
-        """Record that a step begins, as soon as it may begin. Return the result of `_retries`."""
+        """Record that a step begins, as soon as it may begin. Return how often a person had it retried (`None` for a new step)."""
         if self.is_draining:
             await anyio.sleep_forever()
         retries = await self._retries(key, repeatable, ctx)
@@ -165,11 +167,11 @@ class StepLog:
         await self._put(key, is_done=True, value=value)
 
     async def keep(self, key: str, value: JsonValue) -> None:
-        """Store the latest value under `key`, which is not a step."""
+        """Store `value` under `key` in place of the earlier value. The value is not the result of a step."""
         await self._put(KEPT + key, is_done=True, value=value)
 
     def kept(self, key: str) -> JsonValue:
-        """Return the latest value under `key`; `None` if nothing was stored."""
+        """Return the value that `keep` last stored under `key`, or `None`."""
         return self._steps.get(KEPT + key, (False, None))[1]
 
     async def goes_on(self) -> bool:
@@ -221,7 +223,7 @@ class StepLog:
     async def _ask_to_repeat(self, key: str, retries: int, ctx: CallContext | None) -> None:
         """Ask whether to repeat a step that was in flight when its process died. Raises `ToolFailed` unless the answer is yes.
 
-        The question's key contains the step's key and the number of retries, so that no answer counts for another step or doubt.
+        The question's key contains the step's key and the number of retries, so that an answer counts for this one interruption only.
         """
         name = key.rpartition("/")[2].rpartition("#")[0].partition(":")[0]
         again = f" again (after {retries} retr{'y' if retries == 1 else 'ies'})" if retries else ""
@@ -256,10 +258,10 @@ def _not_json(error: Exception) -> StorageError:
 
 
 class StepPort:
-    """Implements `DurablePort` for one part of a task."""
+    """Implements `DurablePort` (recorded steps and questions) for one part of a task, such as one executor of a workflow."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
-        """`prefix` begins the names of questions."""
+        """`prefix` precedes the names of questions."""
         self._log = log
         self._scope = scope
         self._prefix = prefix
@@ -270,7 +272,7 @@ class StepPort:
         return self._log.version
 
     def scoped(self, label: str) -> StepPort:
-        """Return the port of a part, whose steps are numbered from 1."""
+        """Return the port for a part of the task. The steps of the part are numbered separately, from 1."""
         scope = f"{self._scope}/{label}"
         self._log.restart(scope)
         return StepPort(self._log, scope)
@@ -284,16 +286,16 @@ class StepPort:
         return self._log.number(f"{self._scope}/?{self._prefix}{name}")
 
     def judges(self, key: str) -> None:
-        """Note with the question that the work judges its answers."""
+        """Record that the code which asks the question `key` checks its answers and may refuse them."""
         if self._log.caller is not None:
             self._log.caller.judges(key)
 
     async def judged(self, key: str, problem: str = "") -> bool:
-        """Note with the question that the work used or refused its answer."""
+        """Record that the code which asked the question used its answer, or refused it for the reason `problem`."""
         return self._log.caller is not None and await self._log.caller.judged(key, problem)
 
     def shows(self, message: str) -> AbstractContextManager[None]:
-        """Show `message` as the status message until the context exits."""
+        """Show `message` as the status message of the task inside the `with` block."""
         return self._log.caller.shows(message) if self._log.caller is not None else nullcontext()
 
     async def step(
@@ -309,11 +311,11 @@ class StepPort:
         return BegunStep(is_done, value, partial(self._log.finish, key))
 
     async def keep(self, name: str, value: JsonValue) -> None:
-        """Store the latest value under `name`."""
+        """Store `value` under `name` in place of the earlier value. The value is not the result of a step."""
         await self._log.keep(f"{self._scope}/{name}", value)
 
     def kept(self, name: str) -> JsonValue:
-        """Return the latest value under `name`; `None` if nothing was stored."""
+        """Return the value that `keep` last stored under `name`, or `None`."""
         return self._log.kept(f"{self._scope}/{name}")
 
     async def goes_on(self) -> bool:

@@ -20,7 +20,7 @@ INTERNAL = -32603
 
 
 def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> JsonObject:
-    """Return what another process needs to make the call again. `resumes` says whether it may."""
+    """Return what another process needs to run the call again. `resumes` says whether another process may run it."""
     principal, client = ctx.principal, ctx.client
     call: JsonObject = {
         "arguments": arguments,
@@ -40,7 +40,7 @@ def to_stored(arguments: JsonObject, ctx: CallContext, *, resumes: bool) -> Json
 def from_stored(row: TaskRow) -> CallContext:
     """Return the context of a stored call, with the scopes that its caller had then.
 
-    A row without scopes belongs to an unrestricted key: rows of versions before scopes existed have none.
+    A row without scopes was stored before API keys had scopes, so its caller is unrestricted.
     """
     call = row.call
     scopes = cast("list[str] | None", call.get("scopes"))

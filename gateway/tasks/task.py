@@ -17,7 +17,7 @@ Status = Literal["working", "input_required", "completed", "failed", "cancelled"
 
 @dataclass(frozen=True, slots=True)
 class TaskKind:
-    """How the configuration treats the tasks of one tool."""
+    """What the configuration says about tasks of one tool: their limits, and whether they survive their process."""
 
     limits: Sequence[JsonObject] = ()
     """Limits that a task waits for before it starts, in addition to the limits of its caller (`policy.task_scheduling`)."""
@@ -32,7 +32,7 @@ class Task:
     row: TaskRow
     is_here: bool = False
     changed: anyio.Event = field(default_factory=anyio.Event)
-    """Set and replaced at every change in this process."""
+    """Event that is set, and replaced by a new event, when the task changes in this process."""
     scope: anyio.CancelScope = field(default_factory=anyio.CancelScope)
     is_lost: bool = False
     """Whether another process took the task over."""
@@ -53,12 +53,12 @@ class Task:
 
     @property
     def principal(self) -> str:
-        """The id of the principal that owns the task."""
+        """The id of the principal whose call the task is."""
         return self.row.principal
 
     @property
     def status(self) -> Status:
-        """The task's state. It becomes `input_required` only when the question can be read."""
+        """The MCP status of the task. It is `input_required` only once the question is on disk, where clients can read it."""
         if self.row.status == "input_required" and not self.open_requests:
             return "working"
         return cast("Status", self.row.status)
@@ -90,7 +90,7 @@ class Task:
 
     @property
     def ttl_seconds(self) -> float:
-        """Seconds that the finished task can be read."""
+        """Seconds for which the task can be read after its end."""
         return self.row.ttl_seconds
 
     @property
@@ -109,12 +109,12 @@ class Task:
         return self.row.gone_at > 0
 
     def refuse(self, reason: str) -> None:
-        """Cancel the work because the caller lost the right to it. The task fails with `reason`."""
+        """Cancel the work because the caller may no longer call the tool. The task fails with `reason`."""
         self.refusal = reason
         self.scope.cancel()
 
     def settle(self) -> None:
-        """Set the status back to `working` if the last open question is gone."""
+        """Set the status from `input_required` back to `working` if no question is open."""
         if self.row.status == "input_required" and not self.is_asking:
             self.row.status = "working"
 

@@ -36,17 +36,17 @@ MAX_KEPT_PER_PRINCIPAL = 256
 """Finished tasks that are kept for one principal. The oldest are removed first."""
 
 MAX_DEATHS = 20
-"""Processes that may die while they run the same task. Then the task fails, because it probably kills them (`TaskRow.deaths`)."""
+"""Number of processes that may die while they run the same task. Then the task fails, because it probably kills them."""
 
 SOURCE_WAIT_SECONDS = 60.0
-"""How long a task that was taken over waits for its tool, because servers connect only after a start."""
+"""How long a task that was taken over waits for its tool to become available, because servers connect only after the gateway starts."""
 
 CallTool = Callable[[str, JsonObject, CallContext], Awaitable[Complete | TaskStarted]]
-"""Calls the tool with this exposed name until it completes."""
+"""Function (exposed tool name, arguments, context) that calls a tool, including all rounds with requests for input."""
 
 
 class TaskExecutor:
-    """The tasks that run in this process."""
+    """Runs the tasks of this process, and stores their changes."""
 
     def __init__(
         self,
@@ -58,18 +58,18 @@ class TaskExecutor:
         settings: TaskSettings,
         live_timeout_seconds: float,
     ) -> None:
-        """`live_timeout_seconds` is how long a client that waits for its call has for each answer."""
+        """`live_timeout_seconds` is how long a client has to answer a question of a call that it still waits for."""
         self.lease = lease
         self.running: dict[str, Task] = {}
         """Tasks of this process, by id."""
         self.work = anyio.Event()
-        """Set when a task was saved or ended, so that waiting tasks may start. The upkeep replaces it."""
+        """Event that is set when a task was saved or ended, so that queued tasks may start. `Upkeep` replaces it by a new event."""
         self.is_stopping = False
-        """Whether the process stops, so that a cancelled task continues elsewhere."""
+        """Whether the process is stopping, so that another process continues the tasks that the stop cancels."""
         self.is_draining = False
         """Whether no further task or step may begin."""
         self.doubtful: set[str] = set()
-        """Ids of new tasks for which the database failed, so that it may have stored them or not."""
+        """Ids of new tasks for which the database reported an error, although it may have stored them. `Upkeep` deletes them."""
         self.caller_now: CallerNow = unchanged_caller
         self._group = group
         self._records = records
@@ -81,7 +81,7 @@ class TaskExecutor:
     # -- starting ----------------------------------------------------------------------------------------------
 
     async def add(self, row: TaskRow, choose: Choose | None, steps: Steps | None = None) -> str:
-        """Store a new task. Return the id of the task that the same request made before, or "".
+        """Store a new task and return "". If an earlier request with the same idempotency key made a task, only return the id of that task.
 
         Raises:
             TaskError: The principal has too many unfinished tasks.
@@ -202,7 +202,7 @@ class TaskExecutor:
             await anyio.sleep(RETRY_SECONDS)
 
     async def _admit_step(self, task: Task, principal: Principal) -> None:
-        """Return if the caller still has the right to the task. Otherwise end the task and never return."""
+        """Return if the caller may still call the tool of the task. Otherwise end the task and never return."""
         try:
             await current_caller(self.caller_now, task.tool, principal)
         except (PolicyDenied, NotFound) as error:
@@ -215,7 +215,7 @@ class TaskExecutor:
     # -- state changes -----------------------------------------------------------------------------------------
 
     def apply(self, task: Task, row: TaskRow) -> None:
-        """Apply what other processes stored: answers, admission, cancellation."""
+        """Apply to a task of this process what other processes stored for it: answers, the permission to start, a cancellation."""
         task.row.updated_at = max(row.updated_at, task.row.updated_at)
         changed = bool(row.admitted_at) and not task.row.admitted_at
         if changed:
@@ -245,11 +245,11 @@ class TaskExecutor:
         return is_left and task.row.call.get("resumes") is not False
 
     def interruptible(self) -> list[Task]:
-        """Return the running tasks without a step that must finish first."""
+        """Return the running tasks that may end now: those without a step in flight that must not run twice."""
         return [self.running[name] for name, log in self._logs.items() if not self._must_finish(name, log) and name in self.running]
 
     def drain(self) -> None:
-        """Begin no further step."""
+        """Begin no further step of any task, because the process is stopping."""
         self.is_draining = True
         for log in self._logs.values():
             log.is_draining = True
@@ -288,7 +288,10 @@ class TaskExecutor:
                 await self.end(task, error_outcome("Internal error"), "failed")
 
     async def end(self, task: Task, outcome: JsonObject, status: str) -> None:
-        """Store the outcome of a task, then wake its waiters. If the process stops first, the next start ends the task again."""
+        """Store the outcome of a task, then wake its waiters.
+
+        If the process stops before the outcome is stored, the next process that takes the task over ends it again.
+        """
         for item in task.row.asked.values():
             item.setdefault("answer", {})
         try:

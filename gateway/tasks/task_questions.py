@@ -22,14 +22,15 @@ SHORT_ID = 12
 """Characters of a task's id in printed commands. Commands accept any unambiguous prefix of an id."""
 
 VERDICT_SECONDS = 3.0
-"""Longest wait until the work of a task accepts or refuses an answer. A later refusal shows only in the status message."""
+"""Maximum seconds that the sender of an answer waits until the task accepts or refuses it. A later refusal shows only in the status
+message."""
 
 _POLL_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A question that a task waits for."""
+    """A question whose answer a task waits for."""
 
     text: str
     takes: str
@@ -44,7 +45,7 @@ class OpenQuestion:
 
 
 def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
-    """Return the answers to open questions of `task`, and drop the others.
+    """Return those `answers` that belong to open questions of `task`.
 
     Raises:
         AnswerRefused: An answer does not fit its question. Then none of the answers may be stored.
@@ -60,7 +61,7 @@ def usable_answers(task: Task, answers: Mapping[str, JsonValue]) -> dict[str, Js
 
 
 async def await_verdicts(tasks: TaskRows, row: TaskRow | None, keys: Collection[str]) -> None:
-    """Wait until the work of a task used or refused the answers that `row` has under `keys`, if the work judges them.
+    """Wait until the code of a task used or refused the new answers to the questions `keys`, if this code checks answers.
 
     Raises:
         AnswerRefused: The work refused an answer. Its question is open again under the same key.
@@ -98,7 +99,7 @@ def status_message(task: Task) -> str:
 
 
 async def open_questions(records: Records, task: Task) -> list[OpenQuestion]:
-    """Return the questions whose answers the task needs: those to its client, and those that `moongate approvals list` shows.
+    """Return the open questions of the task: those that its client can answer, and those that `moongate approvals list` shows.
 
     Raises:
         StorageError: The questions cannot be read.
@@ -120,7 +121,7 @@ def _listed_question(ask: PendingQuestion) -> OpenQuestion:
 
 
 def _open_question(request: JsonMapping, command: str) -> OpenQuestion:
-    """Return the question of a request; the command gets the first five fields of the form as arguments."""
+    """Return the question of a request for input. `command` is completed with arguments for the first five fields of the form."""
     params: JsonMapping = request.get("params") or {}
     schema: JsonMapping = params.get("requestedSchema") or {}
     fields = "".join(f" {name}=…" for name in list(schema.get("properties") or {})[:5])

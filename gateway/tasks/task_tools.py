@@ -1,7 +1,7 @@
 """The tools `task_status`, `task_result` and `task_cancel`, for clients that do not support tasks.
 
-If a call takes longer than its client waits, it continues as a task and the client gets a handle (`still_running`) for these tools. They
-show a caller only its own tasks. `app` publishes them, and the catalog lists them if some tool can become a task.
+If a call takes longer than its client waits, it continues as a task and the client gets a handle with the id of the task (`still_running`).
+The tools show a caller only its own tasks. `app` publishes them, and the catalog lists them if some tool can become a task.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _PARAMETERS: JsonObject = {"type": "object", "properties": {"task_id": _TASK_ID}
 
 
 def still_running(task: Task, *, has_output_schema: bool = False) -> Complete:
-    """Return the handle of a task as a tool result: as text, as structured content, and in `_meta`.
+    """Return a tool result that says that the call continues as a task, with the id of the task in text, structured content and `_meta`.
 
-    Clients check structured content against the tool's output schema unless the result is an error. With `has_output_schema` the handle
-    is therefore an error result with text only, so that at least the text reaches the model.
+    Clients check structured content against the tool's output schema unless the result is an error. With `has_output_schema` the
+    result is therefore an error with text only, so that at least the text reaches the model.
     """
     shown = describe(task)
     text = (
@@ -67,12 +67,12 @@ class TaskTools:
         self.tools: Sequence[Tool] = (_TaskStatus(self), _TaskResult(self), _TaskCancel(self))
 
     def run_with(self, runner: TaskRunner) -> None:
-        """Set the runner whose tasks the tools show."""
+        """Set the `TaskRunner` whose tasks the tools show."""
         self._runner = runner
 
     @property
     def runner(self) -> TaskRunner:
-        """The runner. Raises `ToolFailed` if this gateway keeps no tasks."""
+        """The `TaskRunner` whose tasks the tools show. Raises `ToolFailed` if this gateway keeps no tasks."""
         if self._runner is None:
             raise ToolFailed("This gateway keeps no tasks.")
         return self._runner
@@ -90,7 +90,7 @@ class TaskTools:
 
 
 class _TaskStatus:
-    """`task_status(task_id)`."""
+    """The tool `task_status`: reports the state of a background call, and the questions that it waits for."""
 
     def __init__(self, tasks: TaskTools) -> None:
         self._tasks = tasks
@@ -114,7 +114,7 @@ class _TaskStatus:
 
 
 class _TaskResult:
-    """`task_result(task_id)`."""
+    """The tool `task_result`: waits for the result of a background call, and asks the questions of the call meanwhile."""
 
     def __init__(self, tasks: TaskTools) -> None:
         self._tasks = tasks
@@ -131,7 +131,7 @@ class _TaskResult:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return the result of the task's tool, or the handle again after the longest wait."""
+        """Return the result of the background call. If it takes longer than the maximum wait, return its `still_running` result again."""
         task = await self._tasks.find(arguments, ctx)
         runner = self._tasks.runner
         seconds = runner.settings.inline_seconds
@@ -157,7 +157,7 @@ class _TaskResult:
         return Complete.text(str(problem), is_error=True)
 
     async def _ask(self, task: Task, ctx: CallContext) -> bool:
-        """Ask the client the first open question of the task. Return whether the client can be asked."""
+        """Ask the client the first open question of the task. Return `False` if the client cannot be asked."""
         key, request = next(iter(task.open_requests.items()))
 
         async def answer(given: JsonObject) -> None:
@@ -171,7 +171,7 @@ class _TaskResult:
 
 
 class _TaskCancel:
-    """`task_cancel(task_id)`."""
+    """The tool `task_cancel`: cancels a background call."""
 
     def __init__(self, tasks: TaskTools) -> None:
         self._tasks = tasks

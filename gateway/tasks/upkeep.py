@@ -22,14 +22,14 @@ from gateway.tasks.task_executor import TaskExecutor
 logger = logging.getLogger(__name__)
 
 TAKE_OVER_AT_ONCE = 16
-"""Orphaned tasks that are taken over in one round."""
+"""Maximum orphaned tasks (whose process stopped or died) that are taken over in one round of the loop."""
 
 SWEEP_SECONDS = 60.0
 """Seconds between deletions of expired tasks."""
 
 
 class Upkeep:
-    """The loops of one process; `run` starts them."""
+    """The two background loops of one process: lease, and queued, orphaned and expired tasks. `run` starts both."""
 
     def __init__(self, records: Records, executor: TaskExecutor) -> None:
         self._records = records
@@ -100,7 +100,8 @@ class Upkeep:
         logger.warning("task database did not answer error=%s", error)
 
     async def _admit(self) -> None:
-        """Start waiting tasks that the limits allow now. Other processes learn it at their next renewal."""
+        """Start the queued tasks that the limits allow now, in any process. Another process sees at its next lease renewal which of its own
+        tasks may start."""
         running = self._executor.running
         if not any(not task.row.admitted_at for task in running.values()):
             return
@@ -110,7 +111,7 @@ class Upkeep:
                 task.notify()
 
     async def _discard(self) -> None:
-        """Delete tasks whose client got an error although the database may have stored them."""
+        """Delete the tasks in `TaskExecutor.doubtful`: their clients got an error, although the database may have stored them."""
         if doubtful := list(self._executor.doubtful):
             await (await self._records.tasks()).discard(doubtful, owner=self._lease.owner)
             self._executor.doubtful.difference_update(doubtful)
