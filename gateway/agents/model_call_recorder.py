@@ -14,12 +14,12 @@ from gateway.types.streams import ResponseStream
 
 
 class RecordModelCalls(ChatMiddleware):
-    """Chat middleware that records each model call; the outermost, so that other middleware runs once per call."""
+    """Chat middleware that records each model call. It must be the outermost, so that a recorded call runs no other middleware again."""
 
     def __init__(self, ctx: CallContext, durable: DurablePort, *, is_remote_agent: bool = False) -> None:
-        """`ctx` is the call that the run serves, `durable` its port.
+        """`ctx` is the call that the run serves; `durable` is the step log of that call's durable task.
 
-        `is_remote_agent`: a remote agent takes the model's place. Its runs may have effects, so a person decides before one is repeated.
+        With `is_remote_agent`, a remote agent takes the model's place; because its runs may have effects, a person decides before a repeat.
         """
         self._ctx = ctx
         self._durable = durable

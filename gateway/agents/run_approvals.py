@@ -47,16 +47,16 @@ class ApprovalDecisions:
 
 
 def needs_approval(tool: Tool | None) -> bool:
-    """Return whether a person approves each call of the tool in the conversation."""
+    """Return whether a person must approve each call of the tool, by an answer in the conversation."""
     return getattr(tool, "approval_mode", None) == "always_require"
 
 
 def request_approvals(
     calls: Sequence[Content], tools: Sequence[Tool], caller_tools: frozenset[str], session: SessionData | None
 ) -> list[Content]:
-    """Return the approval requests for a batch in which a call needs one, and hold its other calls in the session if there is one.
+    """Return the approval requests for a batch of calls, and store its calls that need no approval in the session, if there is one.
 
-    Calls of `caller_tools` are requested too, because the caller executes them.
+    Calls of `caller_tools` become requests too, because the caller executes them.
     """
     by_name = {tool.definition.name: tool for tool in tools}
     shown: list[Content] = []
@@ -121,7 +121,7 @@ def take_decisions(messages: Sequence[Message], session: SessionData | None) -> 
 
 
 def log_approval(outcome: str, request_id: str | None, call_id: str | None, tool: str | None, session: SessionData | None) -> None:
-    """Log the state of a call that needs an approval, without its arguments."""
+    """Log the outcome for a call that needs an approval (requested, approved, rejected, …), without the call's arguments."""
     session_id = getattr(session, "session_id", None) or "-"
     logger.info("approval %s tool=%s call=%s request=%s session=%s", outcome, tool, call_id, request_id or "-", session_id)
 
@@ -138,9 +138,9 @@ def log_hosted_approvals(messages: Sequence[Message], session: SessionData | Non
 
 
 def restore_calls(messages: list[Message]) -> None:
-    """Replace approval requests by their calls and remove approval responses, because models know neither.
+    """Replace approval requests by their calls and remove approval responses, because model APIs have neither.
 
-    The caller adds the results of the calls. Requests and responses for tools of the model's provider stay.
+    The code that calls this adds the results of the calls. Requests and responses for tools of the model's provider stay.
     """
     for index, message in reversed([*enumerate(messages)]):
         if not any(content.type in _APPROVALS for content in message.contents):
@@ -169,7 +169,7 @@ def close_open_calls(messages: list[Message]) -> None:
 
 
 def _has_call(messages: Sequence[Message], index: int, call_id: str | None) -> bool:
-    """Return whether the call that the message at `index` asks about is itself in the conversation.
+    """Return whether the conversation contains the tool call for which the message at `index` requests approval.
 
     A result with the same id ends the search in both directions, because some models reuse call ids.
     """
@@ -189,7 +189,7 @@ def _is_hosted(content: Content) -> bool:
 
 
 def _state(session: SessionData) -> JsonObject:
-    """Return the session's approval state as a mapping; programs may have stored the middleware's state object there."""
+    """Return the session's approval state as a mapping; programs may have stored a `ToolApprovalState` object instead."""
     stored = session.state.setdefault(STATE_KEY, {})
     if not isinstance(stored, dict):
         stored = session.state[STATE_KEY] = stored.to_dict()
@@ -197,7 +197,7 @@ def _state(session: SessionData) -> JsonObject:
 
 
 def _take_pending(session: SessionData | None, request_id: str, call: Content) -> bool:
-    """Remove the recorded request and return whether it asked about exactly this call. Without a session every response counts."""
+    """Remove the recorded approval request; return whether it was about exactly this call. Without a session every response counts."""
     if session is None:
         return True
     pending = cast("dict[str, JsonMapping]", _state(session).get("pending") or {})

@@ -28,9 +28,10 @@ FunctionT = TypeVar("FunctionT", bound=Callable[..., Awaitable[None]])
 
 @dataclass
 class AgentContext:
-    """One run. Middleware may assign every field except `agent` and `stream` before `call_next`, and `result` after it.
+    """One run of an agent, for agent middleware.
 
-    `result` is an `AgentResponse`, or with `stream` a `ResponseStream` that has not been read yet; change it with the stream hooks.
+    Middleware may assign every field except `agent` and `stream` before `call_next`, and `result` after it.
+    `result` is an `AgentResponse`, or with `stream` a `ResponseStream` that has not been read yet; the stream hooks change a stream.
     """
 
     agent: BaseAgent
@@ -50,7 +51,7 @@ class AgentContext:
     compaction_strategy: CompactionStrategy | None = None
     tokenizer: TokenizerProtocol | None = None
     stream_transform_hooks: list[Callable[[AgentResponseUpdate], Any]] = field(default_factory=lambda: cast("list[Any]", []))
-    """Applied to each update of a streamed result, in order; the next two apply to its response and its end."""
+    """Applied to each update of a streamed result, in order. The result hooks change its response; the cleanup hooks run at its end."""
     stream_result_hooks: list[Callable[[AgentResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     terminate: bool = False
@@ -93,7 +94,7 @@ def agent_middleware(func: FunctionT) -> FunctionT:
 
 @dataclass(frozen=True, slots=True)
 class AgentRunContext:
-    """The run that the current code is part of, for reading. To use other values, run the inner agent with them."""
+    """The run that the current code is part of, for reading. Other values for an inner run are arguments of that agent's `run`."""
 
     agent: BaseAgent
     session: AgentSession | None
@@ -105,7 +106,7 @@ class AgentRunContext:
 
 
 _current: ContextVar[AgentRunContext | None] = ContextVar("gateway.agents.run_context.current", default=None)
-"""A context variable, because tools and middleware of other authors have no parameter for it. Moongate's own code passes it."""
+"""A context variable, because tools and middleware of other authors have no parameter for the run. Moongate's own code does pass it."""
 
 
 def current_run_context() -> AgentRunContext | None:

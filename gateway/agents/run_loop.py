@@ -68,7 +68,7 @@ class RunPlan:
     messages: list[Message]
     """The conversation with the new input; the run appends to it."""
     tools: list[Tool]
-    """Live list: tools and function middleware may change it during the run."""
+    """The list itself, not a copy: tools and function middleware may change it during the run."""
     hosted_tools: Sequence[Any] = ()
     """Tools that the model's provider executes, in the provider's format."""
     options: ChatOptions
@@ -88,7 +88,7 @@ class RunPlan:
     agent_id: str | None = None
     observer: RunObserver | None = None
     history: CallHistory | None = None
-    """Stores each model call and supplies the messages of the next one; `None` keeps both in the run."""
+    """Stores each model call and supplies the messages of the next call; without it, the run uses its own `messages`."""
     replaced: list[ReplacedAnswer] = field(default_factory=lambda: cast("list[ReplacedAnswer]", []))
     """Output of a streamed run: answers that middleware changed after their updates had been emitted."""
 
@@ -180,7 +180,7 @@ class _RunLoop(Generic[PartT]):
                 yield update
 
     def _additional_tools(self) -> list[Tool]:
-        """Return the tools that may be called although the model does not receive their definitions, wrapped in the gate."""
+        """Return the tools that may be called although the model does not receive their definitions. The gate checks their calls."""
         tools = normalize_tools(self._plan.loop.additional_tools)
         guard = self._plan.ctx.tool_guard
         return tools if guard is None else guard.guarded(tools)
@@ -238,7 +238,7 @@ class _RunLoop(Generic[PartT]):
         )
 
     async def _process(self, answer: ChatResponse, message_id: str, tools_off: bool) -> list[PartT]:
-        """Process an answer: end the run, request what a person or the caller must answer, or return the results of its calls."""
+        """Process a model's answer: end the run, request what a person or the caller must answer, or execute its tool calls."""
         plan, loop = self._plan, self._plan.loop
         if plan.history is not None:
             said = _without_calls(answer.messages) if tools_off else answer.messages
@@ -298,7 +298,7 @@ class _RunLoop(Generic[PartT]):
         """Return the contents that end the run because a person or the caller must answer a call; `None` if all calls can be executed.
 
         Raises:
-            UnknownTool: A tool is unknown and the loop limits make that an error. A pause for an approval takes precedence.
+            UnknownTool: A tool is unknown, the loop limits make that an error, and no call of the answer needs an approval.
         """
         tools = [*self._hidden, *self._plan.tools]
         by_name = {tool.definition.name: tool for tool in tools}
@@ -314,7 +314,7 @@ class _RunLoop(Generic[PartT]):
         return None
 
     def _follow_conversation(self, answer: ChatResponse) -> None:
-        """Continue the conversation that the provider keeps, if it named one: later model calls send new messages only."""
+        """If the answer names a conversation that the model's provider keeps, continue it: later model calls send only new messages."""
         if answer.continuation_token is None:
             self._options.pop("continuation_token", None)
         if answer.conversation_id is None:
@@ -362,7 +362,8 @@ def _without_calls(messages: Sequence[Message]) -> list[Message]:
 def _put_results(messages: list[Message], results: list[Content], calls: Sequence[Content], *, is_kept_elsewhere: bool) -> None:
     """Sort the results in call order and insert them directly after the messages with their calls.
 
-    Calls that are in no message (held or only answered) are added, unless a provider keeps the conversation: it has them.
+    Calls that no message contains are added first, for example calls that waited in the session for another call's approval; but not if
+    the model's provider keeps the conversation, because it has these calls.
     """
     homes = {c.call_id: index for index, m in enumerate(messages) for c in m.contents if c.type == "function_call"}
     missing = [] if is_kept_elsewhere else [call for call in calls if call.call_id not in homes]

@@ -14,7 +14,7 @@ from gateway.types.responses import AgentResponseUpdate
 class RunProgress:
     """Reports a run's progress to the client of the call that started it.
 
-    The run uses it as its caller and observer: progress of inner tools gets new, strictly growing numbers, as MCP requires.
+    The run uses this object as its `Caller` and observer: progress of inner tools gets new, strictly growing numbers, as MCP requires.
     """
 
     def __init__(self, ctx: CallContext) -> None:
@@ -48,7 +48,7 @@ class RunProgress:
         await self._ctx.caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input to the client; the context that sends it has stopped its clocks already."""
+        """Send a request for input to the client; the call's timeouts are paused already."""
         return await self._ctx.caller.ask(request, key)
 
     async def _say_rest(self) -> None:

@@ -64,7 +64,7 @@ def _asked(requests: list[Content]) -> str:
 
 
 def _structured(text: str, schema: JsonObject, blocks: list[JsonObject]) -> JsonObject:
-    """Return structured content, or an error result that names what does not match the schema."""
+    """Return a tool result with the answer as structured content, or an error result that says why the answer does not match `schema`."""
     try:
         value: JsonValue = json.loads(text)
     except ValueError:

@@ -28,7 +28,7 @@ class Updates(Protocol[PartT_co]):
         ...
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> PartT_co:
-        """Return an update of message `message_id` for a part of a model's answer, with `contents` as its contents."""
+        """Return an update of the message `message_id` for `part`, a part of a model's answer; its contents are `contents`."""
         ...
 
     def own(self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None) -> PartT_co:
@@ -42,13 +42,13 @@ class ReplacedAnswer:
 
     start: int
     end: int
-    """The range of the run's updates that the answer replaces."""
+    """`answer` replaces the run's updates from number `start` to before `end`."""
     message_id: str
     answer: ChatResponse
 
 
 def with_replaced(updates: Sequence[PartT], replaced: Sequence[ReplacedAnswer], factory: Updates[PartT]) -> list[PartT]:
-    """Return a run's updates with the changed answers in place of the emitted ones."""
+    """Return a run's updates in which the answers that middleware changed replace those that were emitted."""
     result = list(updates)
     for one in reversed(replaced):
         parts = enumerate(one.answer.to_updates())
@@ -83,7 +83,7 @@ class AgentUpdates:
     agent_name: str | None
     agent_id: str | None
     hides_response_id: bool = False
-    """Omit the provider's response id: histories that store each model call continue the conversation, not a response."""
+    """Omit the provider's response id, because a history that stores each model call continues the conversation, not that response."""
 
     def of_model(self, part: ChatResponseUpdate, contents: list[Content], message_id: str) -> AgentResponseUpdate:
         """Return the part as the agent's update; the response id stays the provider's."""
@@ -97,7 +97,7 @@ class AgentUpdates:
     def own(
         self, contents: list[Content], role: Role, message_id: str, additional_properties: JsonObject | None = None
     ) -> AgentResponseUpdate:
-        """Return an update with the agent's name as author, unless it carries tool results."""
+        """Return an update for contents that the loop created; the author is the agent, except for tool results."""
         author = None if role == "tool" else self.agent_name
         return AgentResponseUpdate(
             contents, role, author, message_id, agent_id=self.agent_id, additional_properties=additional_properties

@@ -60,10 +60,10 @@ class LoadedAgent:
     providers: Sequence[ContextProvider]
     middleware: Sequence[object]
     around: Sequence[object]
-    """Middleware of all agents (`agents.middleware`)."""
+    """Middleware that the configuration adds to all agents (`agents.middleware`)."""
     signature: Signature
     generation: int
-    """Generation of the imported modules (`OwnModules.generation`)."""
+    """Number of times that the imported Python modules had been reloaded when this agent was loaded (`OwnModules.generation`)."""
 
     @property
     def name(self) -> str:
@@ -71,7 +71,7 @@ class LoadedAgent:
         return self.definition.file.name
 
     def is_current(self, signature: Signature, generation: int, around: Sequence[object]) -> bool:
-        """Return whether the file and its imported modules are unchanged."""
+        """Return whether the file, the modules that it imports and the middleware of all agents are unchanged."""
         same = signature is not None and signature == self.signature and around is self.around
         return same and (not self.definition.file.python_references or generation == self.generation)
 
@@ -136,11 +136,11 @@ class AgentSource:
         """Notes for the operator about agents that loaded."""
 
     def judge_folders(self, roots: RootJudge) -> None:
-        """Restrict models to folders that `roots` allows; call it before entering. Without it, models may access every folder."""
+        """Restrict models to folders that `roots` allows; call this before entering. Without this call, models may access every folder."""
         self._shared = dataclasses.replace(self._shared, roots=roots)
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Skip entries for which `refusal` returns a reason: their Python is not imported. Call it before entering; `refusal` may block."""
+        """Do not import Python code of an entry for which `refusal` returns a reason. Call this before entering; `refusal` may block."""
         self._refusal = refusal
 
     @property
@@ -200,7 +200,7 @@ class AgentSource:
         return self
 
     async def _around_or_noted(self, before: Mapping[Path, LoadedAgent]) -> list[object] | None:
-        """Return the middleware of all agents; `None` if it cannot be created, with one problem per line of the reason."""
+        """Return the middleware of all agents; `None` if it cannot be created; each line of the reason is then added to `problems`."""
         try:
             return await self._around(before)
         except AgentError as error:
@@ -254,7 +254,7 @@ class AgentSource:
         self._left.add(id(loaded))
 
     async def _admit(self, entry: RunEntry | None, where: str) -> None:
-        """Raise `AgentError` if the entry must be accepted before it is imported."""
+        """Raise `AgentError` if a person must accept the Python code that `entry` names before it is imported."""
         if entry is not None and (refusal := await anyio.to_thread.run_sync(self._refusal, entry)) is not None:
             self.is_waiting = True
             raise AgentError(f"{where}: {refusal}")
@@ -285,7 +285,7 @@ class AgentSource:
             raise AgentError(f"{where}: {refusal}")
 
     def _note(self, path: Path, error: AgentError, *, stays: bool = False) -> None:
-        """Add one problem per line of the error."""
+        """Log each line of the error's text and add it to `problems`. With `stays`, the text says that the last version is still served."""
         for line in str(error).splitlines():
             text = still_served(line) if stays else line
             self.problems.append(SourceProblem(str(path), text.removeprefix(f"{path}: ")))
@@ -414,15 +414,15 @@ class AgentSource:
         raise NotFound("prompt", name)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Return no suggestions."""
+        """Return no suggestions for arguments."""
         return {"values": []}
 
     async def watch(self, uri: str) -> None:
-        """Accept a watch of a card, which does not change during the life of this source. Raises `NotFound` for other URIs."""
+        """Accept a subscription to an agent's card, which never changes during this source's life. Raises `NotFound` for other URIs."""
         self._known(uri)
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one `watch`."""
+        """Accept the end of a subscription."""
 
     def subscribe(self, on_change: OnChange) -> None:
         """Ignore the callback: this source does not change, because `app` replaces it."""

@@ -47,7 +47,7 @@ _SESSION_ID: JsonObject = {
 
 
 class AgentTool:
-    """Implements `Tool` over one agent file."""
+    """One agent file as a tool."""
 
     records_steps = True
     """Inside a durable task the agent records its model calls, and the tools that it calls record themselves."""
@@ -110,13 +110,13 @@ class AgentTool:
         """Run the agent on a conversation, with `tools` added to its own. A caller that is a `RunFollower` receives each update.
 
         Raises:
-            ModelError: Same as `call`.
-            AgentError: Same as `call`.
+            ModelError: No model is available, or a model call failed; the text names the fix.
+            AgentError: Agents call each other too deeply, or a skill does not exist.
         """
         return await (await self._running()).converse(messages, tools, ctx, options)
 
     async def _running(self) -> AgentRuns:
-        """Return the runner; imported with the first call, so that the gateway starts without it."""
+        """Return the `AgentRuns` of this agent; its module is imported by the first call, so that the gateway starts quickly."""
         if self._runs is None:
             await load("gateway.agents.agent_runs")
             from gateway.agents.agent_runs import AgentRuns
@@ -140,5 +140,5 @@ class ConversationTool:
         return self._agent.definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the agent on the conversation; only the gate uses `arguments`. Raises like `AgentTool.converse`."""
+        """Run the agent on the conversation; `arguments` only serve the gate's checks. Raises the errors of `AgentTool.converse`."""
         return await self._agent.converse(self._messages, self._tools, ctx)

@@ -74,7 +74,7 @@ Failed = Callable[[BaseException | str], None]
 
 
 async def traced_tool(tool: Tool | None, call: Content, run: Callable[[Failed], Awaitable[Content]]) -> Content:
-    """Execute one tool call inside a span. `run` passes a failure that becomes a tool result to its argument."""
+    """Execute one tool call inside a span. `run` calls its argument with each failure that it converts to a tool result."""
     name = call.name or "unknown"
     told = {"gen_ai.operation.name": "execute_tool", "gen_ai.tool.name": name, "gen_ai.tool.type": "function"}
     operation = Operation(f"execute_tool {name}", {**told, "gen_ai.tool.call.id": call.call_id or ""}, metric=DURATION)

@@ -1,4 +1,4 @@
-"""`EventStream`: an HTTP response that streams the AG-UI events of a run as server-sent events. Used by `server.agui_runs` and `hosting`."""
+"""`EventStream`: an HTTP response with the AG-UI events of a run as server-sent events. Used by `server.agui_runs` and `hosting`."""
 
 from __future__ import annotations
 

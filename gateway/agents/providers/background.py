@@ -40,7 +40,7 @@ MAX_SESSIONS = 1000
 
 
 class BackgroundAgentsProvider(ContextProvider):
-    """Gives an agent tools to start and follow runs of other agents. Closing it (`async with`) cancels the running ones."""
+    """Gives an agent tools to start and follow runs of other agents. Closing the provider (`async with`) cancels unfinished runs."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class BackgroundAgentsProvider(ContextProvider):
 
 
 class _SessionRuns:
-    """Runs and sessions of one session's tasks, which exist in this process only."""
+    """The runs of one session's background tasks, and the session of each run; both exist in this process only."""
 
     def __init__(self) -> None:
         self.work = BackgroundWork()

@@ -36,7 +36,7 @@ class BackgroundTaskInfo:
 
     @property
     def line(self) -> str:
-        """The task as a line of a list."""
+        """The task as one line for the list that the model receives."""
         return f"- Task {self.id} [{self.status.value}] ({self.agent_name}): {self.description}"
 
     def to_dict(self, *, exclude_none: bool = True) -> JsonObject:

@@ -20,18 +20,18 @@ CLOSE_SECONDS = 5.0
 
 
 class BackgroundWork:
-    """Runs by number; one object per session of a provider."""
+    """Background runs by task number; a provider has one object per session."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, asyncio.Task[AgentResponse]] = {}
 
     @property
     def running(self) -> int:
-        """The number of running tasks."""
+        """The number of runs that have not ended."""
         return sum(not task.done() for task in self._tasks.values())
 
     def start(self, number: int, run: Callable[[], Awaitable[AgentResponse]]) -> None:
-        """Start a run; it continues until it ends, is dropped, or everything is closed."""
+        """Start a run; it continues until it ends, or until `drop` or `aclose` cancels it."""
         self._tasks[number] = asyncio.create_task(_made_and_awaited(run))
 
     def knows(self, number: int) -> bool:
@@ -66,7 +66,7 @@ class BackgroundWork:
             task.cancel()
 
     async def aclose(self) -> None:
-        """Cancel all running tasks."""
+        """Cancel all runs that have not ended."""
         tasks = [task for task in self._tasks.values() if not task.done()]
         for task in tasks:
             task.cancel()

@@ -92,7 +92,7 @@ def _fields(value: JsonValue) -> JsonMapping:
 
 
 async def _ask_for_json(client: SupportsChatGetResponse, prompt: str, text: str, purpose: str) -> JsonValue:
-    """Return the model's answer as JSON, or `None`."""
+    """Return the model's answer as JSON; `None` if the call failed or the answer is not JSON."""
     try:
         response = await client.get_response([Message("system", [prompt]), Message("user", [text])])
     except GatewayError as error:

@@ -60,7 +60,7 @@ _WORD = re.compile(r"[^\W_][\w-]+")
 
 
 class MemoryContextProvider(HistoryProvider):
-    """A memory by topic, and a history. An agent without another history needs `recent_turns` to receive the last messages."""
+    """A memory by topic, and a history provider. If it is the only one, the model sees earlier messages only with `recent_turns`."""
 
     def __init__(
         self,
@@ -121,12 +121,12 @@ class MemoryContextProvider(HistoryProvider):
 
     @property
     def replays(self) -> bool:
-        """Whether earlier messages are loaded, which needs `recent_turns`."""
+        """Whether the provider loads earlier messages into a run; it does if `recent_turns` is set."""
         return self.load_messages and self.recent_turns > 0
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The store's folder, if it has one."""
+        """The folder on disk that the store writes to, if it has one."""
         return () if self.store.folder is None else (self.store.folder,)
 
     # -- the conversation --------------------------------------------------------------------------------------
@@ -188,7 +188,7 @@ class MemoryContextProvider(HistoryProvider):
         state.update(self.store.export_provider_state(session))
 
     async def _shown(self, session: AgentSession, context: SessionContext) -> str:
-        """Return the index and the topics that the input names, as text."""
+        """Return, as text for the model, the index of topics and those topics that share words with the input."""
         entries, index = await self._with_store(session, self._index)
         words = _words(" ".join(message.text for message in context.input_messages))
         scored = [(len(words & _words(f"{entry.topic} {entry.summary}")), entry) for entry in entries]
@@ -295,7 +295,10 @@ class MemoryContextProvider(HistoryProvider):
         return self.store.list_topics(session, source_id=self.source_id) if is_time else None
 
     def _put(self, session: AgentSession, *, before: MemoryTopicRecord, answer: Consolidated) -> int:
-        """Replace the facts that the model received. Facts added meanwhile stay, and a topic deleted meanwhile stays deleted."""
+        """Replace the facts of a topic that the model received by its answer.
+
+        Facts added meanwhile stay, and a topic deleted meanwhile stays deleted.
+        """
         try:
             now = self.store.get_topic(session, source_id=self.source_id, topic=before.slug)
         except FileNotFoundError:
@@ -341,7 +344,7 @@ def _cut(text: str) -> str:
 
 
 def _last_turns(messages: Sequence[Message], count: int, with_tools: bool) -> list[Message]:
-    """Return the messages from the `count`-last user message on, with all tool calls or none."""
+    """Return the last `count` turns, which start at user messages; `with_tools` includes their tool calls and results."""
     marked = [copy.copy(message) for message in messages]
     for message in marked:
         message.additional_properties = dict(message.additional_properties)

@@ -45,14 +45,14 @@ class MemoryStore(ABC):
         return None
 
     def bind(self, session: AgentSession, principal: str) -> None:  # noqa: B027  # most stores need neither
-        """Set the caller that the agent serves before a run, for stores that separate callers."""
+        """Called before a run: note the caller that the agent serves. For stores that keep separate memories for each caller."""
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
-        """Return the values that identify the owner without the session."""
+        """Return values that identify the owner of a session's memories, for use with another session."""
         return {}
 
     def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:  # noqa: B027
-        """Set the values of `export_provider_state` on another session."""
+        """Store values that `export_provider_state` returned in a session, which then has the same owner."""
 
     def lock(self, session: AgentSession, *, source_id: str) -> AbstractAsyncContextManager[None]:
         """Return a lock to hold while an owner's memories are read and changed; shared stores lock across processes."""
@@ -92,11 +92,11 @@ class MemoryStore(ABC):
 
     @abstractmethod
     def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
-        """Return `last_consolidated_at` and `sessions_since_consolidation`."""
+        """Return the owner's `last_consolidated_at` (when topics were last shortened) and `sessions_since_consolidation`."""
 
     @abstractmethod
     def write_state(self, session: AgentSession, state: Mapping[str, JsonValue], *, source_id: str) -> None:
-        """Store the state."""
+        """Store the values that `read_state` returns."""
 
     @abstractmethod
     def get_transcripts_directory(self, session: AgentSession, *, source_id: str) -> Path:
@@ -110,7 +110,7 @@ class MemoryStore(ABC):
 
 
 class MemoryFileStore(MemoryStore):
-    """Files in a folder per owner: `MEMORY.md`, `topics/<slug>.md`, `transcripts/<session>.jsonl`, `state.json`; processes may share it."""
+    """One folder per owner, which processes may share: `MEMORY.md`, `topics/<slug>.md`, `transcripts/<session>.jsonl`, `state.json`."""
 
     def __init__(
         self,
@@ -145,29 +145,29 @@ class MemoryFileStore(MemoryStore):
 
     @property
     def folder(self) -> Path:
-        """The folder `base_path`."""
+        """The folder with the owners' folders, `base_path`."""
         return self.base_path
 
     # -- owners ------------------------------------------------------------------------------------------------
 
     def get_owner_id(self, session: AgentSession) -> str:
-        """Return the owner. Raises `RuntimeError` if the session has none."""
+        """Return the owner of the session's memories. Raises `RuntimeError` if the session has no owner."""
         owner = session.state.get(self.owner_state_key)
         if owner is None:
             raise RuntimeError(f"The memories have no owner: set session.state[{self.owner_state_key!r}].")
         return str(owner)
 
     def bind(self, session: AgentSession, principal: str) -> None:
-        """Set the caller as the owner, unless `owner_state_key` is another key."""
+        """Make the caller the owner of the session's memories, unless the program chose an `owner_state_key`, which names the owner."""
         if self.owner_state_key == PRINCIPAL_KEY:
             session.state[PRINCIPAL_KEY] = principal
 
     def export_provider_state(self, session: AgentSession) -> JsonObject:
-        """Return the owner."""
+        """Return the owner under the key `owner_state_key`."""
         return {self.owner_state_key: self.get_owner_id(session)}
 
     def import_provider_state(self, session: AgentSession, *, state: Mapping[str, JsonValue]) -> None:
-        """Set the owner. Raises `RuntimeError` if the state has none."""
+        """Make the owner that `state` names the owner of the session's memories. Raises `RuntimeError` if `state` names none."""
         if state.get(self.owner_state_key) is None:
             raise RuntimeError(f"The memories have no owner: state[{self.owner_state_key!r}] is missing.")
         session.state[self.owner_state_key] = state[self.owner_state_key]
@@ -256,7 +256,7 @@ class MemoryFileStore(MemoryStore):
     # -- state and conversations -------------------------------------------------------------------------------
 
     def read_state(self, session: AgentSession, *, source_id: str) -> JsonObject:
-        """Return the state of consolidation."""
+        """Return when the owner's topics were last shortened, and the sessions since then, from the state file."""
         path = f"{self._root(session, source_id)}/{self.state_file_name}"
         text = self._read(path)
         try:
@@ -336,7 +336,7 @@ class MemoryFileStore(MemoryStore):
 
 @contextmanager
 def _named(path: str) -> Generator[None, Any, None]:
-    """Convert file errors to `StorageError`."""
+    """Convert file errors inside the block to `StorageError`, with the path in the message."""
     try:
         yield
     except UnicodeDecodeError:

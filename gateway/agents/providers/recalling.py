@@ -27,13 +27,13 @@ class RecallingProvider(ContextProvider):
     DEFAULT_CONTEXT_PROMPT: ClassVar[str] = "Memories that may have to do with this. They may be out of date:"
 
     def __init__(self, source_id: str, *, context_prompt: str | None = None) -> None:
-        """`context_prompt` is put before the texts."""
+        """`context_prompt` is put before the texts that a search finds."""
         super().__init__(source_id)
         self.context_prompt = context_prompt or self.DEFAULT_CONTEXT_PROMPT
 
     @abstractmethod
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
-        """Return texts for the input, best match first."""
+        """Return texts that match the run's input (`asked`), best match first."""
         raise NotImplementedError
 
     async def store(self, said: Sequence[tuple[str, str]], *, context: SessionContext, state: JsonObject) -> None:

@@ -48,7 +48,7 @@ class TodoProvider(ContextProvider):
     """Gives an agent the tools of a todo list, and adds the list to each run."""
 
     def __init__(self, source_id: str = DEFAULT_TODO_SOURCE_ID, *, instructions: str | None = None, store: TodoStore | None = None) -> None:
-        """The session's state contains the list, unless a `store` is given."""
+        """The list is stored in the session's state, unless a `store` is given."""
         super().__init__(source_id)
         self.instructions = instructions or DEFAULT_TODO_INSTRUCTIONS
         self.store = store or TodoSessionStore()
@@ -56,7 +56,7 @@ class TodoProvider(ContextProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The store's folder, if it has one."""
+        """The folder on disk that the store writes to, if it has one."""
         return () if self.store.folder is None else (self.store.folder,)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:

@@ -118,7 +118,7 @@ class TodoCompleteInput:
 
 
 class TodoStore(ABC):
-    """Storage of todo lists, one per session and source."""
+    """Storage of todo lists, one list per session and `source_id` (the id of a `TodoProvider`)."""
 
     @property
     def folder(self) -> Path | None:
@@ -127,7 +127,7 @@ class TodoStore(ABC):
 
     @abstractmethod
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """Return the items and the next id.
+        """Return the items of the list, and the id for the next new item.
 
         Raises:
             ValueError: The stored value is not a todo list.
@@ -135,10 +135,10 @@ class TodoStore(ABC):
 
     @abstractmethod
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
-        """Store the list."""
+        """Store the items of the list and the id for the next new item."""
 
     async def load_items(self, session: AgentSession, *, source_id: str) -> list[TodoItem]:
-        """Return the items."""
+        """Return the items of the list."""
         return (await self.load_state(session, source_id=source_id))[0]
 
 
@@ -146,7 +146,7 @@ class TodoSessionStore(TodoStore):
     """Stores the list in the session's state, under the source id."""
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """Return the items and the next id."""
+        """Return the items of the list, and the id for the next new item."""
         return _parse(session.state.setdefault(source_id, {}), f"state {source_id!r} of the session")
 
     async def save_state(self, session: AgentSession, items: list[TodoItem], *, next_id: int, source_id: str) -> None:
@@ -156,7 +156,7 @@ class TodoSessionStore(TodoStore):
 
 
 class TodoFileStore(TodoStore):
-    """Stores the list in a JSON file per session and source; file names are agent-framework's."""
+    """Stores each list in a JSON file of its own, per session and `source_id`; file names are agent-framework's."""
 
     def __init__(
         self,
@@ -176,11 +176,11 @@ class TodoFileStore(TodoStore):
 
     @property
     def folder(self) -> Path:
-        """The folder `base_path`."""
+        """The folder with all lists, `base_path`."""
         return self.base_path
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
-        """Return the items and the next id.
+        """Return the items of the list, and the id for the next new item.
 
         Raises:
             StorageError: The file is damaged or cannot be read.

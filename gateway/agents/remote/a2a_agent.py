@@ -173,7 +173,7 @@ class A2AAgent(BaseAgent):
 
         If the run is cancelled, `goes_on` returns whether another process will continue it; the remote task is then not cancelled.
 
-        Raises like `run`.
+        Raises the errors of `run`.
         """
         updates = self._updates(messages, session, continuation_token, background=False, note=note, goes_on=goes_on)
         return ResponseStream(updates, self._finish)
@@ -182,7 +182,7 @@ class A2AAgent(BaseAgent):
         """Fetch a task once: return its answer, or a response with the token while it is running.
 
         Raises:
-            AgentError: Same as `run`.
+            AgentError: The remote agent cannot be reached, or its task failed.
         """
         async with self._errors_converted():
             client = await self._connect()
@@ -227,7 +227,7 @@ class A2AAgent(BaseAgent):
             raise AgentError(f"The remote agent {self._label!r} cannot be used: {error or type(error).__name__}") from error
 
     async def _connect(self) -> Client:
-        """Return the client, created on first use; the card is fetched once."""
+        """Return the `a2a-sdk` client, created on first use; the remote agent's card is fetched once."""
         if self._client is not None:
             return self._client
         from a2a.client import A2ACardResolver, ClientConfig, ClientFactory
@@ -358,7 +358,7 @@ class A2AAgent(BaseAgent):
     async def _watch(
         self, client: Client, items: AsyncIterator[StreamResponse], task: RemoteTask
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Yield the updates of a task whose stream is joined late, until the task or the stream ends.
+        """Yield the updates of a task from a stream that was opened after the task had begun, until the task or the stream ends.
 
         Such a stream can repeat events that the task's state already includes. An event is therefore only the signal to fetch the task,
         whose artifacts show what is new.

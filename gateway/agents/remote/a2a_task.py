@@ -32,9 +32,9 @@ _PROBLEMS = {
 
 
 def beyond(given: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
-    """Return the parts of a whole artifact after those that were received; all of its parts if they are not its beginning.
+    """Return the parts of the artifact `whole` that follow the received parts `given`; all parts if it does not begin with `given`.
 
-    A server may merge the chunks of a text into one part.
+    Texts are compared as a whole, because a server may merge the chunks of a text into one part.
     """
     same = next((number for number, (old, new) in enumerate(zip(given, whole, strict=False)) if old != new), min(len(given), len(whole)))
     left, new = given[same:], list(whole[same:])
@@ -49,7 +49,7 @@ def beyond(given: Sequence[Part], whole: Sequence[Part]) -> list[Part]:
 
 
 class RemoteTask:
-    """The state of one exchange. `id` is empty until the remote agent opens a task, which is optional."""
+    """The state of one exchange. `id` is empty until the remote agent opens a task; an agent may also answer without one."""
 
     def __init__(self, agent: str, task_id: str = "", context_id: str = "") -> None:
         """`agent` is the remote agent's name in errors."""
@@ -72,7 +72,7 @@ class RemoteTask:
         return {"task_id": self.id, "context_id": self.context_id}
 
     async def noted(self) -> None:
-        """Pass the token to `note` if a task is open and `note` has not been called."""
+        """Pass the continuation token to `note` once, if the remote task is open."""
         if self.note is not None and self.id and not self.is_over:
             note, self.note = self.note, None
             await note(self.token)
@@ -120,7 +120,7 @@ class RemoteTask:
         self.context_id = context_id or self.context_id
 
     def _artifact(self, artifact: Artifact, *, is_more: bool) -> list[AgentResponseUpdate]:
-        """Return the new parts of an artifact, given its next parts (`is_more`) or all of its parts."""
+        """Return an update with the new parts of an artifact, which contains its next parts (`is_more`) or all of its parts."""
         given = self._given.setdefault(artifact.artifact_id, [])
         parts = list(artifact.parts)
         new = parts if is_more else beyond(given, parts)

@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 API_VERSION = "v1"
-"""API version of the project's agents; paths below `API_PATH` take none."""
+"""Value of the query parameter `api-version` in requests for a project's agents."""
 
 _KEPT_THERE = ("model", "instructions", "tools", "tool_choice", "parallel_tool_calls", "temperature", "top_p", "reasoning", "text")
-"""Request keys that the agent's definition sets; the project rejects them in a request."""
+"""Keys of a model request that the agent's stored definition sets; the project rejects them in a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +113,7 @@ class FoundryAgentProvider:
         version: str | None = None,
         **own: Unpack[OwnParts],
     ) -> Agent:
-        """Return an agent of the project. `tools` are the functions that it was created with; the last two arguments go to `Agent`.
+        """Return an agent of the project. `tools` are the functions that it was created with; all of `own` goes to `Agent`.
 
         Raises:
             ModelError: The project has no such agent.
@@ -164,7 +164,7 @@ class FoundryAgentProvider:
 
 
 class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
-    """A chat client of the Responses API that names an agent of the project."""
+    """A chat client of the Responses API whose requests name an agent of the project instead of a model."""
 
     OTEL_PROVIDER_NAME = "azure.ai.foundry"
 
@@ -185,7 +185,7 @@ class FoundryAgentClient(OpenAIChatClient[ChatOptions]):
 
 
 def _version(name: str, found: JsonObject) -> JsonObject:
-    """Return the version of an agent in a project's response, which is a version or an agent with its newest version.
+    """Return the description of one version of an agent from a response, which is that description or an agent object containing it.
 
     Raises:
         ChatClientInvalidResponseException: The response is neither.

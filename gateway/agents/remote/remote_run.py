@@ -30,7 +30,7 @@ MAX_QUESTIONS = 20
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """Connection to an agent that runs elsewhere; at most one of the two is set, and neither for an agent that runs here."""
+    """Connection to an agent that runs elsewhere: `agent` is set for A2A, `client` for AG-UI, neither for an agent of this process."""
 
     agent: A2AAgent | None = None
     client: AGUIChatClient | None = None
@@ -40,7 +40,7 @@ class Remote:
 async def run_remote(
     agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, session: AgentSession | None = None
 ) -> AgentResponse:
-    """Run a remote agent until it answers. A `session` keeps the id of the remote conversation.
+    """Run a remote agent until it answers. The id of the remote conversation is stored in `session`, if given.
 
     Raises:
         AgentError: The agent cannot be used, failed, or asked a question that nobody answered.
@@ -79,7 +79,7 @@ async def _turn(agent: A2AAgent, messages: Sequence[Message], ctx: CallContext, 
 
 
 async def _answer(name: str, question: str, ctx: CallContext) -> str:
-    """Send a remote agent's question to the client and return the answer. The question is checked like a server's form.
+    """Send a remote agent's question to the client and return the answer. The rules for MCP servers' forms apply to the question.
 
     Raises:
         AgentError: The question requests a secret, the client cannot answer, or the person did not answer.
