@@ -104,7 +104,7 @@ class NotFound(GatewayError):
 
 
 class Collision(GatewayError):
-    """Two sources claim one exposed name."""
+    """Two sources (servers, agent files, …) would publish a tool under the same name."""
 
     def __init__(self, message: str, *, name: str, first: str, second: str) -> None:
         super().__init__(message)

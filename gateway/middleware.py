@@ -53,7 +53,7 @@ class Middleware(Protocol[ContextT_contra]):
 
 
 async def compose(middleware: Sequence[Middleware[ContextT]], context: ContextT, inner: CallNext) -> None:
-    """Run `inner` inside `middleware`, outermost first."""
+    """Run the call `inner` inside `middleware`; the first item is the outermost."""
     call: CallNext = inner
     if middleware:
         call = _next_of(context, inner)

@@ -14,7 +14,7 @@ HANDSHAKE_PROTOCOL_VERSIONS: Final = ("2024-11-05", "2025-03-26", "2025-06-18", 
 """Versions with a handshake and a session, oldest first."""
 
 MODERN_PROTOCOL_VERSIONS: Final = ("2026-07-28",)
-"""Versions without a handshake: each request carries all client facts."""
+"""Versions without a handshake: each request itself names its client and the client's capabilities."""
 
 LATEST_HANDSHAKE_VERSION: Final = "2025-11-25"
 LATEST_MODERN_VERSION: Final = "2026-07-28"

@@ -341,7 +341,7 @@ class _AgentRun:
                     await call_hook(provider, "after_run", agent=self._agent, session=own, context=around, state=state)
 
     async def _load_history(self) -> dict[str, list[Message]]:
-        """Load the session's history providers for middleware that reads the conversation before the run."""
+        """Load the messages of the session's history providers, for middleware that reads the conversation before the run."""
         session = self._context.session
         if session is None or self._is_loaded_elsewhere(session):
             return {}

@@ -1,6 +1,6 @@
 """The argument `attachments` of an agent's tool: MCP content blocks that are sent to the agent with its task.
 
-Links to the gateway's resources are read through the gate, with the caller's rights, or with the file's rights for a link that a
+Links to the gateway's resources are read with the gate's checks and the caller's rights, or with the file's rights for a link that a
 workflow file contains. Nothing else is fetched: a web address is passed on as an address.
 """
 

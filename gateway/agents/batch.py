@@ -54,7 +54,7 @@ RESERVED = frozenset({"conversation_id", "middleware", "chat_options", "options"
 
 @dataclass(slots=True)
 class BatchResult:
-    """Results and effects of one batch."""
+    """Results of one batch of tool calls, and how the batch ends the run, if it does."""
 
     results: list[Content]
     """One `function_result` per call, in call order. For a call that needs a person: the first request to that person."""
@@ -75,7 +75,7 @@ class BatchResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolBatch:
-    """Executes the batches of one run."""
+    """Executes the batches of one run; a batch is the tool calls of one model answer."""
 
     tools: list[Tool]
     """The list of the run itself, not a copy: tools and middleware may change it between batches."""

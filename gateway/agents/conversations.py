@@ -41,7 +41,7 @@ SUMMARY_KEY = "summary"
 """Key in a session's state: the summary of its first messages, if they were summarized."""
 
 TURN_KEY = "turn"
-"""Key in a session's state: the durable step whose turn was stored last."""
+"""Key in a session's state: the key of the durable task's step whose turn was stored last."""
 
 _KEPT_ID = "session"
 _KEPT_ANSWER = "answer"
@@ -125,7 +125,7 @@ class Conversation:
         self.session.state[SUMMARY_KEY] = {"text": text, "count": count}
 
     async def resuming(self, ctx: CallContext) -> Complete | None:
-        """In a durable task, tie the turn to the current step. Return the answer if the step stored this turn before a restart."""
+        """In a durable task, note which step this turn belongs to. Return the answer if the step stored the turn before a restart."""
         turn = ctx.provenance.step_key
         if ctx.durable is None or not turn:
             return None

@@ -1,7 +1,7 @@
 """Approvals inside a run: which tool calls wait for a person, and what an answer in a later run decides.
 
 A run that needs approvals ends with the requests; the answers arrive as contents of a later run's messages. With a session, only
-calls that need an approval are shown: the other calls of the batch are held in the session and execute with the approved ones. An
+calls that need an approval are shown: the other calls of the batch wait in the session and execute with the approved ones. An
 answer counts only if its session recorded the request.
 
 Every request and every answer is logged without arguments, because a model provider that keeps the conversation has no place for them.

@@ -111,7 +111,7 @@ def answer_stream(plan: RunPlan) -> AsyncGenerator[ChatResponseUpdate, None]:
 
 
 class _RunLoop(Generic[PartT]):
-    """State and steps of one run."""
+    """State and steps of one run of the loop."""
 
     def __init__(self, plan: RunPlan, parts: Updates[PartT]) -> None:
         self._plan = plan

@@ -131,7 +131,7 @@ class AgentSource:
         self.is_waiting = False
         """Whether a file is not loaded because a person has not accepted it yet."""
         self.judged: dict[tuple[Path, Access], str | None] = {}
-        """Folders that models access, each with the reason for a refusal or `None`."""
+        """By folder and kind of access: why models may not access the folder, or `None` if they may."""
         self.remarks: list[SourceProblem] = []
         """Notes for the operator about agents that loaded."""
 
@@ -302,7 +302,7 @@ class AgentSource:
 
     @property
     def has_sessions(self) -> bool:
-        """Whether an agent has sessions."""
+        """Whether callers may have sessions with at least one of the agents."""
         return self._shared.conversations is not None and any(definition.file.history != "none" for definition in self.definitions)
 
 
@@ -355,7 +355,7 @@ class AgentSource:
         return made
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
-        """Return a tool that runs agent `name` on `messages` with the caller's `tools`; `None` if there is no such agent."""
+        """Return a tool that runs agent `name` on conversation `messages` with the caller's `tools`; `None` if there is no such agent."""
         agent = self._tools.get(name)
         return ConversationTool(agent, messages, tools) if agent is not None else None
 

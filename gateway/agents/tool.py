@@ -61,7 +61,7 @@ class AgentTool:
         remote: Remote | None = None,
         middleware: Sequence[object] = (),
     ) -> None:
-        """`remote` is set for an agent that runs elsewhere; its creator closes it."""
+        """`remote` is the connection of an agent that runs elsewhere; the code that created the connection closes it."""
         self._conversations = shared.conversations if definition.file.history != "none" else None
         self._setup = AgentSetup(definition, shared, tuple(context_providers), remote or Remote(), tuple(middleware), self._conversations)
         self._runs: AgentRuns | None = None
@@ -136,7 +136,7 @@ class ConversationTool:
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition of the agent's tool."""
+        """The definition of the agent's `AgentTool`."""
         return self._agent.definition
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:

@@ -38,7 +38,7 @@ class FileAccessProvider(ContextProvider):
         require_delete_approval: bool = True,
         access: Access = "delete",
     ) -> None:
-        """`access` limits the tools: reading, also saving, also deleting.
+        """`access` limits the tools: `read` only reads, `write` also saves, `delete` also saves and deletes.
 
         Deleting needs a person's approval unless `require_delete_approval` is false.
         """

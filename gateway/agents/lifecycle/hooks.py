@@ -25,7 +25,7 @@ ErrorSource = Literal["model_call", "tool_call", "iteration", "message_turn"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TurnFacts:
-    """Values that do not change during a turn."""
+    """Values that do not change during a turn, which is one run of an agent."""
 
     agent_name: str
     """The agent's name, or its id if it has none."""
@@ -36,7 +36,7 @@ class TurnFacts:
 
 
 class _HasTurnFacts(Sealed):
-    """Gives access to the facts of the turn as properties."""
+    """Has the values of `TurnFacts` as properties."""
 
     __slots__ = ()
 
@@ -87,9 +87,9 @@ class MessageTurnContext(HookContext):
     message: Message | None = None
     """The user's newest message with all its contents, for reading."""
     response: AgentResponse | None = None
-    """The response, after the run; `None` if the run failed."""
+    """The response, set after the run; `None` if the run failed."""
     turn_history: list[Message] = field(default_factory=lambda: FixedList[Message]((), "turn_history"))
-    """Messages that the run added, after the run. Changes apply to the response, not to messages already streamed or stored."""
+    """Messages that the run added, set after the run. Changes apply to the response, not to messages already streamed or stored."""
     error: Exception | None = None
 
     @property
@@ -110,7 +110,7 @@ class IterationContext(HookContext):
     """Set by `before_iteration` to use `override_response` instead of calling the model."""
     override_response: ChatResponse | None = None
     tool_results: Sequence[Content] = ()
-    """Results of the tool calls, after the iteration."""
+    """Results of the tool calls, set at the end of the iteration."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -150,14 +150,14 @@ class FunctionContext(HookContext):
     """Set by `before_function` to use `override_result` instead of executing the call."""
     override_result: JsonValue = None
     result: JsonValue = None
-    """Result of the call, after it."""
+    """Result of the call, set after it."""
     error: Exception | None = None
-    """Exception of the call, after it."""
+    """Exception of the call, set after it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class ErrorContext(HookContext):
-    """Context of an error during the turn."""
+    """Context of an error during a turn (one run of an agent)."""
 
     source: ErrorSource
     error: Exception

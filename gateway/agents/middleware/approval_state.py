@@ -154,7 +154,7 @@ class ToolApprovalState:
 
     @classmethod
     def load(cls, session: AgentSession, source_id: str) -> ToolApprovalState:
-        """Return the session's state.
+        """Return the approval state that is stored in the session under `source_id`, or an empty state.
 
         Raises:
             TypeError: Another value is stored under this key.
@@ -193,7 +193,7 @@ def canonical_arguments(call: Content) -> dict[str, str] | None:
 
 
 def call_of(request: Content) -> Content | None:
-    """Return the `function_call` of a request."""
+    """Return the `function_call` for which an approval request or response stands."""
     call = request.function_call
     return call if isinstance(call, Content) and call.type == "function_call" and call.name else None
 

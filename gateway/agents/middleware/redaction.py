@@ -180,7 +180,7 @@ def _in_json_text(text: str, change: Callable[[str], str]) -> str:
 async def _restored(inner: ChatStream, values: _Values) -> AsyncGenerator[ChatResponseUpdate, None]:
     """Yield the updates of a stream with placeholders replaced by the original values.
 
-    The end of a text that may begin a placeholder is held until the next part. Tool calls, whose arguments are streamed in pieces, are
+    The end of a text that may begin a placeholder is held back until the next part. Tool calls, whose arguments are streamed in pieces, are
     yielded complete at the end.
     """
     held = ""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 API_VERSION = "2024-07-01"
 SCOPE = "https://search.azure.com/.default"
-"""Token scope for a credential."""
+"""OAuth scope of the token that is requested from a `credential`."""
 
 SEARCH_SECONDS = 30.0
 """Time limit for one search."""

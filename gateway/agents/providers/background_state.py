@@ -15,7 +15,7 @@ class BackgroundTaskStatus(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
     LOST = "lost"
-    """The task's process has ended."""
+    """The process that ran the task ended before the task did."""
 
 
 @dataclass(slots=True)

@@ -141,7 +141,7 @@ class MemoryIndexEntry:
 
 
 def one_line(text: str, name: str) -> str:
-    """Return the text with single spaces.
+    """Return the text as one line: line breaks and repeated spaces become single spaces.
 
     Raises:
         ValueError: The text is empty.

@@ -302,7 +302,7 @@ class A2AAgent(BaseAgent):
     async def _send(
         self, client: Client, task: RemoteTask, messages: Sequence[Message], background: bool
     ) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Send the message once, and yield the updates while the connection holds."""
+        """Send the message once, and yield the updates until the response or the connection ends."""
         from a2a.types import SendMessageConfiguration, SendMessageRequest
 
         from gateway.agents.remote.a2a_messages import to_wire_message

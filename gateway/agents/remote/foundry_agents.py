@@ -50,7 +50,7 @@ class OwnParts(TypedDict, total=False):
 
 
 class FoundryAgentProvider:
-    """Creates and finds a project's agents. It owns the connections: `aclose` it after its agents."""
+    """Creates and finds a project's agents. It owns the connections that its agents use; call `aclose` after their last run."""
 
     def __init__(
         self,
