@@ -57,20 +57,20 @@ from gateway.upstream.transport import Remote
 logger = logging.getLogger(__name__)
 
 MAX_NAME = 60
-"""Characters of a client's own name that the status shows."""
+"""Maximum characters of the name that a client gives itself, as the status shows it."""
 
 _NO_HEADERS: Mapping[str, str] = {}
 
 _PLAIN_MEMBERS = frozenset({"content", "structuredContent", "isError", "resultType"})
-"""Members of a result of `tools/call` that hold no `_meta` of the server, except for content blocks other than plain text."""
+"""Members of a `tools/call` result in which no `_meta` is searched, except in content blocks other than plain text."""
 
 
 class Sender(Protocol):
-    """What a tool needs of its source."""
+    """The methods of a source that `RemoteTool` sends requests with."""
 
     @property
     def tasks(self) -> TaskFollower:
-        """Follows the tasks that calls become."""
+        """The follower of the long-running tasks that the server makes of calls."""
         ...
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
@@ -78,15 +78,15 @@ class Sender(Protocol):
         ...
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the judged requests for input of an `input_required` result."""
+        """Return the requests for input in an `input_required` result of `send`."""
         ...
 
 
 class RemoteTool:
-    """Implements `Tool` for one listed tool."""
+    """One tool of a remote server, with the gateway's `Tool` interface."""
 
     keeps_tasks = True
-    """Inside a durable task, the server's own task is recorded: after a restart it is followed on, and the call is not sent again."""
+    """In a durable task, the server's own task is stored: after a restart that task is followed, and the call is not sent again."""
 
     def __init__(self, listed: Listed, sender: Sender) -> None:
         self._listed = listed
@@ -103,7 +103,10 @@ class RemoteTool:
         return self._listed.definition.task_by == "server"
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Send `tools/call` with the native name."""
+        """Send `tools/call` with the tool's name on its server, and return the outcome.
+
+        If the server makes a task of the call, the task is followed to its result, unless the caller supports tasks itself.
+        """
         listed = self._listed
         name = listed.definition.name
         headers = param_headers(listed.headers, arguments) if listed.headers else None
@@ -132,7 +135,10 @@ class RemoteTool:
                 raise ToolFailed(f"Tool {name!r} answered with a result of type {other!r}, which this gateway did not offer to take.")
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send one request about a task that a 2026 server made of a call (`TaskTool`). Each request for input is judged once."""
+        """Send one request about a task that a 2026 server made of a call (`TaskTool`).
+
+        A request for input in the task's state is judged once, not at every poll.
+        """
         try:
             answer = await self._sender.send(method, params, ctx)
         except Rejected as error:
@@ -146,7 +152,7 @@ class RemoteTool:
 
 
 def received_call(result: JsonObject) -> JsonObject:
-    """As `received`, for a result of `tools/call`, which is searched for `_meta` only if it is not plain."""
+    """Remove unaccepted `_meta` keys from a result of `tools/call`, and return it. A result of plain text needs no search."""
     return result if _is_plain(result) else received(result)
 
 
@@ -163,7 +169,7 @@ def _is_plain(result: JsonObject) -> bool:
 
 
 class Delivery:
-    """Sends the requests to one server. `start` it with the source's task group, which outlives the callers' sessions."""
+    """Sends the requests to one server, each on the right session. `start` gets the source's task group, which outlives all sessions."""
 
     def __init__(
         self,
@@ -177,10 +183,10 @@ class Delivery:
         admit: Callable[[Session, str, JsonMapping], Awaitable[None]],
         annotations_of: Callable[[str], JsonMapping | None],
     ) -> None:
-        """`own_id` is this gateway's id in chains; `annotations_of` returns a tool's annotations as listed. No side effects.
+        """`own_id` is this gateway's id for the `via` list; `annotations_of` returns a tool's annotations as the server listed them.
 
-        `admit` raises if a request must not reach the server behind a session. It is called before each attempt while `pins` may refuse
-        a call.
+        `admit` raises if a request must not be sent on a session, because its tools differ from the pinned ones. It is called before each
+        attempt while `pins` may refuse a call.
         """
         self._remote = remote
         self._server = remote.name
@@ -192,10 +198,10 @@ class Delivery:
         self._own_id = own_id
         self._pins = pins
         self._client: ClientProfile | None = None
-        """Client of the last call, and the capabilities to declare for it. Not changed, so that sessions reuse their encoded form."""
+        """Client of the last call; `_capabilities` are declared for it. Neither object is changed, so that sessions can reuse its JSON."""
         self._capabilities: JsonObject = {}
         self._plain_meta = extend_via({}, own_id, remote.name)
-        """The `_meta` of requests that have none. Always the same object, so that sessions reuse its encoded form."""
+        """The `_meta` for requests whose caller sent none. Always the same object, so that sessions reuse its JSON."""
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -211,15 +217,16 @@ class Delivery:
         """
 
     def start(self, tasks: anyio.abc.TaskGroup) -> None:
-        """Allow sessions per caller; they live in `tasks`."""
+        """Allow sessions that belong to one caller; each runs as a task in `tasks`."""
         self._tasks = tasks
         self._callers = CallerSessions(self._remote, tasks, self._negotiated)
 
     @contextmanager
     def question(self, method: str, ctx: CallContext | None) -> Generator[CallContext | None, None, None]:
-        """Register a request for input of `ctx`'s call while it is open, and yield the context to relay it with.
+        """Register a server's request for input while it is open, and yield the context with which to relay it to the caller.
 
-        With policy `auto`, the first such request makes callers take turns. Calls that already run count as one turn.
+        With the policy `callers: auto`, the first such request on a shared child process makes callers take turns from then on. Calls that
+        already run count as one turn.
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
@@ -237,7 +244,7 @@ class Delivery:
             self._questions.remove(question)
 
     def questions(self, approving: Sequence[tuple[CallContext, str]]) -> tuple[OpenQuestion, ...]:
-        """Return the open requests for input. `approving`: contexts of calls whose request waits for an approval, and the approvers."""
+        """Return the open requests for input. `approving` are the calls whose request waits for an approval, each with its approvers."""
         return tuple(self._open_question(*question, approving) for question in self._questions)
 
     def _open_question(self, method: str, ctx: CallContext, since: float, approving: Sequence[tuple[CallContext, str]]) -> OpenQuestion:
@@ -259,8 +266,8 @@ class Delivery:
         The result has only the `_meta` that the gateway accepts from servers.
 
         Raises:
-            UpstreamError: See `Session.request`.
-            ToolFailed: The call is in a loop of gateways, or passed too many.
+            UpstreamError: The request failed; the subclass tells whether the server may have acted on it.
+            ToolFailed: The call is in a loop of gateways, or passed too many gateways.
             PolicyDenied: The request's `_meta` is malformed; nothing was sent.
         """
         if ctx.meta and isinstance(verdict := judge_meta(ctx.meta), Reject):
@@ -305,14 +312,17 @@ class Delivery:
         )
 
     def _noted(self, failure: RequestFailure) -> RequestFailure:
-        """Return the failure for the caller. Over HTTP, where sessions outlive failures, a request not sent marks the server as failing."""
+        """Return the failure as the caller gets it.
+
+        Over HTTP, a request that could not be sent also marks the server as failing, because its session stays open.
+        """
         if not isinstance(failure, NotSent) or not self._is_http:
             return failure
         self._connection.note_failure(failure)
         return failure if isinstance(failure, Unauthorized) else NotSent(self._connection.explain(), server=self._server)
 
     def _on(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> Awaitable[JsonObject]:
-        """Send the request once, on the session or on the caller's own. Not a coroutine, which would cost every call one more step."""
+        """Send the request once: on `session`, or on the caller's own. Not a coroutine, which would cost every call one more step."""
         agreed = session.negotiated
         if agreed.era != "modern":
             return self._in_turn(session, method, params, envelope)
@@ -331,7 +341,7 @@ class Delivery:
         return await session.request(method, params, envelope)
 
     async def _in_turn(self, session: Session, method: str, params: JsonObject, envelope: Envelope) -> JsonObject:
-        """Send the request once to a 2025 server: on the session of this caller alone, or on the shared session, if required in turn."""
+        """Send the request once to a 2025 server: on the caller's own session, or on the shared one, in turn if callers take turns."""
         ctx = envelope.ctx
         if self._callers is not None and ctx is not None:
             askable = {k: v for k, v in envelope.capabilities.items() if k in ("sampling", "elicitation", "roots")}
@@ -364,7 +374,7 @@ class Delivery:
         return SerialQueue(self._policy.serial_ask_seconds)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
-        """End the turn of a call. After a cancelled call, wait for the answer to a ping, which a busy server sends after the call."""
+        """End the turn of a call. If the call was cancelled, first ping the server, which answers when it has finished the call."""
         assert self._turns is not None
         if is_cancelled and self._tasks is not None and not session.closed.is_set():
             self._tasks.start_soon(self._leave_settled, session, ctx)
@@ -385,7 +395,7 @@ class Delivery:
             self._turns.leave(ctx, session.settle_seconds)
 
     def _declares_tasks(self, method: str, ctx: CallContext | None) -> bool:
-        """Return whether the gateway or the caller handles a task that this request may become or is about."""
+        """Return whether to declare the tasks extension: the gateway or the caller handles tasks that this request concerns."""
         if method == "tools/call":
             return self._policy.tasks.follow or (ctx is not None and ctx.takes_tasks)
         return method.startswith("tasks/")

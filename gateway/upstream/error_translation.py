@@ -23,20 +23,20 @@ URL_REQUIRED = -32042
 """Error code of 2025-11-25: a person has to open the URLs in `data.elicitations` before the request can succeed."""
 
 URL_STATE = "moongate:url-required"
-"""Request state of a round made from that error. The retry repeats the request unchanged."""
+"""`requestState` of an `input_required` result that replaces error -32042. The retry with this state repeats the request unchanged."""
 
 MAX_SHOWN_ISSUER = 200
-"""Characters of an authorization server's name that a person is shown."""
+"""Maximum characters of an authorization server's name that a person is shown."""
 
 MAX_URLS = 8
-"""URLs of one error that are shown."""
+"""Maximum URLs of one error that a person is shown."""
 
 RESOURCE_MISSING = frozenset({-32002, -32602})
 """Error codes for a resource that does not exist (2025, 2026)."""
 
 
 def agreed(ctx: CallContext) -> bool:
-    """Return whether this is the retry of a request whose caller opened the page."""
+    """Return whether `ctx` is a retry after error -32042 whose caller agreed to open the URLs."""
     answers = (ctx.input_responses or {}).values()
     return ctx.request_state == URL_STATE and all(_action(answer) == "accept" for answer in answers)
 
@@ -46,7 +46,7 @@ def _action(answer: object) -> JsonValue:
 
 
 def begin_again(ctx: CallContext) -> CallContext:
-    """Return `ctx` as the server gets it. The retry after a request to open a URL is sent without answers.
+    """Return the context with which a request is sent. A retry after error -32042 is sent like the first attempt, without answers.
 
     Raises:
         ToolFailed: The person did not agree to open a URL.
@@ -59,7 +59,7 @@ def begin_again(ctx: CallContext) -> CallContext:
 
 
 def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
-    """Return the error for a request that needs a person to sign in at `url` first, in the form of 2025."""
+    """Return the error for a request that needs a person to sign in at `url` first, as error -32042 of MCP 2025-11-25."""
     where = shown(issuer, MAX_SHOWN_ISSUER)  # the server's own metadata may contain the name
     message = f"Server {server!r} needs you to sign in at {where!a}. Open the page on the machine of the gateway; your call goes on then."
     page: JsonObject = {"mode": "url", "elicitationId": secrets.token_urlsafe(16), "url": url, "message": message}
@@ -67,14 +67,17 @@ def sign_in_first(server: str, issuer: str, url: str) -> Rejected:
 
 
 async def as_it_is(ask: JsonObject) -> JsonObject:
-    """Return the gateway's own request for input, which needs no judging."""
+    """Return a request for input unchanged. Takes the place of a judge for requests that the gateway itself makes."""
     return ask
 
 
 async def explain(
     error: Rejected, ctx: CallContext, relayed: JsonMapping, judge: Callable[[JsonObject], Awaitable[JsonObject]]
 ) -> JsonObject:
-    """Return the result that replaces an error, or raise the error for the caller.
+    """Return the result that replaces a server's error for this caller, or raise the error.
+
+    `relayed` are the capabilities declared to the server for this caller. `judge` returns one request for input with the server's name
+    added, or raises if policy refuses it.
 
     `relayed` are the capabilities declared to the server for this caller. `judge` returns one request for input with the server's name
     added, or refuses it.
@@ -113,7 +116,7 @@ def _url_asks(data: JsonValue) -> list[JsonObject]:
 
 
 def _held_back(data: JsonValue, client: ClientProfile, relayed: JsonMapping) -> str:
-    """Return the first capability that the server needs and the client has, but policy did not declare; else empty."""
+    """Return the first capability that the server needs and the client has, but policy did not declare; `''` if there is none."""
     required = cast("JsonObject", data).get("requiredCapabilities") if isinstance(data, dict) else None
     names = cast("JsonObject", required) if isinstance(required, dict) else {}
     return next((name for name in names if client.can(name) and name not in relayed), "")

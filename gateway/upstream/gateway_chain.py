@@ -19,7 +19,7 @@ MAX_HOPS = 8
 """Gateways that one call may pass."""
 
 _DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
-"""Members whose value is data of a tool, or `_meta` itself."""
+"""Members in which no further `_meta` is searched: their value is data of a tool, or `_meta` itself."""
 
 
 _ValueT = TypeVar("_ValueT", JsonObject, list[JsonObject])
@@ -51,7 +51,7 @@ def received_ask(request: JsonObject) -> JsonObject:
 
 
 def received_data(data: JsonValue) -> JsonValue:
-    """Return the data of a server's error without the gateway's own keys."""
+    """Return the data of a server's error without the keys that only a gateway may set."""
     if not isinstance(data, dict):
         return data
     fields = {key: value for key, value in cast("JsonObject", data).items() if not is_own_key(key)}
@@ -69,20 +69,20 @@ def _keep_taken(holder: JsonObject) -> None:
 
 
 def hops_of(meta: JsonMapping | None, key: str) -> list[str]:
-    """Return the gateway ids under `key`; a malformed value counts as empty."""
+    """Return the list of gateway ids at `key` of a `_meta`; a malformed value counts as empty."""
     return gateway_ids(meta.get(key)) if meta else []
 
 
 def configuration_of(gateway_id: str) -> str:
-    """Return the half of a gateway's id that is the same for every endpoint with its configuration."""
+    """Return the first half of a gateway's id, which is the same for all endpoints of one configuration."""
     return gateway_id[: len(gateway_id) // 2]
 
 
 def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
-    """Return the `meta` of a request to `server` with `own_id` appended to its `via` list.
+    """Return the `_meta` of a request to `server` with `own_id` appended to its `via` list.
 
     Raises:
-        ToolFailed: The call came through this gateway before, or through too many.
+        ToolFailed: The call came through this gateway before, or through too many gateways.
     """
     via = hops_of(meta, VIA_KEY)
     if own_id in via:

@@ -12,10 +12,10 @@ logger = logging.getLogger(__name__)
 
 
 class GatewayLoops:
-    """Loops that lead through one server."""
+    """Detects whether the listings of one server lead back to this gateway."""
 
     def __init__(self, server: str, own_id: str) -> None:
-        """`own_id` is this gateway's id in chains. No side effects."""
+        """`own_id` is this gateway's id, which listings of chained gateways name."""
         self.own_id = own_id
         self._server = server
         self._is_self = False
@@ -33,7 +33,7 @@ class GatewayLoops:
 
     @property
     def problem(self) -> str | None:
-        """The problem with the server's entry and its fix; `None` without a loop."""
+        """A text that names the loop through this server's configuration entry, and the fix; `None` if there is no loop."""
         entry = f"mcpServers.{self._server}"
         if self._is_self:
             return f"It is this gateway itself, so nothing of it is listed. Remove {entry}, or let it lead to another gateway."

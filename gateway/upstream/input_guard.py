@@ -44,17 +44,17 @@ class Models(Protocol):
     """Provides the models that answer sampling requests in place of the client's (`chat.model_resolver.ModelResolver`)."""
 
     def can_answer(self, spec: str) -> bool:
-        """Return whether a model is configured for `spec`."""
+        """Return whether the gateway has a model for `spec` (the policy's `sampling.model`), so that it can answer sampling requests."""
         ...
 
     def resolve(self, spec: str, ctx: CallContext) -> SupportsChatGetResponse:
-        """Return the chat client for `spec`. Raises `ModelError`."""
+        """Return the chat client of the model that `spec` (the policy's `sampling.model`) names. Raises `ModelError`."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AskServices:
-    """The services of the gateway that judging needs; one object per gateway."""
+    """Services of the gateway with which `InputGuard` judges requests for input; one object per gateway."""
 
     events: EventStream
     records: Records
@@ -65,20 +65,20 @@ class AskServices:
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """The request goes to the caller, possibly with a lower token limit, and with the server's name."""
+    """A judgement: the request goes to the caller, with the server's name, and possibly with a lower token limit."""
 
     request: JsonObject
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A configured model answered; the caller is not involved."""
+    """A judgement: a configured model answered the request, and the caller is not involved."""
 
     result: JsonObject
 
 
 class InputGuard:
-    """Judges the requests of one server. Safe for concurrent calls."""
+    """Judges the requests for input of one server. Safe for concurrent calls."""
 
     def __init__(self, server: str, policy: SourcePolicy, services: AskServices) -> None:
         self._server = server
@@ -94,14 +94,14 @@ class InputGuard:
     # -- what is declared --------------------------------------------------------------------------------------
 
     def asks_midway(self, *, is_modern: bool) -> bool:
-        """Return whether a call may send a request for input before it ends: always possible with a 2025 server, and for an approval."""
+        """Return whether requests for input may arrive while a call runs: relayed ones of a 2025 server, and approvals of sampling."""
         if self._policy.sampling.mode == "ask":
             return True
         relays = self._policy.sampling.mode == "relay" or self._policy.elicitation.mode == "relay" or self._policy.roots.mode == "relay"
         return relays and not is_modern
 
     def shared_capabilities(self) -> JsonObject:
-        """Return the client capabilities of a session that several callers share: those that policy relays or answers."""
+        """Return the client capabilities of a session that callers share: those that policy relays to callers, or the gateway answers."""
         declared: JsonObject = {}
         if self._policy.sampling.mode in ("relay", "ask") or self.answers_itself:
             declared["sampling"] = {"tools": {}} if self.answers_itself else {}
@@ -161,7 +161,8 @@ class InputGuard:
     async def answer(self, request: JsonObject, ctx: CallContext, key: str = "") -> JsonObject:
         """Answer one request for input by a configured model or by the caller. Raises as `judge` and `CallContext.ask`.
 
-        Without `key`, the question ends with this attempt of the call, and a repeated call sends it again.
+        Inside a durable task, `key` identifies the request: when the task is resumed, an answer given before counts. A request without
+        `key` is put to the caller again.
         """
         judged = await self.judge(request, ctx)
         return judged.result if isinstance(judged, Answered) else await ctx.ask(judged.request, key)
@@ -199,7 +200,7 @@ class InputGuard:
         return Answered(await self._ask_model(allowed, ctx)) if self.answers_itself else Relayed(allowed)
 
     async def _ask_model(self, request: JsonObject, ctx: CallContext) -> JsonObject:
-        """Return the answer of the configured model, which gets the request and nothing of the gateway's."""
+        """Return the answer of the configured model. The model gets the server's request, and no data of the gateway."""
         models = cast("Models", self._services.models)
         try:
             with anyio.fail_after(self._policy.timeout_seconds):
@@ -218,7 +219,7 @@ class InputGuard:
             raise AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
     async def _count(self, ctx: CallContext) -> int:
-        """Count a request of this caller in the database, and return the number of earlier ones in the window."""
+        """Count a sampling request of this caller in the database, and return the number of earlier ones in the last hour."""
         limit = self._policy.sampling.max_requests
         if not limit:
             return 0
@@ -247,7 +248,7 @@ def _smaller(asked: object, cap: int | None) -> int | None:
 
 
 def to_input_required(result: JsonMapping) -> InputRequired:
-    """Return the outcome for a result with `resultType: input_required`."""
+    """Convert a result with `resultType: input_required` to the outcome of a call."""
     requests = result.get("inputRequests")
     state = result.get("requestState")
     meta = result.get("_meta")

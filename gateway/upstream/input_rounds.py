@@ -22,7 +22,9 @@ Leg = Callable[[CallContext], Awaitable[JsonObject]]
 
 
 async def converse(guard: InputGuard, send: Leg, ctx: CallContext) -> JsonObject:
-    """Return the result of a request. Its remaining requests for input are judged, and only the caller can answer them.
+    """Send a request, again after each round that a configured model answered, and return the result.
+
+    Requests for input that remain in the result are judged, and are for the caller.
 
     Raises:
         PolicyDenied: A request for input was refused, and with it the whole request.
@@ -56,7 +58,7 @@ def _pack(state: str | None, answers: JsonObject) -> str:
 
 
 def _open(ctx: CallContext) -> CallContext:
-    """Return the context with the server's own state, and with the answers that were given here in earlier rounds."""
+    """Return the context with the server's own request state, and with the answers that models gave in earlier rounds."""
     if ctx.request_state is None:
         return ctx
     try:

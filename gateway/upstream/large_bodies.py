@@ -34,7 +34,7 @@ T = TypeVar("T")
 
 
 class _Wish:
-    """Bytes that a claim waits for or holds."""
+    """State of one claim: the bytes that it waits for or holds."""
 
     __slots__ = ("caller", "granted", "is_granted", "is_over", "size")
 
@@ -68,12 +68,12 @@ class Claim:
 
 
 class LargeBodies:
-    """Grants the claims of one process, in one event loop."""
+    """Grants claims (permissions to hold large responses in memory) in one process and one event loop."""
 
     def __init__(self, max_bytes: int, *, used: Callable[[], None] | None = None) -> None:
         """One caller gets at most half of `max_bytes`. A larger response is granted if its caller has no other one.
 
-        `used` is called in the event loop after each processed response.
+        `used` is called in the event loop after each response is processed.
         """
         self.max_bytes = max_bytes
         self._used = used
@@ -87,7 +87,7 @@ class LargeBodies:
         self._waiting: CallerQueues[_Wish] = CallerQueues()
 
     def claim(self, caller: str, size: int, granted: Callable[[], None]) -> Claim:
-        """Claim `size` bytes. `granted` is called once, later, if they are not granted at once."""
+        """Claim `size` bytes for `caller`. `granted` is called once, later, if they are not granted at once."""
         wish = _Wish(caller, size, granted)
         self._waiting.add(caller, wish)
         self._grant(quietly=wish)
@@ -96,7 +96,7 @@ class LargeBodies:
     async def read(
         self, parts: list[bytes], claim: Releasable | None, is_call: Callable[[JsonValue], bool]
     ) -> tuple[Decoded, Releasable | None]:
-        """Read a message: a very large one as `HelperPool.hold`, any other in a worker thread.
+        """Parse a message: a very large one in a helper process (`HelperPool.hold`), any other in a worker thread.
 
         Raises:
             ValueError: The message is not JSON.
@@ -111,7 +111,7 @@ class LargeBodies:
         return await anyio.to_thread.run_sync(job, limiter=self._limiter)
 
     def end(self, wish: _Wish) -> None:
-        """As `Claim.release`."""
+        """End a claim: return its bytes, or stop waiting for them. Callable from any thread."""
         if not wish.is_over:
             wish.is_over = True
             with contextlib.suppress(RuntimeError):  # the loop is closed
@@ -132,7 +132,7 @@ class LargeBodies:
         self._grant()
 
     def _grant(self, quietly: _Wish | None = None) -> None:
-        """Grant the claims that fit, one of each caller in turn. A claim that exceeds the total blocks later ones."""
+        """Grant the claims that fit, one of each caller in turn. A claim that does not fit into the total blocks all later ones."""
         is_moving = True
         while is_moving:
             is_moving = False

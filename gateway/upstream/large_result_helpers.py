@@ -67,7 +67,7 @@ class HelperProcess:
         )
 
     def ask(self, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
-        """Send an order and return its reply.
+        """Send an order with `parts` as its body, and return the reply with its body.
 
         Raises:
             OSError: The process ended.
@@ -113,7 +113,10 @@ class HelperPool:
     async def hold(
         self, parts: list[bytes], claim: Releasable | None, is_call: Callable[[JsonValue], bool]
     ) -> tuple[Decoded, Releasable | None]:
-        """Read a message with a helper process. Takes ownership of `parts`.
+        """Parse a message with a helper process. Takes ownership of `parts`.
+
+        If the message answers a `tools/call` (`is_call` of its id) with a complete and plain result, return the message with an empty
+        result, and the `LargeResult` that has the real one. Otherwise return the whole message, parsed in this process, and `claim`.
 
         If `is_call` is true for its id (an answer to `tools/call`) and its result is complete and plain, return the message with an empty
         result, and the `LargeResult` that has the real one. Otherwise return the whole message, read here, and `claim`.
@@ -145,7 +148,10 @@ class HelperPool:
         return await anyio.to_thread.run_sync(decode_parts, parts), claim
 
     async def ask(self, helper: HelperProcess, fields: JsonObject, parts: Sequence[bytes] = ()) -> tuple[JsonObject, bytes]:
-        """As `HelperProcess.ask`, in a worker thread. Cancelling it kills the process. Raises `ToolFailed` if the process ended."""
+        """Send an order to a helper process in a worker thread, and return the reply.
+
+        Cancelling this kills the process. Raises `ToolFailed` if the process ended.
+        """
         try:
             return await anyio.to_thread.run_sync(partial(helper.ask, fields, parts), abandon_on_cancel=True)
         except (OSError, EOFError, ValueError):
@@ -155,7 +161,7 @@ class HelperPool:
             raise
 
     def give_back(self, helper: HelperProcess | None, *, is_usable: bool) -> None:
-        """Return a helper process to the pool, or end it."""
+        """Return a helper process to the pool if it `is_usable`, else end it."""
         self._turns.release()
         if helper is None:
             return
@@ -168,7 +174,7 @@ class HelperPool:
         self._timer = self._loop.call_later(IDLE_SECONDS, self._end_idle)
 
     def give_back_soon(self, helper: HelperProcess) -> None:
-        """As `give_back`, for a result that nobody judged; callable from any thread."""
+        """End the helper process of a result that nobody judged. Callable from any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(partial(self.give_back, helper, is_usable=False))
 
@@ -200,7 +206,7 @@ class HelperPool:
 
 
 class LargeResult:
-    """Implements `gate.results.Held` with one helper process."""
+    """A large result that a helper process has parsed and can judge for the gate (`gate.results.Held`)."""
 
     def __init__(self, helpers: HelperPool, helper: HelperProcess, parts: list[bytes], claim: Releasable | None) -> None:
         self._helpers = helpers
@@ -209,7 +215,7 @@ class LargeResult:
         self._claim = claim
 
     async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
-        """As `judge_whole`, in the helper process.
+        """Judge the result in the helper process, by `judge_whole`; return `None` if the result passes unchanged.
 
         Raises:
             ToolFailed: The helper process ended, or took too long.
@@ -235,7 +241,7 @@ class LargeResult:
         return Judged(result, rule=reply["rule"], reason=reply["reason"], is_shortened=reply["shortened"])
 
     async def whole(self) -> Received:
-        """Return the result itself, parsed here."""
+        """Parse the received bytes in this process, and return the result."""
         parts = self._parts
         message, encoded, long_text = await anyio.to_thread.run_sync(decode_parts, parts)
         result = cast("JsonObject", cast("dict[str, JsonValue]", message)["result"])
@@ -243,7 +249,7 @@ class LargeResult:
         return Received(received(result), encoded, long_text, self._claim)
 
     def release(self) -> None:
-        """As `Claim.release`; also ends the helper process of a result that nobody judged."""
+        """Release the claimed memory, and end the helper process of a result that nobody judged."""
         helper, self._helper = self._helper, None
         if helper is not None:
             self._helpers.give_back_soon(helper)

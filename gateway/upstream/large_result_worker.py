@@ -28,7 +28,7 @@ _BLOCKS = frozenset({"text", "image", "audio"})
 
 
 def send(stream: IO[bytes], fields: JsonMapping, parts: Sequence[bytes] = ()) -> None:
-    """Write one frame."""
+    """Write one frame: a JSON object and its body."""
     header = json.dumps({**fields, "size": sum(map(len, parts))}).encode()
     stream.write(len(header).to_bytes(_LENGTH_BYTES, "big") + header)
     for part in parts:
@@ -55,7 +55,10 @@ def _exactly(stream: IO[bytes], size: int) -> bytes:
 
 
 def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
-    """Return the id and the result of a response if the result is complete and plain, else `None`. Takes ownership of `parts`."""
+    """Return the id and the result of a response, or `None` if the result is incomplete or has unusual content blocks.
+
+    Takes ownership of `parts`.
+    """
     try:
         message = cast("JsonMapping", decode_lean(parts))
     except ValueError:
@@ -73,7 +76,7 @@ def read_plain(parts: list[bytes]) -> tuple[JsonValue, JsonObject] | None:
 
 
 def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence[bytes]]:
-    """Return the reply to `judge`: `whole` if the result passes unchanged, else what the gate returns instead."""
+    """Return the reply to the order `judge`: `whole` if the result passes unchanged, else what the gate returns instead."""
     keeper = None if order["keeper"] is None else ResultKeeper.from_settings(order["keeper"])
     try:
         judged = judge_whole(result, ResultRules(**order["rules"]), keeper, ResultOrigin(**order["source"]))

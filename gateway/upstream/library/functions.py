@@ -23,24 +23,24 @@ MAX_NAME_CHARS = 128
 _OUTSIDE = re.compile(r"[^A-Za-z0-9_.-]")
 
 Parse = Callable[[Complete], str | list[Content]]
-"""Converts the result of a call for the program."""
+"""Converts the result of a call to the value that the program gets."""
 
 
 class Invoke(Protocol):
-    """Runs one call."""
+    """Runs one call of an `MCPFunction` on its server, and returns the result."""
 
     async def __call__(self, arguments: JsonObject, ctx: CallContext, *, by_program: bool) -> Complete:
-        """Run the call. `by_program`: the program calls, not a model, so no approval is needed. Raises `ToolFailed`."""
+        """Run the call with `arguments`. If `by_program`, no model makes the call, so it needs no approval. Raises `ToolFailed`."""
         ...
 
 
 def normalize_name(name: str) -> str:
-    """Return a remote name with characters outside `[A-Za-z0-9_.-]` replaced."""
+    """Return a remote name with characters outside `[A-Za-z0-9_.-]` replaced by `-`."""
     return _OUTSIDE.sub("-", name)
 
 
 def local_name(remote: str, prefix: str | None) -> str:
-    """Return the name of a function: the prefix and the normalised remote name."""
+    """Return the name of a function in the program: the prefix, `_` and the normalised remote name."""
     name = normalize_name(remote)
     stem = normalize_name(prefix).rstrip("_.-") if prefix else ""
     if not stem:
@@ -50,7 +50,7 @@ def local_name(remote: str, prefix: str | None) -> str:
 
 
 class MCPFunction(FunctionTool[..., Any]):
-    """A `FunctionTool` that runs on the server, under its local name."""
+    """A remote tool or prompt as a `FunctionTool`: it has a local name, and runs on the server."""
 
     def __init__(
         self,
@@ -62,8 +62,10 @@ class MCPFunction(FunctionTool[..., Any]):
         approval: bool | None = None,
         parse: Parse | None = None,
     ) -> None:
-        """`definition` has the local name, `source` is the server's name, and `approval` is the configured approval. Without `parse`,
-        results become contents.
+        """`definition` has the local name, and `source` is the server's name.
+
+        `approval` tells whether a person must approve calls of a model (`None`: not configured). Without `parse`, results become `Content`
+        objects.
         """
         super().__init__(
             self._from_program,

@@ -114,7 +114,7 @@ def _run_tools(ctx: CallContext) -> list[Tool]:
 
 
 def _names(arguments: JsonObject) -> list[str]:
-    """Return the names in `tool`. Raises `ToolFailed` if it holds anything else."""
+    """Return the function names in the argument `tool`. Raises `ToolFailed` if it holds anything else."""
     value: JsonValue = arguments.get("tool")
     names = cast("list[JsonValue]", value) if isinstance(value, list) else [value]
     found = [name for name in names if isinstance(name, str)]

@@ -76,7 +76,7 @@ _RELOADS = {"notifications/tools/list_changed": "tools", "notifications/prompts/
 
 
 class MCPTool(ABC):
-    """Base class; also a `ToolSource`, so that an `Agent` accepts it among its tools and sees its current functions."""
+    """The functions of one remote MCP server; a base class. As a `ToolSource`, it may stand among the tools of an `Agent`."""
 
     is_one_pipe = False
     """Whether all calls share one connection, so that a failure of one call means the connection is lost for all."""
@@ -131,7 +131,7 @@ class MCPTool(ABC):
         self.tasks.options = options or MCPTaskOptions()
 
     async def connect(self, *, reset: bool = False) -> None:
-        """Open the connection and list what the settings say. `reset` opens a new connection in any case.
+        """Open the connection if it is not open, and list tools and prompts as the settings say. `reset` opens a new one in any case.
 
         Raises:
             ToolFailed: The server cannot be reached or is not an MCP server, or two remote names become one local name.
@@ -191,17 +191,17 @@ class MCPTool(ABC):
 
     @property
     def id(self) -> str:
-        """As `ToolSource`: the name given to the tool."""
+        """The name given to this object (`ToolSource`)."""
         return self.name
 
     async def tools(self) -> Sequence[Tool]:
-        """As `ToolSource`: return the current functions, after connecting if necessary."""
+        """Return the current functions, after connecting if necessary (`ToolSource`)."""
         if not self.is_connected:
             await self.connect()
         return self.functions
 
     def subscribe(self, on_change: OnChange) -> None:
-        """As `ToolSource`: register the callback for changed lists; there is one."""
+        """Set the one callback that is called when the functions change (`ToolSource`)."""
         self._on_change = on_change
 
     @property
@@ -217,7 +217,7 @@ class MCPTool(ABC):
         return [f for f in found if not set(f.known_as).isdisjoint(allowed)]
 
     async def load_tools(self) -> None:
-        """List the server's tools again; a server without tools has none.
+        """List the server's tools again. If the server does not support tools, there are no tools, and no error.
 
         Raises:
             ToolFailed: The server does not list them, or two remote names become one local name.
@@ -245,7 +245,7 @@ class MCPTool(ABC):
         self._on_change("tools")
 
     async def load_prompts(self) -> None:
-        """List the server's prompts again; a server without prompts has none.
+        """List the server's prompts again. If the server does not support prompts, there are no prompts, and no error.
 
         Raises:
             ToolFailed: The server does not list them, or two remote names become one local name.
@@ -326,10 +326,10 @@ class MCPTool(ABC):
         return await self._call(self._known(tool_name), arguments)
 
     async def call_tool_as_task(self, tool_name: str, /, **arguments: Any) -> str | list[Content]:
-        """As `call_tool`, but request a task of a 2025 server although the tool does not require one.
+        """Call a tool by its remote name as a task of a 2025 server, although the tool does not require a task.
 
-        The task is followed according to `task_options`. If the server makes no task of it, the tool is called once without. A 2026 server
-        decides for every call itself.
+        The task is followed according to `task_options`. If the server rejects the task, the tool is called once without a task. A 2026
+        server decides for every call itself whether it becomes a task.
 
         Raises:
             ToolFailed: As `call_tool`; or the task failed, was lost, or took longer than `max_task_wait`.
@@ -358,7 +358,7 @@ class MCPTool(ABC):
         return None if parse is None else lambda outcome: parse(CallToolResult.model_validate(outcome.result))
 
     def _known(self, tool_name: str) -> GuardedTool:
-        """Return a tool by its remote name. A tool that is not listed declares no arguments, so only configured extras are sent.
+        """Return a tool by its remote name. If it is not listed, only arguments that the settings add are sent.
 
         Raises:
             ToolFailed: Tools are not loaded.
@@ -435,8 +435,8 @@ class MCPTool(ABC):
         """Return the result of `sampling_callback` for a request as the server sent it.
 
         Raises:
-            ModelError: The server gets an internal error (-32603).
-            PolicyDenied: The server gets another error, or the request is not a valid sampling request.
+            ModelError: The model failed; the server gets an internal error (-32603).
+            PolicyDenied: The request is refused or malformed; the server gets another error.
         """
         params = self._desk.read(request)
         return self._desk.to_wire(await self.sampling_callback(ctx, params))
@@ -470,27 +470,27 @@ class MCPTool(ABC):
             raise
 
     async def reconnect(self) -> None:
-        """As `TaskLine`: wait for a connection."""
+        """Wait until there is a working connection (`TaskLine`)."""
         await self._link.open()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """As `TaskLine`. A program's tool relays no tasks."""
+        """Return the request unchanged: it is judged when it is answered, and this tool relays no tasks (`TaskLine`)."""
         return Relayed(request)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """As `TaskLine`: answer one request for input of a running task."""
+        """Answer one request for input of a running task (`TaskLine`)."""
         return await ctx.ask(keyed(request, key))
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the requests for input of an `input_required` result. Each is judged where it is answered."""
+        """Return the requests for input of an `input_required` result. Each one is judged when it is answered."""
         return to_input_required(result)
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """As `SessionHooks`: answer a request for input of a 2025 server."""
+        """Answer a request for input of a 2025 server (`SessionHooks`)."""
         return await self.answer_sampling(request, ctx)
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """As `SessionHooks`: process a notification."""
+        """Read a list again that the server announced as changed; log a log message (`SessionHooks`)."""
         kind = _RELOADS.get(method)
         if kind is not None:
             self._dirty.add(kind)

@@ -38,7 +38,7 @@ ApprovalMode = Literal["always_require", "never_require"] | MCPSpecificApproval
 
 
 class MCPToolOptions(TypedDict, total=False):
-    """Keyword settings of every `MCPTool`. Each names its default."""
+    """Keyword settings of every `MCPTool`. The text of each setting names its default."""
 
     description: str | None
     """For people; empty by default."""
@@ -69,7 +69,7 @@ class MCPToolOptions(TypedDict, total=False):
     sampling_max_requests: int | None
     """Sampling requests per connection; 25 by default. `None`: no limit, 0: none."""
     additional_properties: Mapping[str, object] | None
-    """The program's own; not read."""
+    """Values for the program's own use, kept as `MCPTool.additional_properties`."""
     task_options: MCPTaskOptions | None
     """How long-running calls are followed; `None`: the defaults."""
     use_progressive_disclosure: bool
@@ -107,7 +107,7 @@ def check_options(options: MCPToolOptions) -> None:
 
 
 def to_policy(options: MCPToolOptions) -> SourcePolicy:
-    """Return the policy that these settings stand for; the gate and the judges read nothing else."""
+    """Return the gateway policy for these settings. Calls and requests for input are judged by this policy alone."""
     policy = SourcePolicy(
         additional_arguments=_extras(options.get("additional_tool_argument_names")),
         hidden_text="allow",

@@ -50,7 +50,7 @@ class SamplingHandler:
         self._used = 0
 
     def read(self, request: JsonObject) -> CreateMessageRequestParams:
-        """Return the parameters of a request.
+        """Check that a server's request is a sampling request, and return its parameters.
 
         Raises:
             PolicyDenied: The request is not a valid sampling request; its server gets -32600.
@@ -63,7 +63,7 @@ class SamplingHandler:
             raise PolicyDenied("The sampling request is not valid.", rule="sampling.params", subject=self._server) from None
 
     async def answer_params(self, params: CreateMessageRequestParams) -> CreateMessageResult | CreateMessageResultWithTools | ErrorData:
-        """Return the answer to one request, or the error for its server."""
+        """Return the chat client's answer to one sampling request, or the error that the server gets."""
         wire = params.model_dump(mode="json", by_alias=True, exclude_none=True)
         try:
             answer = await self._answer({"method": "sampling/createMessage", "params": wire})
@@ -75,11 +75,11 @@ class SamplingHandler:
         return kind.model_validate(answer)
 
     def to_wire(self, answer: CreateMessageResult | CreateMessageResultWithTools | ErrorData) -> JsonObject:
-        """Return the result as sent to the server.
+        """Return an answer of `answer_params` as the JSON result that the server gets.
 
         Raises:
-            ModelError: The server gets an internal error (-32603).
-            PolicyDenied: The server gets -32600.
+            ModelError: The answer is an internal error (-32603).
+            PolicyDenied: The answer is another error; the server gets -32600.
         """
         if not isinstance(answer, ErrorData):
             return answer.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -106,7 +106,7 @@ class SamplingHandler:
         return used
 
     async def _ask_program(self, params: JsonMapping) -> Reject | None:
-        """Return the program's decision on the request."""
+        """Return `None` if the program's callback approves the request, else the refusal."""
         if self._approve is None:
             return Reject(RULE, "No `sampling_approval_callback` is set, so sampling is refused.")
         try:

@@ -19,23 +19,23 @@ class SamplingCaller(NoCaller):
     """The caller of a call made through an `MCPTool`. It answers sampling requests and passes progress on."""
 
     def __init__(self, answer: Callable[[JsonObject, CallContext], Awaitable[JsonObject]], outer: CallContext) -> None:
-        """`answer` answers a sampling request."""
+        """`answer` answers a sampling request; it also gets `outer`, the context of the call."""
         self._answer = answer
         self._outer = outer
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass the report on."""
+        """Pass a progress report to the caller of `outer`."""
         await self._outer.caller.progress(progress, total, message)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Answer a sampling request; others cannot be answered."""
+        """Answer a sampling request; raise `AskUnavailable` for any other request."""
         if request.get("method") == "sampling/createMessage":
             return await self._answer(request, self._outer)
         raise AskUnavailable(f"A program's MCP tool does not answer {str(request.get('method'))!r}.", capability="")
 
 
 def with_host_values(guarded: GuardedTool, arguments: JsonObject, ctx: CallContext) -> tuple[JsonObject, CallContext]:
-    """Return the call with the values that the program gave to the run, as far as the tool declares them.
+    """Return arguments and context with the values added that the program gave to the run, as far as the tool declares them.
 
     The model's arguments take precedence. Only the program sets metadata: `_meta` among the model's arguments is never sent.
 

@@ -1,6 +1,6 @@
 """`ToolConnection`: the connection of an `MCPTool`. A connection found broken is opened again once.
 
-The session is the tool's own, kept open by a `ContextTask`, or one that the program keeps (`ProgramSession`).
+The session belongs to the tool and is kept open by a `ContextTask`, or it belongs to the program (`ProgramSession`).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class RemoteSession(Protocol):
-    """What an `MCPTool` needs of a session."""
+    """The part of a session that an `MCPTool` uses."""
 
     server: str
     closed: anyio.Event
@@ -37,26 +37,26 @@ class RemoteSession(Protocol):
 
     @property
     def is_modern(self) -> bool:
-        """Whether the server speaks the stateless era (2026)."""
+        """Whether the session uses the stateless protocol of 2026."""
         ...
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
-        """As `Session.request`."""
+        """Send one request and return its result (see `Session.request`)."""
         ...
 
 
 class _AnyRequest(Request[dict[str, Any], str]):
-    """A request with unmodelled parameters, for a session that models its requests."""
+    """A request with any parameters. The SDK's session sends only models."""
 
 
 class _AnyResult(BaseModel):
-    """A result kept as it came."""
+    """A result with any members, which are kept as they came."""
 
     model_config = ConfigDict(extra="allow")
 
 
 class ProgramSession:
-    """An `mcp.ClientSession` of the program as a `RemoteSession`. It must be initialised, and is never closed here."""
+    """Makes an `mcp.ClientSession` of the program a `RemoteSession`. It must be initialised, and is never closed here."""
 
     def __init__(self, server: str, session: ClientSession) -> None:
         self.server = server
@@ -73,7 +73,7 @@ class ProgramSession:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the server speaks the stateless era (2026)."""
+        """Whether the session uses the stateless protocol of 2026."""
         return self.negotiated.era == "modern"
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
@@ -96,7 +96,7 @@ class ProgramSession:
 
 
 class ToolConnection:
-    """Holds the connection. Safe for concurrent calls: the first one that finds it broken opens it again for all."""
+    """Holds the session of one `MCPTool`. Safe for concurrent calls: the first one that finds it broken opens another one for all."""
 
     def __init__(self, server: str, make: Callable[[], AbstractAsyncContextManager[Session]]) -> None:
         """`make` opens a negotiated session. No side effects."""
@@ -122,7 +122,7 @@ class ToolConnection:
         """Return the open session. Opens another one if no session is open, or if the open one is `instead_of`, which has failed.
 
         Raises:
-            UpstreamError: It cannot be opened.
+            UpstreamError: No session can be opened.
         """
         async with self._lock:
             wire = self.wire

@@ -108,7 +108,7 @@ class MCPStreamableHTTPTool(MCPTool):
             yield streams
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """As `MCPTool.send`, with the header provider's headers."""
+        """Send one request, with the headers that the header provider returns for the call (see `MCPTool.send`)."""
         if self._header_provider is not None:
             values: JsonObject = ctx.invocation.kwargs if ctx.invocation is not None else {}
             headers = {**self._header_provider(values), **(headers or {})}
