@@ -67,7 +67,7 @@ class ChildProcesses:
     """Limits and watches all server processes of one gateway. Enter it before the first one starts; leave it after the last has stopped."""
 
     def __init__(self, limit: int, own_id: str) -> None:
-        """At most `limit` processes run at once. `own_id` is this gateway's id, by which a chain of gateways is found to be a loop."""
+        """At most `limit` processes run at once. `own_id` is this gateway's id, by which a gateway that starts itself is recognized."""
         self._limit = limit
         self._own_id = own_id
         self._lineage = os.environ.get(LINEAGE_VARIABLE, "").split()

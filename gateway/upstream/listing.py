@@ -44,7 +44,7 @@ KINDS_OF: Mapping[ChangeKind, tuple[str, ...]] = {
     "resources": ("resources", "templates"),
     "prompts": ("prompts",),
 }
-"""The listings that a change notification is about."""
+"""The listings to read again after each kind of change notification."""
 
 _CAPABILITY_OF = {"tools": "tools", "resources": "resources", "templates": "resources", "prompts": "prompts"}
 _KNOWN_TOOL_KEYS = frozenset({"name", "title", "description", "inputSchema", "outputSchema", "annotations"})
@@ -62,7 +62,7 @@ class Listed:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """A complete listing."""
+    """All entries of one listing of a server."""
 
     entries: list[JsonObject]
     gateway: str = ""
@@ -122,9 +122,9 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
 
 
 def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool = False) -> Listed | None:
-    """Return a listed tool, or `None` if the specification requires to drop it (invalid `x-mcp-header`).
+    """Convert an entry of `tools/list`; `None` if the specification requires to drop the tool (invalid `x-mcp-header`).
 
-    `has_tasks`: the server supports the tasks extension of 2026, and may make a task of any call.
+    `has_tasks` tells whether the server supports the tasks extension of 2026, so that it may make a task of any call.
     """
     schema = wire.get("inputSchema")
     input_schema = cast("JsonObject", schema) if isinstance(schema, dict) else {"type": "object"}
@@ -156,7 +156,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
 
 
 def _task_support(execution: JsonValue) -> TaskSupport:
-    """Return whether a tool must be called as a task; one that may run plainly is called plainly."""
+    """Return `required` if a tool of a 2025 server must be called as a task, else `never`: a tool that may be called plainly is."""
     support = cast("JsonMapping", execution).get("taskSupport") if isinstance(execution, dict) else None
     return "required" if support == "required" else "never"
 

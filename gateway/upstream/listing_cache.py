@@ -28,7 +28,7 @@ _NAME_OF = {"tools": "name", "resources": "uri", "templates": "uriTemplate", "pr
 
 @dataclass(frozen=True, slots=True)
 class CachedListing:
-    """One complete listing of a server, with what was agreed with it."""
+    """All lists of one server, with the protocol version and the instructions that belong to them."""
 
     lists: dict[str, list[JsonObject]]
     """`tools`, `resources`, `templates` and `prompts` as the server sent them."""
@@ -38,7 +38,7 @@ class CachedListing:
 
 
 def state_file_name(server: str, entry: ServerEntry) -> str:
-    """Return the name of a file about a server's listings. Another program, address or argument makes another file."""
+    """Return the name of the file for a server's listings. It depends on the server's name, program, arguments, folder and URL."""
     # environment and headers hold secrets and rarely decide what is listed
     known = entry.model_dump(mode="json", include={"type", "command", "args", "cwd", "url"})
     digest = hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
@@ -46,10 +46,10 @@ def state_file_name(server: str, entry: ServerEntry) -> str:
 
 
 class ListingCache:
-    """The file of one server. Touches no file until it is used."""
+    """The stored listings of one server. Reads and writes no file before a method is called."""
 
     def __init__(self, state_folder: Path, server: str, entry: ServerEntry) -> None:
-        """`entry` as loaded, with an absolute `cwd`."""
+        """`entry` is the server's entry in the configuration as loaded, with an absolute `cwd`."""
         self._file = state_folder / FOLDER / state_file_name(server, entry)
         self._last: CachedListing | None = None
 
@@ -87,7 +87,7 @@ class ListingCache:
 
 
 def _parse(document: JsonValue) -> CachedListing:
-    """Read a stored document.
+    """Parse a stored listing.
 
     Raises:
         ValueError: It was not written by this version.

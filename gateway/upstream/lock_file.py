@@ -24,7 +24,7 @@ class LockFile:
         self._watch: FileWatch | None = None
         self._moved = anyio.Event()
         self.problem: str | None = None
-        """Why the current file is not in use."""
+        """Why the lock file in its present state is not in use; `None` if it is in use."""
 
     async def read(self, loaded: LoadedConfig) -> Pins:
         """Return the pins for a configuration, and follow the lock file of this configuration from now on.

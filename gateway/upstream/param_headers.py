@@ -17,7 +17,7 @@ MARK = "x-mcp-header"
 """Keyword of a property whose value is mirrored in the header that it names."""
 
 PREFIX = "Mcp-Param-"
-"""Prefix of the names of such headers."""
+"""Prefix of the names of headers that mirror arguments."""
 
 Path = tuple[str, ...]
 """Property names from the arguments object inwards."""
@@ -35,11 +35,11 @@ _ONE = frozenset(
 )  # fmt: skip
 _LISTS = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPS = frozenset({"patternProperties", "dependentSchemas", "$defs", "definitions"})
-"""Keywords that hold a schema, a list of schemas, or schemas by name. Their values are at no fixed path in the arguments."""
+"""Schema keywords that hold a schema, a list of schemas, or schemas by name, and describe values at no fixed path in the arguments."""
 
 
 def encode_header_value(value: str) -> str:
-    """Return the value as a header carries it: unchanged if that is safe, else base64 in the form that marks itself."""
+    """Return the value as a header carries it: unchanged if that is safe, else as `=?base64?…?=`."""
     if _PLAIN.fullmatch(value) and not _ENCODED.fullmatch(value):
         return value
     return f"=?base64?{base64.b64encode(value.encode()).decode('ascii')}?="
@@ -60,7 +60,7 @@ def marked_headers(schema: JsonMapping) -> dict[Path, str] | None:
 
 
 def param_headers(marked: Mapping[Path, str], arguments: JsonMapping) -> dict[str, str]:
-    """Return the headers for these arguments. Arguments that are absent, null, or neither text, number nor boolean have none."""
+    """Return the headers for these arguments. An argument that is missing, or neither text, number nor boolean, has no header."""
     headers: dict[str, str] = {}
     for path, header in marked.items():
         text = _text_of(_value_at(arguments, path))
@@ -70,7 +70,7 @@ def param_headers(marked: Mapping[Path, str], arguments: JsonMapping) -> dict[st
 
 
 def _places(schema: JsonMapping) -> Generator[tuple[Path | None, JsonObject]]:
-    """Yield every schema within, with the path of the arguments that it describes, if any. Not recursive, because a schema may be deep."""
+    """Yield `schema` and every schema inside it, with the path of the argument that it describes, if any. Not recursive: it may be deep."""
     waiting: list[tuple[Path | None, JsonValue]] = [((), cast("JsonObject", schema))]
     while waiting:
         path, node = waiting.pop()

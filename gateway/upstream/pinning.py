@@ -44,7 +44,7 @@ class Pinning:
         return self._first if self._record is not None else None
 
     def take(self, locked: Mapping[str, str] | None) -> bool:
-        """Set the digests of the lock file by tool, `None` if the server is not in it. Return whether they changed."""
+        """Set the server's pinned digests by tool from the lock file, `None` if the file does not pin it. Return whether they changed."""
         if locked == self._locked:
             return False
         self._locked = locked
@@ -54,7 +54,7 @@ class Pinning:
     # -- first use ---------------------------------------------------------------------------------------------
 
     def begin(self, record: AcceptedDefinitions, *, was_listed: bool) -> None:
-        """Pin the server to its first listings. `was_listed`: an earlier run listed it. Blocks.
+        """Pin the server to its first listings in `record`. `was_listed` tells whether an earlier run listed the server. Blocks.
 
         Raises:
             StorageError: The record is unusable.
@@ -98,7 +98,7 @@ class Pinning:
         return self._follow(recorded)
 
     async def read_again(self) -> bool:
-        """Read the record after a person accepted a definition. Return whether it changed."""
+        """Read the recorded definitions again, after a person accepted one. Return whether a pinned definition changed."""
         if self._record is None:
             return False
         try:
@@ -115,7 +115,7 @@ class Pinning:
     # -- judging -----------------------------------------------------------------------------------------------
 
     def digests(self, wires: Sequence[JsonMapping]) -> dict[str, str]:
-        """Return the digests of a listing by tool, empty for a server without pins. The first of two equal names counts."""
+        """Return the digest of each tool in a listing by name; empty if the server is not pinned. Of equal names the first counts."""
         found: dict[str, str] = {}
         if self._pinned is not None:
             for wire in wires:
@@ -128,7 +128,7 @@ class Pinning:
         return judge_pins(listed, pinned, self._mode, first_use=self._locked is None)
 
     def judge(self, wires: Sequence[JsonMapping]) -> set[str]:
-        """Judge a listing, log new findings, and return the tools that must not be served."""
+        """Compare a listing with the pinned definitions, log new differences, and return the tools that must not be served."""
         listed = self.digests(wires)
         # before the first listing, no tool is known to be missing
         found = self._judge(listed, self._pinned if listed else None)
@@ -141,10 +141,10 @@ class Pinning:
         return {name for name, finding in found.items() if not finding.is_served}
 
     def admit(self, name: str, listed: Mapping[str, str]) -> None:
-        """Check that a tool is `listed` (digests by tool) as it was accepted.
+        """Check that a session lists the tool (`listed`: digests by tool name) with its accepted definition.
 
         Raises:
-            PolicyDenied: The tool is not listed, or not accepted.
+            PolicyDenied: The tool is not listed, or its definition is not accepted.
         """
         finding = self._judge({name: listed[name]} if name in listed else {}, self._locked).get(name)
         if name in listed and finding is None:

@@ -52,7 +52,7 @@ class Pins:
     """The accepted definitions of all servers; empty without a lock file."""
 
     servers: Mapping[str, Mapping[str, JsonObject]]
-    """Server → native tool name → pinned form."""
+    """Server name → the server's own tool name → the pinned parts of the tool's definition."""
 
     def of(self, server: str) -> Mapping[str, str] | None:
         """Return a server's pinned digests by tool; `None` if the server is not pinned."""
@@ -107,7 +107,7 @@ def write_pins(path: Path, pins: Pins, *, mode: int | None = None) -> None:
 
 
 def forms_of(listed: Sequence[JsonMapping]) -> dict[str, JsonObject]:
-    """Return the pinned forms of a listing by tool name. The first of two equal names counts."""
+    """Return the pinned parts of each tool's definition in a listing, by tool name. Of two equal names the first counts."""
     forms: dict[str, JsonObject] = {}
     for wire in listed:
         forms.setdefault(str(wire["name"]), pinned_form(wire))

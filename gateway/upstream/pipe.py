@@ -68,31 +68,31 @@ class ChildLog:
 
 
 class Pipe(FramedPipe):
-    """The messages of one child process."""
+    """Writes messages to one child process, and matches the messages that it writes to calls."""
 
     def __init__(self, server: str, log: ChildLog, max_line_bytes: int, bodies: LargeBodies | None = None) -> None:
-        """Without `bodies`, large lines need no claim and are parsed in the event loop."""
+        """`bodies` grants the memory for large lines and parses them. Without `bodies`, they are parsed in the event loop."""
         super().__init__(f"server {server}", max_line_bytes, bodies)
         self._server = server
         self._bodies = bodies
         self._parsing: asyncio.Future[tuple[Decoded, Releasable | None]] | None = None
-        """The parsing of a large line; the event loop keeps no reference to it."""
+        """The future of a large line that is being parsed; kept here because the event loop keeps no reference to it."""
         self._log = log
         self._waiting: deque[JsonObject | tuple[int, JsonObject | PipeFailure]] = deque()
         """Messages that are not answers to calls, and the answers that came after them."""
         self._is_quiet = True
-        """Whether all messages that do not answer calls are processed."""
+        """Whether all messages that do not answer calls have been processed."""
         self._came = anyio.Event()
         self._calls: dict[int, asyncio.Future[JsonObject]] = {}
         self._others: set[int] = set()
-        """Pending requests of other methods than `tools/call`."""
+        """Ids of pending requests with another method than `tools/call`."""
         self._progress: dict[int, Progress] = {}
-        """Receivers of progress reports, by request."""
+        """Receivers of progress reports, by request id."""
         self._unread = 0
         """Number of answers that wait for the child to read."""
 
     async def answer(self, line: bytes) -> None:
-        """As `write`, for the answer to a request of the child. Answers are dropped if too many wait."""
+        """Write the answer to a request of the child. Drop it if too many answers wait for the child to read."""
         if self._unread >= MAX_UNREAD:
             logger.debug("answer dropped because the server reads none server=%s", self._server)
             return
@@ -105,7 +105,7 @@ class Pipe(FramedPipe):
     # -- reading -----------------------------------------------------------------------------------------------
 
     def line_received(self, line: bytes) -> None:
-        """As `FramedPipe.line_received`."""
+        """Parse a line of standard output: end the call that it answers, pass on another message, or skip the line."""
         try:
             decoded = decode_message([line])
         except ValueError:
@@ -116,14 +116,14 @@ class Pipe(FramedPipe):
             self._receive(decoded[0], line)
 
     def large_line_received(self, parts: list[bytes], claim: Claim) -> None:
-        """As `FramedPipe.large_line_received`."""
+        """Parse a large line in another thread or process; `_parsed` then processes the message."""
         assert self._bodies is not None, "lines are claimed only from `bodies`"
         ends = parts[0][:END_BYTES] + parts[-1][-END_BYTES:]
         self._parsing = asyncio.ensure_future(self._bodies.read(parts, claim, self._is_call))
         self._parsing.add_done_callback(lambda parsing: self._parsed(parsing, ends))
 
     def _parsed(self, parsing: asyncio.Future[tuple[Decoded, Releasable | None]], ends: bytes) -> None:
-        """Deliver a large line, then the lines after it."""
+        """Process the message in a large line, then the lines after it."""
         self._parsing = None
         try:
             decoded, claim = parsing.result()
@@ -139,28 +139,28 @@ class Pipe(FramedPipe):
         self.resume_framing()
 
     def oversized_line_received(self, ends: bytes) -> None:
-        """As `FramedPipe.oversized_line_received`: fail the call that the line answers."""
+        """Fail the call that a line over the limit answers; log the first such line."""
         self._complain(f"a line of over {self._max_line_bytes} bytes")
         self._fail_call(ends, TooLarge(too_large(self._max_line_bytes), server=self._server))
 
     def stderr_line_received(self, line: bytes) -> None:
-        """As `FramedPipe.stderr_line_received`."""
+        """Keep a line of standard error for the error message of a failed child."""
         text = line.decode(errors="replace").strip()[:500]
         if text:
             self._log.stderr.append(text)
             logger.debug("stderr server=%s line=%s", self._server, text)
 
     def has_room(self) -> bool:
-        """As `FramedPipe.has_room`."""
+        """Return whether further lines may be processed: fewer than `MAX_WAITING` messages wait."""
         return len(self._waiting) < MAX_WAITING
 
     def output_ended(self) -> None:
-        """As `FramedPipe.output_ended`: fail the pending calls whose answers have not arrived."""
+        """Fail the pending calls whose answers have not arrived, because the child's output has ended."""
         self.end_calls(but={item[0] for item in self._waiting if isinstance(item, tuple)})
         self._came.set()
 
     def _receive(self, value: JsonValue, line: bytes) -> None:
-        """Pass on a message that does not answer a call."""
+        """Pass on a message that does not answer a call; skip a line that is not JSON-RPC."""
         message = to_message(value)
         if message is not None:
             self._queue(message)
@@ -180,7 +180,7 @@ class Pipe(FramedPipe):
             self._answer(number, failure)
 
     def _settle(self, decoded: Decoded, claim: Releasable | None) -> bool:
-        """Settle the call that a message answers; return whether the message answers one."""
+        """End the pending call that a message answers; return whether the message answers a call."""
         message, encoded, long_text = decoded
         fields: JsonMapping | None = message  # or another value
         if not isinstance(fields, dict):
@@ -257,7 +257,7 @@ class Pipe(FramedPipe):
     # -- calls -------------------------------------------------------------------------------------------------
 
     def _is_call(self, said: JsonValue) -> bool:
-        """Return whether a pending `tools/call` has this id."""
+        """Return whether a pending `tools/call` has the id `said`."""
         return (number := number_of(said)) in self._calls and number not in self._others
 
     def expect(self, number: int, progress: Progress | None = None, *, is_call: bool = True) -> asyncio.Future[JsonObject]:
@@ -281,7 +281,7 @@ class Pipe(FramedPipe):
             call.exception()  # or the event loop logs an exception that was never retrieved
 
     def progress_of(self, params: JsonMapping) -> Progress | None:
-        """Return the receiver of a progress notification, or `None` if no pending request has its token."""
+        """Return the receiver for a progress notification, or `None` if no pending request has the notification's token."""
         return self._progress.get(number_of(params.get("progressToken"))) if self._progress else None
 
     def closed(self) -> OutcomeUnknown:

@@ -17,16 +17,16 @@ MAX_WAITING = 10
 
 
 class ProgressRelay:
-    """Passes reports on in order, and before the result, in at most one task at a time."""
+    """Passes the progress reports of one call on, in order and before the call's result, in at most one task at a time."""
 
     def __init__(self, server: str, ctx: CallContext, tasks: anyio.abc.TaskGroup) -> None:
-        """`tasks` ends with the connection."""
+        """The task group `tasks` ends with the connection to the server."""
         self._server = server
         self._ctx = ctx
         self._tasks = tasks
         self._waiting: deque[tuple[float, float | None, str | None]] = deque(maxlen=MAX_WAITING)
         self._passed_on: anyio.Event | None = None
-        """Set when no report waits any more; `None` while none does."""
+        """Event that is set when all waiting reports are passed on; `None` while no report waits."""
 
     def __call__(self, progress: float, total: float | None, message: str | None) -> None:
         """Add a report without waiting, because the caller may be slow and other calls share the connection."""

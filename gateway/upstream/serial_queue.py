@@ -41,13 +41,13 @@ class SerialQueue:
     """Gives turns to clients, rotating among principals. Calls of one client run together."""
 
     def __init__(self, question_seconds: float) -> None:
-        """While other clients wait, a request for input may stay open for `question_seconds`."""
+        """While calls of other clients wait, a request for input may stay open for at most `question_seconds`."""
         self._question_seconds = question_seconds
         self._questions: set[anyio.CancelScope] = set()
         self._owner: object = None
         self._running = 0
         self._joined = 0
-        """Calls of the current client that began while others waited."""
+        """Number of calls of the current client that began while calls of other clients waited."""
         self._waiting: CallerQueues[_Waiter] = CallerQueues()
         self._holders: list[Presence] = []
         """The running calls whose clients may disconnect and reconnect, each with the object that tells whether its client is connected."""
@@ -58,9 +58,10 @@ class SerialQueue:
 
     @asynccontextmanager
     async def turn(self, ctx: CallContext, leave: Leave | None = None) -> AsyncGenerator[CallContext, None]:
-        """Hold the server for the client of `ctx`, and yield the context for the call. The wait runs in `CallContext.waiting`.
+        """Wait for the turn of the client of `ctx`, hold the server for the call, and yield the context for the call.
 
-        When the call has ended, `leave` must call this object's `leave`, at once or later.
+        The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
+        once or later.
         """
         await self._take(ctx, ctx.client.session_id or object())
         self._hold(ctx)
@@ -106,15 +107,16 @@ class SerialQueue:
         return True
 
     def adopt(self, calls: Collection[CallContext], asking: CallContext | None) -> None:
-        """Count calls that began before callers took turns; each calls `leave` at its end. `asking` is the call with the first request for
-        input.
+        """Count `calls` that began before callers took turns, as one turn; each calls `leave` at its end.
+
+        `asking` is the call with the first request for input.
         """
         self._running, self._owner = len(calls), asking.client.session_id if asking is not None else None
         for ctx in calls:
             self._hold(ctx)
 
     def limited(self, ctx: CallContext) -> CallContext:
-        """Return the context of a call whose requests for input are limited in time while others wait."""
+        """Return the context of a call whose requests for input have a time limit while calls of other clients wait."""
         return replace(ctx, waits=(*ctx.waits, self._asking))
 
     @property
@@ -124,7 +126,7 @@ class SerialQueue:
 
     @property
     def question_ends_at(self) -> float:
-        """Time on the loop's clock when the first open request ends because other calls wait; infinite if none waits."""
+        """Loop time at which the first open request for input ends because calls of other clients wait; infinite if none wait."""
         return min((scope.deadline for scope in self._questions), default=math.inf)
 
     @asynccontextmanager
@@ -155,7 +157,7 @@ class SerialQueue:
                 ctx.presence.need()
 
     def _waiting_changed(self) -> None:
-        """Start or stop the time limit of open requests, and require or release the clients of running calls."""
+        """Start or stop the time limit of open requests for input. While calls wait, a running call ends if its client disconnects."""
         is_wanted = bool(self._waiting)
         deadline = anyio.current_time() + self._question_seconds
         for scope in self._questions:
@@ -177,7 +179,7 @@ class SerialQueue:
             raise
 
     def leave(self, ctx: CallContext, seconds: float = 0) -> None:
-        """End the call of `ctx`. The next call begins after `seconds`, because the server has an open request for input of this one."""
+        """End the call of `ctx`. If its request for input is still open at the server, the next call begins after `seconds`."""
         if ctx.presence in self._holders:
             self._holders.remove(ctx.presence)
             if self._is_wanted:

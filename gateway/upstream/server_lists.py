@@ -44,9 +44,10 @@ class ServerLists:
     """Tools, resources, resource templates and prompts of one server."""
 
     def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, asks_midway: Callable[[bool], bool]) -> None:
-        """`own_id` is this gateway's id in chains. `asks_midway` tells, for a 2026 server or not, whether its tools may request input.
+        """`own_id` is this gateway's id, which listings of chained gateways name.
 
-        No side effects.
+        `asks_midway` gets whether the server speaks MCP 2026, and returns whether requests for input may arrive while a call runs. No side
+        effects.
         """
         self.entries: dict[str, list[JsonObject]] = {"tools": [], "resources": [], "templates": [], "prompts": []}
         """Listed entries by kind, as the server sent them."""
@@ -66,7 +67,7 @@ class ServerLists:
         self._rereads: list[anyio.Event] = []
         """Events of the pending and running readings of the tools, set when each has ended."""
         self._shared: Session | None = None
-        """The session that the catalog's listing was read on."""
+        """The session on which the lists that clients see were read."""
         self._memory: ListingCache | None = None
         self._to_store: CachedListing | None = None
         self._unstored = anyio.Event()
@@ -76,7 +77,7 @@ class ServerLists:
 
     @property
     def tools(self) -> Sequence[Tool]:
-        """The tools that are served."""
+        """The tools that clients may see and call."""
         return [tool for _, tool in self._tools.values()]
 
     async def load(self, session: Session) -> None:
@@ -134,13 +135,14 @@ class ServerLists:
         self._tools = tools
 
     def annotations_of(self, name: str) -> JsonMapping | None:
-        """Return a tool's annotations as listed."""
+        """Return a tool's annotations as the server listed them; `None` for an unknown tool."""
         known = self._tools.get(name)
         return known[1].definition.annotations if known is not None else None
 
     def pin(self, pinned: Mapping[str, str] | None) -> None:
-        """Set the digests of the lock file by tool; `None` if the server is not in it. Called at the start and after each change of the
-        file.
+        """Set the server's pinned digests by tool from the lock file; `None` if the file does not pin the server.
+
+        Called at the start and after each change of the file.
         """
         self._judge_again(is_needed=self.pins.take(pinned))
 
@@ -158,13 +160,13 @@ class ServerLists:
         return self.entries["tools"]
 
     def pin_remarks(self) -> list[str]:
-        """Return what the lock file holds that the server does not list."""
+        """Return a remark for each tool that the lock file holds and the server no longer lists."""
         return self.pins.remarks()
 
     async def admit(self, session: Session, method: str, params: JsonMapping) -> None:
-        """Check that a pinned tool is accepted as `session` lists it.
+        """Check that `session` lists a pinned tool with its accepted definition; raise if not.
 
-        The tools of a session are read once, and again when it announces a change.
+        The tools of a session are read once, and again when the server announces a change.
         """
         if method != "tools/call" or not self.pins.may_refuse:
             return
@@ -180,7 +182,7 @@ class ServerLists:
         self.pins.admit(str(params.get("name")), listed)
 
     async def _read_before_call(self, session: Session) -> None:
-        """Read the tools of a session if they were not read on it, or changed since.
+        """Read the tools of a session before a call, because they were not read on it or have changed since.
 
         Raises:
             NotSent: They cannot be read; the call that waits for them was not sent.
@@ -224,7 +226,7 @@ class ServerLists:
 
     @property
     def is_known(self) -> bool:
-        """Whether there is a complete listing, of this run or an earlier one."""
+        """Whether there is a complete listing, read in this run or in an earlier one."""
         return self.cached is not None or self._to_store is not None
 
     async def store_forever(self) -> None:

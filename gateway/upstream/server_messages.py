@@ -40,13 +40,13 @@ class SessionHooks(Protocol):
 
 
 class ServerMessages:
-    """Implements `Receiver` for one session."""
+    """Processes the requests and notifications of one session's server (`Receiver`), and finds the calls that they belong to."""
 
     def __init__(self, server: str, hooks: SessionHooks) -> None:
         self._server = server
         self._hooks = hooks
         self._running: dict[int, CallContext] = {}
-        """Calls that a message without a call may belong to."""
+        """The running calls, by key. A message that names no call may belong to each of them."""
         self._open: dict[anyio.CancelScope, set[int]] = {}
         """Requests of the server that are being answered, with the keys of the calls that each may belong to."""
         self._withdrawn: set[anyio.CancelScope] = set()
@@ -58,9 +58,9 @@ class ServerMessages:
         self._running[key] = ctx
 
     def end_call(self, key: int, method: str) -> None:
-        """Unregister a call, and cancel the requests for input that belong to no other call.
+        """Unregister a call, and cancel the open requests for input that can belong to no other call.
 
-        A poll of a task (`tasks/get`) cancels none, because they belong to the task.
+        The end of a poll of a task (`tasks/get`) cancels no request for input, because such a request belongs to the task.
         """
         self._running.pop(key, None)
         for scope, calls in list(self._open.items()) if self._open else ():
@@ -76,7 +76,7 @@ class ServerMessages:
         return CANCEL_SECONDS + SETTLE_SECONDS if self._withdrawn else 0
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
-        """As `Receiver`."""
+        """Return the result of a request of the server, from the hooks. Raises `RpcError` (`Receiver`)."""
         if method == "ping":
             return {}
         if method not in ("sampling/createMessage", "elicitation/create", "roots/list"):
@@ -113,7 +113,7 @@ class ServerMessages:
             raise RpcError(INTERNAL_ERROR, "Internal server error") from None
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """As `Receiver`."""
+        """Pass a notification to the hooks; drop log messages if too many notifications wait (`Receiver`)."""
         if method in ("notifications/progress", "notifications/cancelled"):
             return
         if self._notifying >= MAX_PENDING_NOTIFICATIONS and method == "notifications/message":

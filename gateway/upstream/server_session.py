@@ -101,7 +101,7 @@ class Session:
         """(protocol version, method, name or URI) → headers."""
 
     def note_tools(self, digests: Mapping[str, str], *, as_of: int) -> None:
-        """Keep the digests of a listing that began when `tool_changes` was `as_of`, unless the tools changed meanwhile."""
+        """Keep the tool digests of a listing, unless the tools changed since `tool_changes` was `as_of`, when the listing began."""
         self.listed_tools = digests if as_of == self.tool_changes else None
 
     def forget_tools(self) -> None:
@@ -111,12 +111,12 @@ class Session:
 
     @property
     def is_modern(self) -> bool:
-        """Whether the server speaks the stateless era (2026)."""
+        """Whether the session uses the stateless protocol of 2026."""
         return self.negotiated.era == "modern"
 
     @property
     def settle_seconds(self) -> float:
-        """As `ServerMessages.settle_seconds`."""
+        """Seconds until the open requests for input of ended calls are rejected; 0 if none is open (`ServerMessages`)."""
         return self._messages.settle_seconds
 
     async def request(self, method: str, params: JsonMapping, envelope: Envelope = PLAIN) -> JsonObject:
@@ -162,12 +162,12 @@ class Session:
                 await progress.finish()
 
     async def negotiate(self, era: str, capabilities: JsonMapping) -> None:
-        """Agree on a protocol version: of the pinned `era`, or of the one that the server speaks (`auto`).
+        """Agree on a protocol version with the server: of the version family `era`, or, with `auto`, of the one that the server supports.
 
         `capabilities` are declared to a 2025 server.
 
         Raises:
-            UpstreamError: The server does not speak MCP, or no common version; the message says why.
+            UpstreamError: The server does not speak MCP, or no version is common; the message says why.
         """
         if era == "legacy":
             self.negotiated = await self._initialize(capabilities)
@@ -188,7 +188,7 @@ class Session:
         self.negotiated = agreed
 
     async def _discover(self, *, required: bool) -> Negotiated | None:
-        """Return what a 2026 server agreed to, or `None` for a 2025 server. If `required`, a failure is raised."""
+        """Send `server/discover`; return what was agreed with a 2026 server, or `None` for a 2025 server. If `required`, raise failures."""
         try:
             with anyio.fail_after(PROBE_TIMEOUT_SECONDS):
                 result = await self.request("server/discover", {})
@@ -293,11 +293,11 @@ class Session:
         return SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
-        """As `Receiver`."""
+        """Return the result of a request of the server. Raises `RpcError` (`Receiver`)."""
         return await self._messages.answer_request(method, params, ctx)
 
     async def receive_notification(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """As `Receiver`."""
+        """Process a notification of the server (`Receiver`). After a change of tools, their digests are forgotten."""
         if method == "notifications/tools/list_changed":
             self.forget_tools()
         await self._messages.receive_notification(method, params, ctx)

@@ -55,9 +55,9 @@ class UpstreamSource:
         credentials: OwnedCredentials | None = None,
         children: ChildProcesses | None = None,
     ) -> None:
-        """`own_id` is this gateway's id in chains, `client` the `clientInfo` that the server gets; `children` counts its processes.
+        """`own_id` is this gateway's id in chains of gateways, `client` the `clientInfo` that the server gets.
 
-        No side effects.
+        `children` counts the server's processes. No side effects.
         """
         remote = Remote(server, entry, policy, client, children, credentials)
         self._server, self._entry, self._policy = server, entry, policy
@@ -140,7 +140,7 @@ class UpstreamSource:
         )
 
     def quarantined(self) -> Mapping[str, str]:
-        """Return the tools that are not served until a person accepts them: native name to the reason and the command that accepts it."""
+        """Return the tools that are not served until a person accepts them: the server's tool name → reason and command to accept."""
         return self.lists.quarantined()
 
     @property
@@ -151,7 +151,7 @@ class UpstreamSource:
 
     @property
     def may_ask(self) -> bool:
-        """Whether the server may send a request for input during any request, as 2025 servers may. A 2026 server sends them in results."""
+        """Whether the server may send a request for input during any request, as 2025 servers may, or a sampling approval may be needed."""
         agreed = self._connection.negotiated
         return self._guard.asks_midway(is_modern=agreed is not None and agreed.era == "modern")
 
@@ -166,11 +166,11 @@ class UpstreamSource:
         return self.lists.entries[kind]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the callback for changed lists; there is one."""
+        """Set the one callback that is called when a list changes."""
         self.lists.on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Register the callback for changed resources, which gets the native URI; there is one."""
+        """Set the one callback that is called with the server's own URI of a changed resource."""
         self._watcher.on_update = on_update
 
     # -- pins and what is kept of lists ------------------------------------------------------------------------
@@ -186,7 +186,7 @@ class UpstreamSource:
     # -- what the server sends ---------------------------------------------------------------------------------
 
     async def answer(self, request: JsonObject, ctx: CallContext | None) -> JsonObject:
-        """As `SessionHooks`: answer a request for input that a 2025 server sends during `ctx`'s call."""
+        """Answer a request for input that a 2025 server sends during the call `ctx` (`SessionHooks`)."""
         with self._delivery.question(str(request.get("method")), ctx) as asking:
             if asking is None:
                 text = "The server sent a request for input that cannot be attributed to one caller, so it was rejected."
@@ -200,7 +200,7 @@ class UpstreamSource:
                 raise
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """As `SessionHooks`: pass on a log message, or note a change."""
+        """Pass a log message on to the caller, or process a change notification (`SessionHooks`)."""
         if method == "notifications/message":
             if ctx is not None:
                 name = params.get("logger")
@@ -215,7 +215,7 @@ class UpstreamSource:
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request on behalf of `ctx` (`Delivery.send`). Requests for input in the result are judged and left to the caller.
 
-        Errors of one MCP version that have another form in the caller's are translated.
+        An error that only the server's MCP version has is translated to the caller's version.
         """
         if self._is_over:
             text = f"Server {self._server!r} was removed from the configuration, or changed in it; list the tools again."
@@ -243,8 +243,9 @@ class UpstreamSource:
     async def _converse(
         self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None, first: JsonObject | None
     ) -> JsonObject:
-        """Send a request that may lead to requests for input, and answer those that the gateway answers. `first` is its first result, if
-        any.
+        """Send a request that may lead to requests for input, and answer those that the gateway answers.
+
+        `first` is the request's first result, if it was sent already.
         """
 
         async def once(leg: CallContext) -> JsonObject:
@@ -280,26 +281,26 @@ class UpstreamSource:
             self._connection.try_at_once()
 
     def judge(self, result: JsonObject, ctx: CallContext) -> InputRequired:
-        """Return the requests for input in an `input_required` result of `send`, which judged them."""
+        """Return the requests for input in an `input_required` result of `send`, which has judged them already."""
         return to_input_required(result)
 
     async def reconnect(self) -> None:
-        """As `TaskLine`: wait for a session."""
+        """Wait until there is a session (`TaskLine`)."""
         await self._connection.session()
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """As `TaskLine`: judge a request for input of a relayed task."""
+        """Judge a request for input of a task that the caller follows itself (`TaskLine`)."""
         return await self._guard.judge(readable_ask(request, self._policy, self._server), ctx)
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """As `TaskLine`: judge and answer a request for input of a followed task."""
+        """Judge and answer a request for input of a task that the gateway follows (`TaskLine`)."""
         asked = keyed(readable_ask(request, self._policy, self._server), key)
         return await self._guard.answer(asked, ctx, ctx.question(f"task {key}"))
 
     # -- resources, prompts, completion ------------------------------------------------------------------------
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read a resource by its native URI."""
+        """Read a resource by the server's own URI."""
         try:
             result = await self.send("resources/read", {"uri": uri}, ctx)
         except Rejected as error:
@@ -310,7 +311,7 @@ class UpstreamSource:
 
     @property
     def serves_skills(self) -> bool:
-        """As `SkillServing`: whether the server supports the skills extension. False before the first connection."""
+        """Whether the server supports the skills extension; false before the first connection (`SkillServing`)."""
         agreed = self._connection.negotiated
         return agreed is not None and agreed.skills is not None
 
@@ -331,7 +332,7 @@ class UpstreamSource:
             raise
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Render a prompt by its native name."""
+        """Render a prompt by the server's own name for it."""
         params: JsonObject = {"name": name}
         if arguments:
             params["arguments"] = dict(arguments)
@@ -355,9 +356,9 @@ class UpstreamSource:
         return cast("JsonObject", readable_value(result.get("completion") or {"values": []}, self._policy))
 
     async def watch(self, uri: str) -> None:
-        """Subscribe to a resource; counted."""
+        """Count one more client that watches a resource; the first one subscribes at the server."""
         await self._watcher.watch(uri, self._connection)
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one `watch`."""
+        """Undo one `watch`; after the last one, the gateway unsubscribes at the server."""
         self._watcher.unwatch(uri)

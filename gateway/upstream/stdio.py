@@ -33,10 +33,10 @@ GRACE_SECONDS = 2.0
 """Grace period after standard input is closed, and again after SIGTERM; then comes SIGKILL."""
 
 LOOKS = 100
-"""How often it is checked within that time whether the processes that the child started have ended, because no event reports their end."""
+"""Number of checks within `GRACE_SECONDS` whether the processes that the child started have ended; no event reports their end."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
-"""Environment variables that a child inherits: the SDK's choice, and the one by which a gateway behind this one finds its state folder."""
+"""Environment variables that a child inherits: those of the SDK, and one by which a Moongate as child finds its state folder."""
 
 
 @asynccontextmanager
@@ -50,6 +50,8 @@ async def open_stdio(
     bodies: LargeBodies | None = None,
 ) -> AsyncGenerator[Carrier, None]:
     """Start the child and yield its carrier. Leaving stops the child and everything that it started.
+
+    With `children`, the child also ends if the gateway is killed, and its environment names the gateways through which it was started.
 
     With `children` the child also ends if the gateway is killed, and its environment names the gateways that it was started through.
 
@@ -113,7 +115,7 @@ async def _stop(pipe: Pipe, group: int) -> None:
 
 
 def _signal(group: int, number: int) -> bool:
-    """Send a signal to every process of the group; return whether the group has a process."""
+    """Send a signal to every process of the group; return whether the group still has a process."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(group, number)
         return True

@@ -51,13 +51,13 @@ CANCEL_SECONDS = 5.0
 """Timeout of a cancel request."""
 
 MAX_JUDGED = 2_000
-"""Requests for input of relayed tasks that are remembered as judged."""
+"""Maximum number of judged requests for input of relayed tasks that are remembered."""
 
 _TIMEOUT_CODES = frozenset({408, REQUEST_TIMEOUT})
 """Error codes with which peers report a timeout (SDK 1.x and 2.x)."""
 
 _ANSWERED: JsonObject = {}
-"""Marks a request for input that a model of this gateway answered. Never shown."""
+"""Stands for a request for input that a model of this gateway answered, so that it is not shown to the caller."""
 
 _BROKEN = (OutcomeUnknown, NotSent)
 _STATES = frozenset({"working", "input_required", "completed", "failed", "cancelled"})
@@ -75,7 +75,7 @@ class MCPTaskOptions:
     """
 
     default_ttl: timedelta | None = None
-    """How long a 2025 server is asked to keep a finished task; `None`: it decides."""
+    """How long a 2025 server is asked to keep a finished task; `None`: the server decides."""
     cancel_remote_task_on_local_cancellation: bool = True
     """Whether the gateway cancels the task at the server when the call is cancelled."""
     max_task_wait: timedelta | None = None
@@ -96,7 +96,7 @@ class MCPTaskOptions:
 
 
 class TaskLine(Protocol):
-    """Sends a follower's requests to one server."""
+    """Sends the requests of a `TaskFollower` to one server."""
 
     async def send(self, method: str, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
         """Send one request on behalf of `ctx`. Raises `OutcomeUnknown` or `NotSent` if the connection is broken."""
@@ -107,11 +107,11 @@ class TaskLine(Protocol):
         ...
 
     async def judge_ask(self, request: JsonObject, ctx: CallContext) -> Relayed | Answered:
-        """Judge one request for input of a relayed task. Raises if policy refuses it."""
+        """Judge one request for input of a task that the caller follows itself. Raises if policy refuses it."""
         ...
 
     async def answer_ask(self, request: JsonObject, key: str, ctx: CallContext) -> JsonObject:
-        """Judge one request for input, put it to the caller under `key`, and return the answer. Raises if policy refuses it."""
+        """Judge one request for input, send it to the caller under `key`, and return the answer. Raises if policy refuses it."""
         ...
 
 
@@ -119,9 +119,9 @@ class TaskFollower:
     """Follows the tasks of one server. Safe for concurrent calls."""
 
     def __init__(self, server: str, line: TaskLine, options: MCPTaskOptions, *, readable: Callable[[str], str] = str) -> None:
-        """No side effects. `options` may be replaced at any time; tasks that are being followed keep theirs.
+        """`line` sends the requests; `readable` removes hidden text from status messages if the server's policy requires it.
 
-        `readable` removes hidden text from status messages, if the server's policy requires it.
+        `options` may be replaced at any time; tasks that are being followed keep theirs. No side effects.
         """
         self.options = options
         self._readable = readable
@@ -133,7 +133,7 @@ class TaskFollower:
         self._drained = anyio.Event()
 
     async def call(self, params: JsonObject, ctx: CallContext, headers: Mapping[str, str] | None = None) -> JsonObject:
-        """Send `tools/call` once as a 2025 task, and follow it to its result. If the server rejects the task, call once without it.
+        """Send `tools/call` once as a 2025 task, and follow it to its result. If the server rejects the task, call once without a task.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
@@ -159,8 +159,9 @@ class TaskFollower:
         return await self.follow(tool, cast("JsonObject", handle), ctx, "legacy")
 
     async def follow(self, tool: str, handle: JsonObject, ctx: CallContext, dialect: Dialect) -> JsonObject:
-        """Return the result of a task, given the response that created it. Waits without counting against the call's deadline or holding
-        its slot.
+        """Return the result of a task. `handle` is the response that created the task.
+
+        The wait does not count against the call's deadline, and holds no slot for concurrent calls.
 
         Raises:
             TaskError: The task failed, was lost, or took longer than `max_task_wait`.
@@ -192,7 +193,10 @@ class TaskFollower:
         raise TaskError(f"Task of {tool!r} was given up: it took longer than the limit of {limit:g} s.")
 
     async def judged(self, task: JsonObject, task_id: str, tool: str, ctx: CallContext) -> JsonObject:
-        """Return a polled task for the caller. A completed task with an unreadable result counts as failed."""
+        """Return the state of a task, as polled by a caller who follows it, with judged requests for input.
+
+        A completed task with an unreadable result counts as failed.
+        """
         if task.get("status") == "completed":
             result: JsonValue = task.get("result")
             is_one = isinstance(result, dict) and is_call_result(cast("JsonMapping", result))
@@ -202,7 +206,7 @@ class TaskFollower:
         return task
 
     async def _with_judged_asks(self, task: JsonObject, task_id: str, ctx: CallContext) -> JsonObject:
-        """Return a polled task with judged requests for input. A request is judged when first seen, not at every poll.
+        """Return the polled state of a task with its requests for input judged: each when first seen, not at every poll.
 
         If policy refuses a request, the task is cancelled and counts as failed.
         """
@@ -231,7 +235,7 @@ class TaskFollower:
         return {**{k: v for k, v in task.items() if k != "inputRequests"}, "status": "working"}
 
     async def _cancel(self, task_id: str, ctx: CallContext) -> None:
-        """Send one bounded cancel request. A failure is logged and never replaces the original error."""
+        """Cancel a task at the server, with a time limit. A failure is logged and does not replace the original error."""
         self._cancels += 1
         try:
             with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS) as scope:
@@ -247,14 +251,14 @@ class TaskFollower:
                 drained.set()
 
     async def drain(self) -> None:
-        """Wait, bounded, for running cancel requests. Called before the connection is closed."""
+        """Wait at most `CANCEL_SECONDS` for running cancel requests. Called before the connection is closed."""
         with anyio.CancelScope(shield=True), anyio.move_on_after(CANCEL_SECONDS):
             while self._cancels:
                 await self._drained.wait()
 
 
 class _Abandoned(Exception):
-    """The task is abandoned, and the server gets a cancel request."""
+    """The gateway gives the task up; the server then gets a cancel request."""
 
 
 class _Followed:
@@ -279,7 +283,7 @@ class _Followed:
         self._tool = tool
         self._ctx = ctx
         self._asking = asking_of(ctx, tool, {"task": self.id})
-        """The call's context, with question names that start with this task, because another task may use the same keys."""
+        """The call's context in which names of questions start with this task, because another task may use the same keys."""
         self._dialect: Dialect = dialect
         self._latest = handle
         self._may_reconnect = True
@@ -354,13 +358,13 @@ class _Followed:
         return cast("JsonObject", result)
 
     async def _answer_legacy(self, latest: JsonObject) -> JsonObject:
-        """Open `tasks/result`, on which a 2025 server sends requests for input. It ends with the task's result."""
+        """Send `tasks/result`, during which a 2025 server sends its requests for input, and return the task's result."""
         if not any(self._ctx.client.can(c) for c in ("elicitation", "sampling", "roots")):
             raise self._failed(latest)
         return await self._fetch(latest)
 
     async def _answer(self, latest: JsonObject) -> None:
-        """Put new requests for input to the caller, and send the answers."""
+        """Have the requests for input answered that are new in `latest`, and send the answers to the server."""
         requests = latest.get("inputRequests")
         asks = cast("JsonObject", requests) if isinstance(requests, dict) else {}
         for key, request in asks.items():
@@ -396,7 +400,7 @@ class _Followed:
 
 
 def task_options(policy: TaskPolicy) -> MCPTaskOptions:
-    """Return the options for tasks of a server under a policy."""
+    """Return how a server's tasks are followed under its policy."""
     return MCPTaskOptions(
         default_ttl=timedelta(seconds=policy.ttl_seconds) if policy.ttl_seconds is not None else None,
         cancel_remote_task_on_local_cancellation=policy.cancel_on_abandon,
@@ -417,6 +421,6 @@ def _unreadable(server: str, tool: str) -> str:
 
 
 def _as_failed(task: JsonObject, code: int, text: str) -> JsonObject:
-    """Return a polled task with the status `failed`, whatever its server reports."""
+    """Return the polled state of a task with the status `failed`, whatever its server reports."""
     kept = {key: value for key, value in task.items() if key not in ("inputRequests", "result")}
     return {**kept, "status": "failed", "statusMessage": text, "error": {"code": code, "message": text}}

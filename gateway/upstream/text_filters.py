@@ -31,7 +31,7 @@ def readable_ask(request: JsonObject, policy: SourcePolicy, server: str) -> Json
 
 
 def readable_asks(asks: JsonObject, policy: SourcePolicy, server: str) -> JsonObject:
-    """As `readable_ask`, for each request for input in a result, by key."""
+    """Return the requests for input of a result, by key, each as `readable_ask` returns it."""
     readable: JsonObject = {}
     for key, ask in asks.items():
         readable[key] = readable_ask(cast("JsonObject", ask), policy, server) if isinstance(ask, dict) else ask
@@ -44,7 +44,7 @@ def readable_text(text: str, policy: SourcePolicy) -> str:
 
 
 def readable_value(value: JsonValue, policy: SourcePolicy) -> JsonValue:
-    """As `readable_text`, for a logged value."""
+    """Return a JSON value from the server, such as log data, without hidden text in its strings, unless policy allows it."""
     return value if policy.hidden_text == "allow" else strip_value(value, keys=True)
 
 
@@ -56,19 +56,19 @@ def with_readable_progress(ctx: CallContext, policy: SourcePolicy) -> CallContex
 
 
 class _ReadableProgress:
-    """A caller behind a filter for progress messages. Log messages and requests are filtered where they arrive."""
+    """A caller that removes hidden text from progress messages. Log messages and requests for input are filtered elsewhere."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass the report on without hidden text."""
+        """Pass a progress report on without hidden text."""
         await self._caller.progress(progress, total, strip_text(message) if message is not None else None)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Pass the message on."""
+        """Pass a log message on unchanged."""
         await self._caller.log(level, data, logger)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Pass the request on."""
+        """Pass a request for input on unchanged."""
         return await self._caller.ask(request, key)

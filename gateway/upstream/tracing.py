@@ -19,9 +19,9 @@ async def request_in_span(
     is_pipe: bool,
     is_probing: bool,
 ) -> JsonObject:
-    """Send a request within a span of its own. `send` gets `meta` with the span's trace context.
+    """Send a request within a span of its own. `send` gets `meta` with the span's trace context added.
 
-    `is_probing`: the request finds out which MCP version the server supports, so that a rejection, or no answer in time, is not an error.
+    With `is_probing`, the request finds out which MCP version the server supports: a rejection, or no answer in time, is not an error then.
     """
 
     async def send_traced(trace_context: dict[str, str]) -> JsonObject:

@@ -31,13 +31,13 @@ class Remote:
     client: JsonObject
     """The `clientInfo` that the server gets."""
     children: ChildProcesses | None = None
-    """The child processes of this gateway; `None` neither counts nor watches them."""
+    """The child processes of this gateway. `None`: they are neither counted nor watched."""
     credentials: Credentials | None = None
-    """OAuth credentials; `None` if the entry's headers are all there is."""
+    """OAuth credentials; `None` if the headers in the configuration entry suffice."""
 
     @asynccontextmanager
     async def open(self, log: ChildLog, holder: Holder) -> AsyncGenerator[Carrier, None]:
-        """As `open_transport`. A child process takes one of the gateway's places for children, which `holder` may give up."""
+        """Open the transport and yield its carrier. A child process counts towards the limit, and is stopped through `holder` if idle."""
         async with AsyncExitStack() as stack:
             if self.children is not None and isinstance(self.entry, StdioServer):
                 await stack.enter_async_context(self.children.place(self.name, holder))

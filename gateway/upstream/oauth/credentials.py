@@ -86,7 +86,7 @@ class OAuthCredentials:
         return f"Bearer {grant.access_token}"
 
     async def after(self, status: int, challenge: str, used: str) -> str | None:
-        """Return another value after the server answered `status` to a request with the value `used`; `None` if that cannot help.
+        """Return a new header value after the server answered `status` to the value `used`; `None` if a new value cannot help.
 
         `challenge` is the `WWW-Authenticate` header of the response.
 
@@ -112,7 +112,7 @@ class OAuthCredentials:
         return self._renewed_header if self._renewed_header != used else None
 
     async def _after_missing_scope(self, scope: str, used: str) -> str | None:
-        """Return a token with the missing scope if the configuration names no scopes.
+        """Return a header value with the missing scope, for client credentials without configured scopes; otherwise raise.
 
         Raises:
             ScopeMissing: A person must add the scope to the configuration or sign in again, or the server rejects the scope it requires.

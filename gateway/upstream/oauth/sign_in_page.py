@@ -1,7 +1,7 @@
 """`SignInPage`: a sign-in that a call begins and a person finishes in the browser, while the gateway runs.
 
-There is one at a time, and further calls get the same URL. Its redirect leads to this machine (RFC 8252), so `source` offers it to the
-local user only. `sign_in` does the work.
+One sign-in runs at a time, and further calls get the same URL. The browser is redirected to this machine (RFC 8252), so `source` offers the
+sign-in to the local user only. `sign_in` does the work.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class SignInPage:
         self._current: Invitation | None = None
         self._wanted = anyio.Event()
         self._shown = anyio.Event()
-        """Set when there is a URL, or the sign-in cannot begin."""
+        """Set when there is a URL to show, or when the sign-in cannot begin."""
         self._over = anyio.Event()
 
     async def invite(self) -> tuple[str, str] | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 FOLDER = "tokens"
-"""Folder in the state folder."""
+"""Name of the folder for token files inside the state folder."""
 
 SHARED = "gateway"
 """Owner of tokens that every caller of the gateway uses."""
@@ -67,7 +67,7 @@ class Grant:
         return f"Grant(issuer={self.issuer!r}, client_id={self.client_id!r})"
 
     def without_tokens(self) -> Grant:
-        """Return the registered client alone."""
+        """Return a grant with the client's registration and without tokens."""
         return replace(self, access_token=None, refresh_token=None, expires_at=None)
 
 
@@ -133,7 +133,7 @@ class TokenFile:
         return True
 
     def locked(self) -> AbstractAsyncContextManager[None]:
-        """Lock the file against other processes until the context is left; see `locked_soon`."""
+        """Lock the file against other processes until the context is left. Raises `StorageError` after `LOCK_SECONDS`."""
         self._folder()
         return locked_soon(self.path, timeout_seconds=LOCK_SECONDS)
 
