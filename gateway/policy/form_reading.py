@@ -279,7 +279,7 @@ def _is_between(reading: Reading, index: int) -> bool:
 
 
 def _end_of(entry: Entry, words: list[Word], index: int, known: Lexicon, *, spelled: bool = False) -> int | None:
-    """Return the index after the words of `entry`, of which the first is at `index`; `None` if the others do not follow. Skips small words."""
+    """Return the index after the words of `entry`, the first at `index`; `None` if the others do not follow. Skips small words."""
     if entry.needs_capitals and not words[index].is_capitals:
         return None
     at, clause = index + 1, words[index].clause

@@ -1,7 +1,7 @@
 """Decides what a server may request from the connected client: a model's answer, a person's input, the workspace folders.
 
-The same rules apply to requests of 2025 servers and to those that 2026 servers embed in `input_required` results. `upstream.input_guard` counts
-and sends the requests; this module has no state.
+The same rules apply to requests of 2025 servers and to those that 2026 servers embed in `input_required` results. `upstream.input_guard`
+counts and sends the requests; this module has no state.
 """
 
 from __future__ import annotations

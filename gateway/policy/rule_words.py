@@ -1,8 +1,8 @@
 """Rule words: keywords of value rules that extend JSON Schema: `within`, `oneOfHosts` with `schemes`, and `oneOfRecipients`.
 
 Decided: few rule words, each for a kind of text with several spellings, which regular expressions cannot restrict. Choices use `enum`,
-plain text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no word, because their meaning depends on the
-program that reads them. Revisit when a kind of text has one grammar that all its readers share.
+plain text an anchored `pattern`, sizes `maxLength` and `maxItems`. SQL and shell commands have no rule word, because their meaning depends
+on the program that reads them. Revisit when a kind of text has one grammar that all its readers share.
 
 A word is a keyword of the validator, so it applies wherever a rule's schema reaches. `policy.schema_check` compiles words and
 `policy.confinement` publishes them.

@@ -29,7 +29,7 @@ def wished_tools(value: JsonValue) -> list[str] | None:
 def narrow_tools(names: Iterable[str], wishes: Sequence[JsonValue]) -> set[str]:
     """Return those of `names` (exposed names) that some skill requests in its `allowed-tools` field (`wishes`).
 
-    A skill without the field requests all tools. A skill may also write a tool as `mcp__<server>__<tool>` (as other hosts) or `<server>/<tool>`.
+    A skill without the field requests all tools. A skill may also write a tool as `mcp__<server>__<tool>` or `<server>/<tool>`.
     """
     found = set(names)
     patterns: list[str] = []

@@ -15,16 +15,16 @@ from gateway.tools.context import CallContext
 
 
 class SkillBackend(Protocol):
-    """Provides the skills whose `key` begins with `id`."""
+    """Provides the skills whose `Skill.key` has the `id` of this backend as its first part."""
 
     @property
     def id(self) -> str:
-        """Differs from every folder's path."""
+        """Id of the backend, which must differ from the paths of all skill folders."""
         ...
 
     @property
     def skills(self) -> Sequence[Skill]:
-        """The skills as of the last refresh."""
+        """The skills that the last refresh found."""
         ...
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
@@ -49,7 +49,7 @@ class SkillBackend(Protocol):
         ...
 
     async def fetch(self, skill: Skill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Return a file as listed, and its bytes, which the caller compares with the listed digest.
+        """Return the list entry of a skill's file and the file's current bytes. The caller compares the bytes with the digest in the entry.
 
         Raises:
             NotFound: The skill has no such file.
@@ -58,7 +58,7 @@ class SkillBackend(Protocol):
         ...
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
-        """Return the id of the source that publishes a file and the file's URI there; scopes are judged by both. Raises `NotFound`."""
+        """Return the id of the source that publishes a file, and the source's URI of it. Scopes are judged by both. Raises `NotFound`."""
         ...
 
     async def run(self, skill: Skill, function: str, args: JsonValue, ctx: CallContext) -> str:

@@ -1,7 +1,7 @@
 """`CodeSkills`: serves skills that are Python objects in the same way as skills in folders.
 
-`skills.objects` of the configuration names the objects; their classes are in `objects`. A skill's text becomes a `SKILL.md`, so every
-surface and digest works as for a folder; the result of a function is made at each read. Functions run in this process, because they
+`skills.objects` of the configuration names the objects; their classes are in `objects`. A skill's text becomes a `SKILL.md`, so it
+is served and digested like a folder. A resource that is a function is computed at each read. Functions run in this process, because they
 are the operator's own code, as those of `expose.functions` are.
 """
 
@@ -38,14 +38,14 @@ from gateway.tools.functions_source import import_from, import_object
 logger = logging.getLogger(__name__)
 
 BACKEND_ID = "code:"
-"""First part of the keys of these skills. The path of a folder cannot be `code:`, because paths of roots are absolute."""
+"""First part of `Skill.key` for skills in code. It cannot be a folder's path, because the paths of root folders are absolute."""
 
 
 class CodeSkills:
-    """Implements `SkillBackend`. `start` imports the objects; `refresh` asks every `SkillsSource` among them again."""
+    """The configured skills that are Python objects, as a `SkillBackend`. `start` imports the objects, `refresh` reads them again."""
 
     def __init__(self, references: Sequence[str], *, base_dir: Path, strict: bool = False) -> None:
-        """`references` are `module` or `module:name`, looked up in `base_dir` first. No side effects."""
+        """`references` are `module` or `module:name`, looked up in `base_dir` first. Nothing is imported before `start`."""
         self._references = list(dict.fromkeys(references))
         self._base_dir = base_dir
         self._strict = strict
@@ -55,7 +55,7 @@ class CodeSkills:
         self._on_change: Callable[[], None] = lambda: None
         self._failed: list[SkillReport] = []
         self.problems: list[SkillReport] = []
-        """Objects that are refused, or served with a warning."""
+        """One report for each object or reference that is refused, or served with a warning."""
 
     @property
     def id(self) -> str:
@@ -68,7 +68,7 @@ class CodeSkills:
         return self._skills
 
     def subscribe(self, on_change: Callable[[], None]) -> None:
-        """Register the library's callback."""
+        """Register the one callback that is called when the skills have changed."""
         self._on_change = on_change
 
     async def start(self) -> None:
@@ -92,7 +92,7 @@ class CodeSkills:
         return found
 
     async def refresh(self) -> None:
-        """Ask the sources again and read every skill. If the code of a reference fails, its last skills stay."""
+        """Read every skill again, also from each `SkillsSource`. If the code of a reference fails, its skills of the last refresh stay."""
         objects: dict[str, Skill] = {}
         served: list[ServedSkill] = []
         problems = list(self._failed)
@@ -116,7 +116,7 @@ class CodeSkills:
             self._on_change()
 
     def _judge(self, reference: str, skill: Skill, objects: dict[str, Skill], problems: list[SkillReport]) -> ServedSkill | None:
-        """Return the skill as served, or `None` for a refused one; both refusals and warnings are added to `problems`."""
+        """Convert an object to a skill of the index, or return `None` to refuse it. Refusals and warnings are added to `problems`."""
         name = skill.frontmatter.name
         if name in objects:
             problems.append(_refused(reference, "name-taken", f"Another skill in code is called {name!r}; rename one."))
@@ -134,7 +134,7 @@ class CodeSkills:
         """Return at once: `start` has read every skill."""
 
     async def renew(self, skill: ServedSkill, ctx: CallContext) -> ServedSkill:
-        """Read every skill again and return this one under the id that it is served under. Raises `NotFound`."""
+        """Read every skill again and return the new version of `skill`, with the id under which it is served. Raises `NotFound`."""
         await self.refresh()
         now = next((s for s in self._skills if s.key == skill.key), None)
         if now is None:
@@ -142,7 +142,7 @@ class CodeSkills:
         return published(now, skill.id) if now.is_listed else now
 
     async def fetch(self, skill: ServedSkill, path: str, ctx: CallContext) -> tuple[SkillFile, bytes]:
-        """Return a resource or the `SKILL.md`, with its bytes as the object gives them now.
+        """Return the list entry of a resource or of the `SKILL.md`, and the bytes that the object returns for it now.
 
         Raises:
             NotFound: The skill has no such file.
@@ -165,7 +165,7 @@ class CodeSkills:
         return file, data
 
     def locate(self, skill: ServedSkill, path: str) -> tuple[str, str]:
-        """Return the id of the gateway's own source and the file's URI there."""
+        """Return the id of the gateway's own source (`skill`) and the URI under which it publishes the file."""
         return SOURCE_ID, own_uri(skill, path)
 
     async def run(self, skill: ServedSkill, function: str, args: JsonValue, ctx: CallContext) -> str:
@@ -186,7 +186,7 @@ class CodeSkills:
 
 
 async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[object]]) -> object:
-    """Run a skill's own code. Raises `SkillError` for a call that does not fit, `ToolFailed` for any failure."""
+    """Run a skill's own code. Raises `SkillError` if the arguments do not fit, and `ToolFailed` if the code raises anything else."""
     try:
         return await work()
     except GatewayError:
@@ -199,13 +199,13 @@ async def _run_code(skill: ServedSkill, what: str, work: Callable[[], Awaitable[
 
 
 async def _content(skill: ServedSkill, found: Skill) -> str:
-    """Make a `SKILL.md` of the text of a skill of an unknown class."""
+    """Return the text of a skill as a `SKILL.md`, with a header if it has none. For a skill class that does not come from `objects`."""
     text = str(await _run_code(skill, "be loaded", found.get_content))
     return text if text.startswith("---\n") else _header(found.frontmatter) + text
 
 
 def to_served(skill: Skill, reference: str) -> ServedSkill:
-    """Convert an object to a skill of the index. Reads what the object declares; calls none of its functions."""
+    """Convert a skill object to a skill of the index. Only reads what the object declares: its functions are not called."""
     name = skill.frontmatter.name
     defined = skill if isinstance(skill, DefinedSkill) else None
     data = (manifest_of(defined) if defined is not None else _header(skill.frontmatter)).encode()
@@ -245,7 +245,7 @@ def manifest_of(skill: DefinedSkill) -> str:
 
 
 def _header(frontmatter: SkillFrontmatter) -> str:
-    """Write the fields as YAML, which allows JSON's quoting."""
+    """Return the frontmatter of a `SKILL.md` as YAML. Values are quoted as in JSON, which YAML allows."""
     fields = {
         "name": frontmatter.name,
         "description": frontmatter.description,
@@ -271,7 +271,7 @@ def _to_bytes(value: object) -> bytes:
 
 
 def _skills_in(value: object) -> list[Skill | SkillsSource]:
-    """Return the skills and sources in a value: the value itself, an instance of a skill class, or the items of a list."""
+    """Return the skills and sources that a Python value stands for: the value itself, an instance of a skill class, or list items."""
     if isinstance(value, Skill | SkillsSource):
         return [value]
     if isclass(value) and issubclass(value, Skill) and not isabstract(value):
@@ -285,7 +285,7 @@ def _skills_in(value: object) -> list[Skill | SkillsSource]:
 
 
 def _own_values(module: ModuleType) -> list[object]:
-    """Return the objects of a module, and the classes that it defines itself."""
+    """Return the values of a module's variables, without classes that the module has only imported."""
     return [v for v in vars(module).values() if not isclass(v) or v.__module__ == module.__name__]
 
 

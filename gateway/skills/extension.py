@@ -20,23 +20,23 @@ from gateway.skills.model import MANIFEST, Skill, SkillFile
 from gateway.tools.context import CallContext
 
 PAGE_SIZE = 100
-"""Entries per page: about 82 KB of real skills."""
+"""Entries per page of `skills/list`. A page of 100 published skills has about 82 KB."""
 
 TTL_MS = 60_000
-"""How long a client may keep a result. Changes are announced, and a client notices an outdated digest when it reads the file."""
+"""`ttlMs` of all results: how long a client may cache them. Changes are announced, and a read file shows an outdated digest."""
 
 FOLDER = "inode/directory"
 """MIME type of a folder (SEP-2640)."""
 
 
 class SkillsExtension:
-    """The three methods over one library."""
+    """Answers `skills/list`, `skills/get` and `resources/directory/read` from one skill library."""
 
     def __init__(self, library: SkillLibrary) -> None:
         self._library = library
 
     async def list_page(self, cursor: str | None = None, limit: int = PAGE_SIZE) -> JsonObject:
-        """Answer `skills/list`: entries sorted by URI, from after the one that the cursor names.
+        """Answer `skills/list`: entries sorted by URI, starting after the entry that the cursor names.
 
         Raises:
             NotFound: The cursor was not made by this method (kind `cursor`).
@@ -74,7 +74,7 @@ class SkillsExtension:
 
 
 def _page(key: str, items: Sequence[tuple[str, JsonMapping]], cursor: str | None, limit: int) -> JsonObject:
-    """Return one page of `items`, which are sorted pairs of URI and payload."""
+    """Return one page of `items`, which are pairs of URI and list entry, sorted by URI."""
     uris = [uri for uri, _ in items]
     start = bisect_right(uris, _decode(cursor)) if cursor else 0
     result: JsonObject = {key: [dict(item) for _, item in items[start : start + limit]], "ttlMs": TTL_MS, "cacheScope": "private"}

@@ -36,7 +36,7 @@ def check_skills(paths: Sequence[str], *, strict: bool = False) -> list[SkillRep
 
 
 def _folder_of(path: str) -> str:
-    """Return the folder that a path means: the path itself, or for a `SKILL.md` its folder."""
+    """Return the folder that a path given by the user means: the path itself, or the folder that contains a given `SKILL.md`."""
     is_manifest = os.path.basename(path).casefold() == MANIFEST.casefold() and not os.path.isdir(path)
     return (os.path.dirname(path) or os.curdir) if is_manifest else path
 

@@ -28,16 +28,16 @@ JUNK = (".git", "node_modules", "__pycache__", ".venv", ".DS_Store", "*.pyc", ".
 """Never served: caches, dependencies and secrets. One published skill has 48 MB of them."""
 
 MAX_ENTRIES = 20_000
-"""Directory entries listed per skill; the rest is not served. The largest published skill has 1,104 files."""
+"""Maximum number of directory entries listed per skill; further entries are not served. The largest published skill has 1,104 files."""
 
 MAX_DEPTH = 16
-"""Levels of folders in a skill; deeper ones are not served. The deepest published skill has 7."""
+"""Maximum levels of folders in a skill; deeper folders are not served. The deepest published skill has 7 levels."""
 
 MAX_SEARCH_DEPTH = 6
-"""Levels below a root that are searched for skills (Agent Skills client guide, scan bounds)."""
+"""Levels below a root folder that are searched for skills (Agent Skills client guide, scan bounds)."""
 
 MAX_SEARCH_FOLDERS = 20_000
-"""Folders searched per root, so that the search ends if the root is `/` by mistake."""
+"""Maximum number of folders searched per root folder, so that the search ends if the root is `/` by mistake."""
 
 
 class Changed(Exception):
@@ -49,15 +49,15 @@ class FoundFile:
     """A regular file of a skill."""
 
     path: str
-    """Relative to the skill, as clients see it."""
+    """Path of the file relative to the skill, as clients see it."""
     segments: tuple[str, ...]
-    """Location below the root, after resolving links."""
+    """Real location of the file below the root folder, as path segments with links resolved."""
     stamp: Stamp
 
 
 @dataclass(slots=True)
 class Listing:
-    """All files of one skill, sorted by path, and the diagnostics."""
+    """All files of one skill, sorted by path, and the problems found while listing them."""
 
     files: list[FoundFile] = field(default_factory=lambda: cast("list[FoundFile]", []))
     problems: list[Diagnostic] = field(default_factory=lambda: cast("list[Diagnostic]", []))
@@ -68,12 +68,12 @@ class Listing:
 
 
 def is_junk(name: str) -> bool:
-    """Return whether an entry of that name is never served."""
+    """Return whether a file or folder of that name is never served, because it is a cache, a dependency or a secret (`JUNK`)."""
     return any(fnmatchcase(name, pattern) for pattern in JUNK)
 
 
 def stamp_of(status: os.stat_result) -> Stamp:
-    """Return the stamp of a file."""
+    """Return size, mtime, inode and ctime of a file. The same four values later mean that its content has not changed."""
     return (status.st_size, status.st_mtime_ns, status.st_ino, status.st_ctime_ns)
 
 
@@ -142,7 +142,7 @@ def _linked_skill(path: str, roots: tuple[str, ...], problems: Problems) -> tupl
 
 
 def _inside(folder: str, path: str) -> tuple[str, ...] | None:
-    """Return the segments of real `path` below real `folder`, or `None`."""
+    """Return the segments of `path` below `folder`, or `None` if it is outside. Both are real paths (without links)."""
     if path == folder:
         return ()
     prefix = folder.rstrip(os.sep) + os.sep
@@ -150,7 +150,7 @@ def _inside(folder: str, path: str) -> tuple[str, ...] | None:
 
 
 def _entries(folder: str) -> list[os.DirEntry[str]] | None:
-    """Return the entries sorted by name: `None` if the folder cannot be read, an empty list if it is gone."""
+    """Return the directory entries of a folder, sorted by name; `None` if the folder cannot be read, an empty list if it is gone."""
     try:
         with os.scandir(folder) as entries:
             return sorted(entries, key=lambda e: e.name)
@@ -170,7 +170,7 @@ class _Walk:
         self.seen = 0
 
     def folder(self, path: str, segments: tuple[str, ...], parents: tuple[tuple[str, ...], ...]) -> None:
-        """Add the files of one folder. `path` is the path that clients see, `segments` its location."""
+        """Add the files of one folder. `path` is the path that clients see, `segments` the real location below the root folder."""
         if len(parents) > MAX_DEPTH:
             self.problem("too-deep", "warning", f"{path!r} is deeper than {MAX_DEPTH} folders; left out. Move it up.")
             return
@@ -196,7 +196,7 @@ class _Walk:
             self.entry(entry, f"{path}/{name}" if path else name, (*segments, entry.name), parents)
 
     def entry(self, entry: os.DirEntry[str], path: str, segments: tuple[str, ...], parents: tuple[tuple[str, ...], ...]) -> None:
-        """Add one entry: a file, a folder or a link."""
+        """Add one directory entry, which is a file, a folder or a link, to the listing."""
         try:
             status = entry.stat(follow_symlinks=False)
         except OSError:
@@ -220,7 +220,7 @@ class _Walk:
             self.problem("special-file", "error", f"{path!r} is not a regular file; remove it.")
 
     def link(self, full: str, path: str, parents: tuple[tuple[str, ...], ...]) -> None:
-        """Add the target of a link if it is inside this skill; refuse the skill otherwise."""
+        """Add the target of a link to the listing if the target is inside this skill; otherwise add an error, which refuses the skill."""
         if path == MANIFEST:
             self.problem("symlink-manifest", "error", f"{MANIFEST} is a link; put the file itself there.")
             return
@@ -249,12 +249,12 @@ class _Walk:
         self.problem("symlink-copied", "warning", f"{path!r} is a link; clients get a copy of its target.")
 
     def problem(self, code: str, level: Level, message: str) -> None:
-        """Add a diagnostic."""
+        """Add a diagnostic to the listing."""
         self.listing.problems.append(Diagnostic(code, level, message))
 
 
 def list_files(root: str, segments: tuple[str, ...]) -> Listing:
-    """List the files of the skill at `segments` below real `root`, without reading them."""
+    """List the files of the skill at `segments` below `root` (a path without links), without reading them."""
     walk = _Walk(root, segments)
     walk.folder("", segments, (segments,))
     if walk.seen > MAX_ENTRIES:
@@ -268,7 +268,7 @@ _FOLDER_FLAGS = _FLAGS | getattr(os, "O_DIRECTORY", 0)
 
 
 def read_file(root: str, segments: tuple[str, ...], max_bytes: int = MAX_SKILL_BYTES) -> tuple[bytes, Stamp]:
-    """Return the bytes of a regular file below `root`, reached without following a link, and their stamp.
+    """Return the bytes of a regular file below `root`, reached without following a link, and its `Stamp`.
 
     Raises:
         Changed: The file is gone, not a regular file, a hard link, larger than `max_bytes`, or changed while it was read.

@@ -30,7 +30,7 @@ SOURCE_ID = "skill"
 """Id of the source that publishes the gateway's own skills."""
 
 PREFIX = "code"
-"""Prefix of a skill in code whose name a folder's skill already has."""
+"""First part of the id of a skill in code (`code/<name>`) whose name a skill in a folder already has."""
 
 _SAFE = "-._~!$&'()*+,;=:@"
 """Characters that a segment of a URI path may hold unquoted (RFC 3986, `pchar`)."""
@@ -38,28 +38,28 @@ _SAFE = "-._~!$&'()*+,;=:@"
 
 @dataclass(frozen=True, slots=True)
 class SkillIndex:
-    """The table of everything served, made by `build_index`."""
+    """All served skills, and tables to look them up. Made by `build_index` and `with_more`."""
 
     folders: Mapping[Key, SkillFolder] = field(default_factory=lambda: cast("dict[Key, SkillFolder]", {}))
-    """What was read of each folder, including refused ones."""
+    """Everything that was read of each skill folder, including folders that are refused."""
     skills: tuple[Skill, ...] = ()
-    """Sorted by id."""
+    """All served skills, sorted by id."""
     listed: tuple[Skill, ...] = ()
     """The gateway's own skills that have URIs, sorted by URI."""
     for_models: tuple[Skill, ...] = ()
     """The skills that tools, search and catalogue may show, sorted by id."""
     reports: tuple[SkillReport, ...] = ()
-    """One per skill folder found, including refused ones."""
+    """One report per skill folder that was found, including refused folders."""
     trouble: tuple[SkillReport, ...] = ()
-    """One per root folder that cannot be used, or that was not searched to the end."""
+    """One report per root folder that cannot be used, or that was not searched to the end."""
     by_key: Mapping[Key, Skill] = field(default_factory=lambda: cast("dict[Key, Skill]", {}))
     by_root: Mapping[str, Skill] = field(default_factory=lambda: cast("dict[str, Skill]", {}))
-    """Root URI → skill."""
+    """URI of a skill's root folder → the skill, for the gateway's own listed skills."""
     by_file: Mapping[str, tuple[Skill, SkillFile]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, SkillFile]]", {}))
-    """URI in canonical quoting → file."""
+    """URI of a file (percent-encoded as `file_uri` does it) → the skill and the file, for the gateway's own listed skills."""
     search: SearchIndex = field(default_factory=lambda: SearchIndex([]))
     by_name: Mapping[str, tuple[Skill, ...]] = field(default_factory=lambda: cast("dict[str, tuple[Skill, ...]]", {}))
-    """Case-folded name or id → the skills for models that have it."""
+    """Case-folded name or id → the skills in `for_models` with this name or id."""
 
     @property
     def has_uris(self) -> bool:
@@ -67,9 +67,9 @@ class SkillIndex:
         return any(skill.is_listed for skill in self.skills)
 
     def named(self, name: str) -> list[Skill]:
-        """Return the skills for models that `name` can mean.
+        """Return the skills in `for_models` that `name` can mean.
 
-        An id or a URI means one skill, a plain name every skill that has it. Case is ignored, but an exact match wins.
+        An id or a URI means one skill, a plain name every skill with that name. Case is ignored, unless a skill matches exactly.
         """
         wanted = name.strip().removesuffix(f"/{MANIFEST}").removeprefix(SCHEME).rstrip("/")
         found = self.by_name.get(wanted.casefold(), ())
@@ -83,7 +83,7 @@ class SkillIndex:
         return skill.name if len(self.named(skill.name)) == 1 else SCHEME + skill.id
 
     def directory(self, uri: str) -> tuple[Skill, str] | None:
-        """Return the skill of a folder's URI and the folder's path in it, or `None`. The URI has no trailing slash."""
+        """Return the skill that has the folder with this URI (no slash at its end), and the folder's path in the skill; else `None`."""
         root = uri
         while root and root not in self.by_root:
             root = root.rpartition("/")[0]
@@ -105,7 +105,7 @@ def file_uri(root_uri: str, path: str) -> str:
 
 
 def children(skill: Skill, folder: str) -> dict[str, SkillFile | None]:
-    """Return the direct children of a folder of a skill (`""` is the skill itself) by path; the paths of folders end in `/`."""
+    """Return path → file of the direct children of a skill's folder (`""` is the skill itself). For a folder: path with `/` → `None`."""
     prefix = f"{folder}/" if folder else ""
     found: dict[str, SkillFile | None] = {}
     for path, file in skill.files.items():
@@ -116,7 +116,7 @@ def children(skill: Skill, folder: str) -> dict[str, SkillFile | None]:
 
 
 def own_uri(skill: Skill, path: str) -> str:
-    """Return the URI of a file of one of the gateway's own skills; a skill that only the tools serve gets one from its id."""
+    """Return the URI of a file of one of the gateway's own skills. For a skill that only the tools serve, it is made from the id."""
     return file_uri(skill.root_uri or f"{SCHEME}{skill.id}", path)
 
 
@@ -132,7 +132,7 @@ def build_index(
     """Read the skills below `roots` and assign their names. Returns `previous` itself if nothing changed.
 
     Folders that did not change are taken from `previous`, or at the first call from `cached`, which must have been read under the
-    same rules. With `only`, the reader looks at these folders and at those that contain them or are inside them. `signed` has a rule
+    same rules. With `only`, just these folders, and folders that contain them or are inside them, are looked at. `signed` has a rule
     for each root folder whose skills must be signed.
     """
     known: Mapping[Key, SkillFolder] = previous.folders if previous else (cached or {})
@@ -152,7 +152,7 @@ def build_index(
 
 
 def is_same(now: Mapping[Key, SkillFolder], then: Mapping[Key, SkillFolder]) -> bool:
-    """Return whether both have the same folder objects in the same order, so no folder was read again."""
+    """Return whether both tables have the same `SkillFolder` objects in the same order, so no folder was read again."""
     return list(now) == list(then) and all(then[key] is folder for key, folder in now.items())
 
 
@@ -179,9 +179,9 @@ def _assemble(folders: Mapping[Key, SkillFolder], trouble: Sequence[SkillReport]
 
 
 def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], bool] | None) -> SkillIndex:
-    """Return `index`, which has the skills of folders, with `more` added and without own skills whose id `keeps` rejects.
+    """Return `index`, which has the skills of folders, with the skills `more` added. Own skills whose id `keeps` rejects are removed.
 
-    If an id is taken, the skill of the folder keeps it. A skill in code gets a prefix, as a second folder would. A skill of a server
+    If two skills have the same id, the skill of a folder keeps it. A skill in code gets a prefix (`code/<name>`). A skill of a server
     is left out and logged, because its URIs belong to that server.
     """
     if not more and keeps is None:
@@ -203,7 +203,7 @@ def with_more(index: SkillIndex, more: Sequence[Skill], keeps: Callable[[str], b
 
 
 def _tabulate(index: SkillIndex, skills: list[Skill]) -> SkillIndex:
-    """Return `index` with these skills and every table to look them up."""
+    """Return `index` with `skills` as its skills, and with new tables to look them up."""
     skills.sort(key=lambda s: s.id)
     own = [s for s in skills if s.is_listed and not s.is_remote]
     for_models = tuple(s for s in skills if s.is_for_models)
@@ -230,7 +230,7 @@ def _is_listable(folder: SkillFolder, strict: bool) -> bool:
 
 
 def _unique_id(folder: SkillFolder, taken: set[str], names: Counter[str], *, listable: bool) -> str:
-    """Return the skill's name; if it is taken, the name under a prefix made of the folder's name or of its parent's.
+    """Return the id for a skill: its name, or if another skill has that id, `<prefix>/<name>` with the name of its folder or parent folder.
 
     A prefix is never the name of a skill, because the URIs would then lie inside that skill. A skill that cannot be listed never
     takes a name that a listed skill has.
@@ -251,7 +251,7 @@ def _prefixed(stem: str, name: str, taken: Container[str], names: Container[str]
 
 
 def _slug(text: str) -> str:
-    """Make a legal name of `text`."""
+    """Return `text` changed to a legal skill name: lower-case letters, digits and single hyphens, at most 60 characters."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60].rstrip("-") or "skill"
 
 
@@ -273,7 +273,7 @@ def _to_skill(folder: SkillFolder, skill_id: str, *, listable: bool) -> Skill:
 
 
 def published(skill: Skill, skill_id: str) -> Skill:
-    """Return the skill with the URIs and the SEP-2640 entry of an id. `resources` is `dynamic` if any file is made at each read."""
+    """Return the skill with this id, its URIs and its SEP-2640 entry. `resources` is `dynamic` if any file is made at each read."""
     root_uri = SCHEME + skill_id
     files = skill.files.values()
     resources = [{"uri": file_uri(root_uri, f.path), "digest": f.digest, "size": f.size} for f in files]

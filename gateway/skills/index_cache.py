@@ -1,7 +1,7 @@
-"""The skill index on disk: what was read of each folder, so that a restart compares stamps instead of reading files.
+"""The skill index on disk: what was read of each folder, so that a restart need not read files again.
 
-An entry counts only while the file still has its stamp. A cache file that is missing, torn, or written by other rules is ignored.
-Blocking; `library` calls it in a worker thread.
+An entry counts only while the file still has the recorded size, times and inode (its stamp). A cache file that is missing, torn, or
+written by other rules is ignored. Blocking; `library` calls it in a worker thread.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from gateway.storage.atomic_files import make_private_folder, write_atomic
 logger = logging.getLogger(__name__)
 
 RULES = (documents, folders, mime, model, parser, reader)
-"""The modules that judge what they read. If their code changes, every folder is read again."""
+"""The modules that read and judge skill folders. If the code of one changes, the cache is ignored and every folder is read again."""
 
 MAX_BYTES = 1 << 30
-"""A larger file was not written by `write_cache`."""
+"""Maximum size of a cache file. A larger file is ignored, because `write_cache` does not write any of that size."""
 
 
 def cache_file(state_folder: Path, roots: tuple[str, ...]) -> Path:
-    """Return the cache file of these roots. Gateways with other roots have files of their own."""
+    """Return the path of the cache file for these root folders. Each set of root folders has its own file."""
     return state_folder / f"skills-{hashlib.sha256(json.dumps(roots).encode()).hexdigest()[:16]}.json"
 
 
 def write_cache(path: Path, index: Mapping[Key, SkillFolder]) -> None:
-    """Write the folders of an index. A folder that cannot be written to is logged; the next start then reads every file."""
+    """Write what was read of each folder to the cache file. If writing fails, it is logged, and the next start reads every file."""
     document = {"format": _rules_digest(), "folders": [dataclasses.asdict(folder) for folder in index.values()]}
     try:
         make_private_folder(path.parent)

@@ -31,7 +31,7 @@ from gateway.tools.context import CallContext
 logger = logging.getLogger(__name__)
 
 MAX_ATTEMPTS = 3
-"""Reads of a file whose bytes do not have the listed digest, before the read fails."""
+"""Number of attempts to read a file that changes meanwhile (its bytes do not have the indexed digest), before the read fails."""
 
 REST_FACTOR = 20
 """The pause after a refresh is at least this many times as long as the refresh took, so that many skills do not keep a core busy."""
@@ -44,7 +44,7 @@ OnSwap = Callable[[SkillIndex, SkillIndex], None]
 
 
 class SkillLibrary:
-    """The skills below `paths` and of backends. Call `refresh` once before use; `watch` keeps the index current."""
+    """The skills in folders below `paths` and those of backends. Call `refresh` once before use; `watch` keeps the index current."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class SkillLibrary:
         keeps: Callable[[str], bool] | None = None,
         signed: Mapping[str, SignatureRule] | None = None,
     ) -> None:
-        """Remember the settings; no side effects.
+        """Store the settings. Nothing is read before `refresh`.
 
         With `refresh_seconds` 0 every use reads the folders on disk. `keeps` decides by id which own skills are served. `signed` has a
         rule for each root folder whose skills must be signed. The index is cached in `state_folder`, except with `signed`: signatures
@@ -81,7 +81,7 @@ class SkillLibrary:
 
     @property
     def index(self) -> SkillIndex:
-        """The index as last built; never touches the disk."""
+        """The index that was built last. Reading this property never touches the disk."""
         return self._index
 
     def add(self, backend: SkillBackend) -> None:
@@ -99,7 +99,7 @@ class SkillLibrary:
         return self._backends.get(skill.key[0])
 
     def subscribe(self, listener: OnSwap) -> None:
-        """Register a callback for changes of the index."""
+        """Register a callback that is called with the old and the new index after each change (`OnSwap`)."""
         self._listeners.append(listener)
 
     async def current(self) -> SkillIndex:
@@ -138,7 +138,7 @@ class SkillLibrary:
             await anyio.sleep(max(self._refresh_seconds, took * REST_FACTOR))
 
     def judge(self, skill: Skill, path: str, scopes: Sequence[str] | None) -> Verdict:
-        """Decide whether a caller with these scopes may read a file, as the resource of the source that publishes it."""
+        """Decide whether a caller with these scopes may read a skill's file, which is a resource of the source that publishes the skill."""
         if scopes is None:
             return PASS
         backend = self.backend_of(skill)
@@ -149,7 +149,7 @@ class SkillLibrary:
         return judge_scope(scopes, "resources", source, uri)
 
     async def recheck(self, skill: Skill, ctx: CallContext) -> Skill:
-        """Return the skill as its folder or backend has it now, with its body. All other skills stay as they were.
+        """Read one skill again and return it as its folder or backend has it now, with its body. Other skills are not read again.
 
         Raises:
             NotFound: The skill is gone, or is refused now.
@@ -184,7 +184,7 @@ class SkillLibrary:
         return now
 
     async def read(self, skill: Skill, path: str, ctx: CallContext) -> tuple[Skill, SkillFile, bytes]:
-        """Return the bytes of a file, and the skill and file they belong to. The bytes always have the file's digest.
+        """Return a file's bytes, with the current skill and the current list entry of the file, whose digest the bytes always have.
 
         If the file changed since it was indexed, the skill is indexed again first.
 
@@ -216,7 +216,7 @@ class SkillLibrary:
         raise SkillError(f"{path!r} of skill {skill.id!r} keeps changing; try again.", code="unstable")
 
     async def _build(self, only: frozenset[Key] | None) -> None:
-        """Build the index of the folders again; the caller holds the lock. If the disk cannot be read, the last index stays."""
+        """Build the index of the skill folders again. The caller holds `_lock`. If the disk cannot be read, the last index stays."""
         old = self._folders
         try:
             cached = await anyio.to_thread.run_sync(read_cache, self._cache) if old is None and self._cache is not None else None
@@ -246,7 +246,7 @@ class SkillLibrary:
 
 
 def _read_verified(root: str, file: SkillFile) -> bytes | None:
-    """Return the bytes of an indexed file, or `None` if they changed."""
+    """Return the bytes of an indexed file, or `None` if the file has changed since it was indexed."""
     try:
         data, _ = read_file(root, file.segments, file.size)
     except Changed:

@@ -19,7 +19,7 @@ from gateway.tools.context import SKILL_ARGUMENT, CallContext
 
 
 class SkillRights:
-    """The skills that one call may read: those named by the agent's or workflow's file that made the call, and those of its scopes."""
+    """Decides which skills a call may read: those that the calling agent's or workflow's file names, and those in the caller's scopes."""
 
     def __init__(self, library: SkillLibrary, index: SkillIndex, ctx: CallContext) -> None:
         self._library = library
@@ -36,7 +36,7 @@ class SkillRights:
 
 
 def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject, ctx: CallContext) -> Skill:
-    """Return the skill that the argument `skill_name` of a call means.
+    """Return the skill that a call names in its argument `skill_name`.
 
     Raises:
         ToolFailed: The name means no skill or several; the text names the candidates.
@@ -50,7 +50,7 @@ def named_skill(library: SkillLibrary, index: SkillIndex, arguments: JsonObject,
 
 
 def check_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext) -> None:
-    """Check that the caller that named the skill may read a file of it.
+    """Check that the caller of a tool may read a file of a skill.
 
     Raises:
         PolicyDenied: The caller may not read the file.
@@ -60,7 +60,7 @@ def check_file(library: SkillLibrary, skill: Skill, path: str, ctx: CallContext)
 
 
 def skills_named(index: SkillIndex, names: Iterable[str]) -> frozenset[Key]:
-    """Return the keys of the skills that names in a file mean, without names that several skills share."""
+    """Return the keys of the skills that `names` in an agent's or workflow's file mean. Names that several skills share are left out."""
     found = [index.named(name) for name in names]
     return frozenset(skills[0].key for skills in found if len(skills) == 1)
 
@@ -68,7 +68,7 @@ def skills_named(index: SkillIndex, names: Iterable[str]) -> frozenset[Key]:
 def find_skill(
     index: SkillIndex, name: str, among: Callable[[Sequence[Skill]], Sequence[Skill]] = lambda skills: skills
 ) -> Skill:
-    """Return the one skill that `name` means, of those that `among` keeps.
+    """Return the one skill that `name` means. Only skills that the filter `among` returns are considered.
 
     Raises:
         ToolFailed: The name means no skill or several; the text names the candidates.

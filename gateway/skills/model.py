@@ -20,7 +20,7 @@ MANIFEST = "SKILL.md"
 """File that makes a folder a skill. Clients always see this spelling."""
 
 Key = tuple[str, str]
-"""Identity of a skill: its root folder and the path below it, or the id of its backend and the id of the skill there."""
+"""Identity of a skill: its root folder and its path below that folder, or the id of its backend and its id in that backend."""
 
 Stamp = tuple[int, int, int, int]
 """Size, mtime in ns, inode and ctime in ns of a file: equal stamps mean equal content, so the file need not be read."""
@@ -32,7 +32,7 @@ def is_manifest(path: str) -> bool:
 
 
 def digest_of(data: bytes) -> str:
-    """Return `sha256:` and 64 hexadecimal digits."""
+    """Return the SHA-256 digest of `data` as `sha256:` and 64 hexadecimal digits."""
     return f"sha256:{hashlib.sha256(data).hexdigest()}"
 
 
@@ -47,7 +47,7 @@ def is_utf8(data: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class SkillReport:
-    """The verdict on one skill folder, or on a root folder that cannot be used; `name` is then empty."""
+    """The verdict on one skill, or on a root folder that cannot be used. For a root folder, `name` is empty."""
 
     path: str
     name: str
@@ -83,14 +83,14 @@ class SkillDocument:
     frontmatter: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """Every field as written, read as YAML 1.2 core; JSON values."""
     name: str = ""
-    """Empty if the frontmatter has no usable name."""
+    """The skill's name in the frontmatter; empty if the frontmatter has no usable name."""
     description: str = ""
     text: str = ""
     """The whole file, decoded; empty if only its frontmatter is known."""
     body_start: int = 0
     """Offset of the body in `text`, in characters."""
     conformant: bool = False
-    """Whether `skills/list` may have it: the YAML needed no repair and the name is legal."""
+    """Whether `skills/list` may list the skill: the YAML needed no repair and the name is legal."""
     diagnostics: tuple[Diagnostic, ...] = ()
 
     @property
@@ -104,7 +104,7 @@ class SkillFile:
     """One served file of a skill."""
 
     path: str
-    """Relative to the skill, `/`-separated; clients name the file by it."""
+    """Path of the file relative to the skill, with `/` as separator. Clients name the file by this path."""
     segments: tuple[str, ...]
     """Location of the bytes: path segments below the root folder, none of them a link; or the URI on a server."""
     stamp: Stamp
@@ -116,20 +116,20 @@ class SkillFile:
     """Whether the bytes are strict UTF-8."""
     is_script: bool = False
     is_settled: bool = True
-    """False if the file was hashed so soon after a change that an equal stamp does not prove equal content."""
+    """False if the file was hashed so soon after a change that an equal stamp (times and size) does not prove equal content."""
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Size of the file in bytes."""
         return self.stamp[0]
 
     @property
     def is_dynamic(self) -> bool:
-        """Whether the bytes are made at each read, so size and digest are not known before."""
+        """Whether the content is made at each read, so that size and digest are unknown before the read."""
         return not self.digest
 
     def with_content(self, data: bytes) -> SkillFile:
-        """Return this file with the size, digest and kind of `data`."""
+        """Return a copy of this file entry with the size, digest and text flag of the content `data`."""
         return replace(self, stamp=(len(data), *self.stamp[1:]), digest=digest_of(data), is_text=is_utf8(data))
 
 
@@ -148,12 +148,12 @@ class Skill:
     """A skill with the id and URIs that it is served under."""
 
     id: str
-    """Unique in the index: the name, or `<prefix>/<name>` if another skill has that name."""
+    """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name."""
     key: Key
     origin: str
-    """Source of the skill as shown to clients: the name of the root folder and the path below it, or the server or reference."""
+    """Where the skill comes from, for clients: root folder's name and path below it, server's name, or reference of a Python object."""
     root_uri: str
-    """`skill://…` without a trailing slash; empty for a skill that only the tools serve."""
+    """URI of the skill's root folder, `skill://…` without a trailing slash; empty for a skill that only the tools serve."""
     document: SkillDocument
     files: Mapping[str, SkillFile]
     diagnostics: tuple[Diagnostic, ...] = ()
@@ -178,7 +178,7 @@ class Skill:
 
     @property
     def is_for_models(self) -> bool:
-        """False for `disable-model-invocation: true`, which keeps a skill out of tools, search and catalogue."""
+        """Whether models may see the skill. False for `disable-model-invocation: true`: tools, search and skill lists then leave it out."""
         return self.document.frontmatter.get("disable-model-invocation") is not True
 
     @property

@@ -1,6 +1,6 @@
 """Parses `SKILL.md` tolerantly, with a coded diagnostic for every departure from the Agent Skills format.
 
-An `error` refuses the skill, a `warning` accepts it (in strict mode it refuses it, too), and `info` changes nothing. Frontmatter that is
+A diagnostic of level `error` refuses the skill, `warning` refuses it in strict mode only, and `info` changes nothing. Frontmatter that is
 not YAML 1.2 is parsed again line by line. Such a skill is served by the tools only, because hosts compare the listed frontmatter with the
 one that they parse themselves. The parser runs and expands nothing in a skill.
 """
@@ -18,7 +18,7 @@ from gateway.policy.skill_policy import MAX_NAME_CHARS, NAME
 from gateway.skills.model import MANIFEST, SkillDocument
 
 MAX_FRONTMATTER_BYTES = 65_536
-"""Larger frontmatter is refused without parsing. The largest published one has 9.6 KB."""
+"""Maximum size of frontmatter; larger frontmatter is refused without parsing. The largest published one has 9.6 KB."""
 
 LARGE_MANIFEST_BYTES = 50_000
 """A larger `SKILL.md` gets a warning, because it costs a model more than 10,000 tokens."""
@@ -254,7 +254,7 @@ def _line_of(text: str, position: int) -> int:
 
 
 def _from_document(error: DocumentError, code: str = "", level: Level = "error") -> Diagnostic:
-    """Convert the error to a diagnostic whose line counts from the top of the file instead of the frontmatter."""
+    """Convert a YAML error to a diagnostic whose line number counts from the top of the file, not of the frontmatter."""
     message = " ".join(_LINE_PREFIX.sub("", str(error)).split())
     message = _CAUSES.get(message, message)
     if code == "yaml-repaired":

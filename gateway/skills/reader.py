@@ -1,7 +1,7 @@
 """Reads skill folders from the disk into `SkillFolder`s: documents, files with digests, and diagnostics.
 
-`index` reads all roots with it and assigns names. A folder whose stamps did not change is not read again, so a refresh costs
-one `stat` per file. Blocking; `library` calls it in a worker thread.
+`index` reads all roots with it and assigns names. A folder whose files have the same sizes and times is not read again, so a refresh
+costs one `stat` per file. Blocking; `library` calls it in a worker thread.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from gateway.skills.parser import parse_skill
 from gateway.skills.signatures import judge_signature, rule_for
 
 SETTLE_NS = 2_000_000_000
-"""A file changed less than this before it was hashed is hashed again at the next look. File systems keep times coarsely, so a second
-change may leave the stamp as it is."""
+"""A file that changed less than this long before it was hashed is hashed again at the next refresh. File systems keep times coarsely, so
+a second change may leave the times as they are."""
 
 
 @dataclass(frozen=True, slots=True)
 class SkillFolder:
-    """One skill folder as last read, before names are assigned."""
+    """Everything that was read of one skill folder, before the index assigns an id and URIs."""
 
     key: Key
     is_nested: bool
@@ -55,7 +55,7 @@ class SkillFolder:
 
     @property
     def path(self) -> str:
-        """Absolute path."""
+        """Absolute path of the folder."""
         return os.path.join(self.key[0], *self.segments)
 
     @property
@@ -65,11 +65,11 @@ class SkillFolder:
 
     @property
     def is_settled(self) -> bool:
-        """Whether equal stamps prove that nothing changed."""
+        """Whether equal stamps (size and times of each file) prove that nothing changed since the folder was read."""
         return all(f.is_settled for f in self.files.values())
 
     def is_current(self) -> bool:
-        """Return whether the disk still shows what was read. Looks at this folder only."""
+        """Return whether the folder on disk is unchanged since it was read. Lists this folder only and reads no file."""
         return self.is_settled and list_files(self.key[0], self.segments) == self.listing
 
     def overlaps(self, other: SkillFolder) -> bool:
@@ -78,7 +78,7 @@ class SkillFolder:
         return self.key[0] == other.key[0] and self.segments[:shorter] == other.segments[:shorter]
 
     def verdict(self, *, strict: bool) -> Verdict:
-        """Return the verdict that the diagnostics add up to."""
+        """Return whether the diagnostics reject the skill (with `strict`, warnings do too), accept it, or accept it with a warning."""
         levels = {d.level for d in self.diagnostics}
         if "error" in levels or (strict and "warning" in levels):
             return "rejected"
@@ -86,10 +86,10 @@ class SkillFolder:
 
 
 class FolderReader:
-    """Reads skill folders and reuses what is known of folders that did not change."""
+    """Reads skill folders. For a folder that did not change, it returns the `SkillFolder` that was read before."""
 
     def __init__(self, known: Mapping[Key, SkillFolder], signed: Mapping[str, SignatureRule]) -> None:
-        """`signed` has a rule for each root folder whose skills must be signed. No side effects."""
+        """`known` are the folders read before. `signed` has a rule for each root folder whose skills must be signed."""
         self._known = known
         self._signed = signed
         self.trouble: list[SkillReport] = []
@@ -120,7 +120,7 @@ class FolderReader:
                 yield self.read((top, "/".join(inner)), is_nested=True)
 
     def read(self, key: Key, *, is_nested: bool) -> SkillFolder:
-        """Return the folder as it is on disk now; the known object itself if nothing differs."""
+        """Return the skill folder as it is on disk now; the same object as before if nothing changed."""
         root, segments, known = key[0], segments_of(key), self._known.get(key)
         listing = list_files(root, segments)
         if known is not None and known.is_settled and known.listing == listing and known.is_nested == is_nested:
@@ -154,12 +154,12 @@ class FolderReader:
 
 
 def segments_of(key: Key) -> tuple[str, ...]:
-    """Return the path segments below the root folder of a folder's key."""
+    """Return the second part of a skill folder's key, its path below the root folder, as segments."""
     return tuple(key[1].split("/")) if key[1] else ()
 
 
 def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rule: SignatureRule) -> list[Diagnostic]:
-    """Check the signature over exactly the bytes that were indexed."""
+    """Check a skill's signature. Its files must still have the digests in `files`, so that what is verified is what is served."""
     data: dict[str, bytes] = {}
     for path, file in files.items():
         try:

@@ -21,7 +21,7 @@ from gateway.skills.parser import parse_skill
 
 
 def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
-    """Convert an entry with exposed URIs to a skill without its body; `None` for an entry that SEP-2640 does not allow."""
+    """Convert a `skills/list` entry with exposed URIs to a skill without its body; `None` for an entry that SEP-2640 does not allow."""
     if not judge_entry(entry):
         return None
     uri, fields = str(entry["uri"]), cast("JsonObject", entry["frontmatter"])
@@ -38,9 +38,9 @@ def to_skill(entry: JsonMapping, backend: str, origin: str) -> Skill | None:
 
 
 def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill | None:
-    """Return the skill of a `SKILL.md` resource of a server without the extension; `None` if the URI is not one of a `SKILL.md`.
+    """Return a skill for a `SKILL.md` resource of a server without the skills extension; `None` if the URI does not end in `/SKILL.md`.
 
-    Its other files and the digest of `SKILL.md` are not known.
+    The other files of the skill and the digest of its `SKILL.md` stay unknown.
     """
     root = uri.removesuffix(f"/{MANIFEST}")
     name = root.rpartition("/")[2]
@@ -54,7 +54,7 @@ def listed_skill(uri: str, description: str, backend: str, origin: str) -> Skill
 
 
 def entry_of(uri: str, data: bytes) -> JsonObject | None:
-    """Make the entry of a `SKILL.md` from its bytes; `None` if the file breaks the rules for listed skills.
+    """Make a `skills/list` entry from the bytes of a `SKILL.md`; `None` if the file breaks the rules for listed skills.
 
     Raises:
         SkillError: The bytes are not a usable `SKILL.md` (code `entry-differs`).

@@ -22,22 +22,22 @@ from gateway.skills.model import MANIFEST, Skill, SkillFile, SkillFunction, is_m
 from gateway.skills.parser import CONTROLS, HIDDEN
 
 MAX_BODY_CHARS = 50_000
-"""Characters of a skill in one result of `load_skill`; the result says how to read the rest."""
+"""Maximum characters of a skill in one result of `load_skill`; the result says how to read the rest."""
 
 MAX_LISTED_FILES = 100
-"""Files named by `load_skill`; a listing of the folder names the rest."""
+"""Maximum number of files that `load_skill` names; `read_skill_resource` of a folder lists the others."""
 
 MAX_DESCRIPTION_CHARS = 1024
-"""Characters of a description in any list."""
+"""Maximum characters of a skill's description in any list of skills."""
 
 CATALOGUE_MAX_SKILLS = 30
-"""With more skills, `load_skill` does not name them and refers to `search_skills`."""
+"""If there are more skills, the description of `load_skill` does not name them and refers to `search_skills`."""
 
 CATALOGUE_MAX_BYTES = 8_000
-"""Size of the catalogue in the description of `load_skill`: about 2,000 tokens in every prompt."""
+"""Maximum bytes of the catalogue (the list of skills) in the description of `load_skill`: about 2,000 tokens in every prompt."""
 
 _CATALOGUE_CUTS = (MAX_DESCRIPTION_CHARS, 500, 240, 120, 0)
-"""Characters of each description, tried in this order until the catalogue fits."""
+"""Lengths to which descriptions in the catalogue are cut. They are tried in this order until it fits `CATALOGUE_MAX_BYTES`."""
 
 _WRAPPER = "skill_content"
 _FORGED_END = re.compile(rf"<(?=\s*/\s*{_WRAPPER})", re.IGNORECASE)
@@ -66,7 +66,7 @@ When a task matches a skill:
 {resource_instructions}
 {runner_instructions}
 Load only what you need, and each skill once."""
-"""Default template of `SkillsProvider`."""
+"""Default template for the instructions of `SkillsProvider`."""
 
 RESOURCE_INSTRUCTIONS = "- Read what the skill refers to with `read_skill_resource`, by the names it lists."
 RUNNER_INSTRUCTIONS = (
@@ -91,25 +91,25 @@ def visible(text: str) -> str:
 
 
 class Offered(Protocol):
-    """A resource of a skill."""
+    """A resource or script of a skill, as the lists for models show it."""
 
     @property
     def name(self) -> str:
-        """Name to read it by."""
+        """Name by which a model reads or runs it."""
         ...
 
     @property
     def description(self) -> str | None:
-        """A few words."""
+        """Short description of the resource or script, if it has one."""
         ...
 
 
 class OfferedScript(Offered, Protocol):
-    """A script of a skill."""
+    """A script of a skill, as the lists for models show it."""
 
     @property
     def parameters_schema(self) -> Mapping[str, Any] | None:
-        """JSON Schema of its arguments; `None` if it takes no arguments."""
+        """JSON Schema of the script's arguments; `None` if it takes no arguments."""
         ...
 
 
@@ -129,7 +129,7 @@ def code_text(name: str, description: str, instructions: str) -> str:
 
 
 def member_blocks(resources: Sequence[Offered], scripts: Sequence[OfferedScript]) -> str:
-    """Return the lists of resources and scripts that end every skill's text. Both are there even if empty, so a model need not guess."""
+    """Return the lists of resources and scripts at the end of a skill's text. An empty list is included, so that a model need not guess."""
     return _block("available_resources", [_opening("resource", r) + "/>" for r in resources]) + _block(
         "available_scripts", [_script(script) for script in scripts]
     )
@@ -157,7 +157,7 @@ def _opening(tag: str, member: Offered) -> str:
 
 @dataclass(frozen=True, slots=True)
 class LoadedSkill:
-    """The text of `load_skill` and of the skill's prompt, and the structured content."""
+    """A skill rendered for a model: text and structured content for a result of `load_skill`. The skill's prompt has the same text."""
 
     text: str
     structured: JsonObject
@@ -232,13 +232,13 @@ def describe_file(file: SkillFile) -> str:
 
 
 def file_wire(file: SkillFile) -> JsonObject:
-    """Return a file as an item of structured content."""
+    """Return a skill's file as an item of a tool result's structured content."""
     wire: JsonObject = {"path": file.path, "mimeType": file.mime_type, "script": file.is_script}
     return wire if file.is_dynamic else {**wire, "size": file.size, "digest": file.digest}
 
 
 def catalogue(index: SkillIndex, skills: Sequence[Skill]) -> str:
-    """Return one line per skill, at most `CATALOGUE_MAX_BYTES`; with more than `CATALOGUE_MAX_SKILLS` skills only their number."""
+    """Return the catalogue: a line per skill, within `CATALOGUE_MAX_BYTES`; beyond `CATALOGUE_MAX_SKILLS` skills only their number."""
     if len(skills) > CATALOGUE_MAX_SKILLS:
         return f"There are {len(skills)} skills here: find the right one with search_skills first."
     text = ""

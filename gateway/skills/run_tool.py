@@ -19,16 +19,16 @@ from gateway.tools.base import Complete, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
 STDERR_TAIL_CHARS = 4_000
-"""Characters of standard error in the result of a failed script."""
+"""Maximum characters from the end of standard error in the result of a failed script."""
 
 _STRING: JsonObject = {"type": "string"}
 
 
 class RunSkillScript:
-    """`run_skill_script(skill_name, script_name, args?)`."""
+    """The tool `run_skill_script(skill_name, script_name, args?)`."""
 
     def __init__(self, library: SkillLibrary, runner: ScriptRunner | None, events: EventStream | None) -> None:
-        """Without `runner` only functions of skills in code can run. Every run and refusal is emitted to `events`."""
+        """Without `runner`, no script files run, only functions of skills in code. Every run and refusal is emitted to `events`."""
         self._library = library
         self._runner = runner
         self._events = events
@@ -115,7 +115,7 @@ class RunSkillScript:
             self._events.emit(kind, source="skill", name=skill.id, principal=ctx.principal.id, fields=named)
 
     async def _files(self, skill: Skill, ctx: CallContext) -> dict[str, bytes]:
-        """Read every file; together they have the digest that the grant is for."""
+        """Read all files of the skill. Raises `SkillError` if they changed, because the script was granted for their digest."""
         files: dict[str, bytes] = {}
         for path in skill.files:
             try:
@@ -132,7 +132,7 @@ def _why_not(skill: Skill) -> str:
 
 
 def _script_path(skill: Skill, wanted: str) -> tuple[str, bool]:
-    """Return the name of the script that `wanted` means, and whether it is a function."""
+    """Return the name of the script that the model's argument `wanted` means, and whether it is a function. Raises `ToolFailed`."""
     functions = [function.name for function in skill.functions]
     scripts = [*functions, *(path for path, file in skill.files.items() if file.is_script)]
     plain = wanted.strip().removeprefix("./")

@@ -25,7 +25,7 @@ from gateway.skills.sandbox.sandbox import FinishedJob, Job, Limits, Sandbox, pr
 logger = logging.getLogger(__name__)
 
 MAX_ARGUMENT_BYTES = 100_000
-"""Length of all arguments together, a little below the limit of the system."""
+"""Maximum length of all arguments of a script together, a little below the limit of the system."""
 
 INTERPRETERS = ("python", "bash", "sh", "node", "ruby", "perl", "php", "Rscript")
 
@@ -48,16 +48,16 @@ _OPTION = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 
 
 def set_digest(skill: Skill) -> str:
-    """Return one digest of all files of a skill and their paths; grants pin it."""
+    """Return one digest over the paths and contents of all files of a skill. A grant is valid for one such digest only."""
     listed = [[path, file.digest] for path, file in sorted(skill.files.items())]
     return "sha256:" + hashlib.sha256(json.dumps(listed).encode()).hexdigest()
 
 
 class ScriptRunner:
-    """Judges and runs scripts by one configuration. Call `start` before use."""
+    """Decides which scripts of skills may run, and runs them, by `skills.scripts` of the configuration. Call `start` before use."""
 
     def __init__(self, settings: ScriptSettings, environ: Mapping[str, str]) -> None:
-        """Granted variables are taken from `environ`. No side effects."""
+        """Variables that the configuration passes to scripts are taken from `environ`. Nothing runs before `start`."""
         self.settings = settings
         self._environ = environ
         limits = Limits(
@@ -72,7 +72,7 @@ class ScriptRunner:
         self.problem = "scripts are not enabled"
         """Why scripts cannot run; empty if they can."""
         self.network_problem = ""
-        """Why scripts with a network cannot run; empty if they can, and if no grant gives a network."""
+        """Why scripts with network access cannot run; empty if they can, or if no grant allows network access."""
 
     async def start(self) -> None:
         """Test whether this machine can run scripts safely."""
@@ -99,10 +99,10 @@ class ScriptRunner:
         return not self.problem and bool(self.settings.allow)
 
     def judge(self, skill: Skill, path: str) -> ScriptGrant:
-        """Return the grant of a script that pins the skill's current digest.
+        """Return the configuration's grant of a script for exactly the current content of the skill.
 
         Raises:
-            SkillError: The script is not granted, or the skill changed since (code `script-not-granted`).
+            SkillError: The script is not granted, or the skill has changed since it was granted (code `script-not-granted`).
         """
         granted = [g for g in self.settings.allow if g.script == path and _names(g.skill, skill)]
         now = set_digest(skill)

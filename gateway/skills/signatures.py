@@ -19,20 +19,20 @@ from gateway.diagnostics import Diagnostic
 from gateway.json_types import JsonMapping, JsonValue
 
 MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
-"""A larger signature file is refused; a signature has one digest for each of at most 512 files."""
+"""Maximum size of a signature file; a larger one is refused. A signature has one digest for each of at most 512 files."""
 
 
 INSTALL = "install it with `pip install 'moongate[signatures]'`"
 
 
 def rule_for(folder: str, signed: Mapping[str, SignatureRule]) -> SignatureRule | None:
-    """Return the rule of the innermost root folder around a skill that has one, or `None`."""
+    """Return the signature rule for the skill folder `folder`: that of the innermost root folder around it with a rule, else `None`."""
     around = [root for root in signed if folder == root or folder.startswith(root.rstrip(os.sep) + os.sep)]
     return signed[max(around, key=len)] if around else None
 
 
 def judge_signature(folder: str, files: Mapping[str, bytes], rule: SignatureRule) -> list[Diagnostic]:
-    """Verify a skill; an empty list means success, any diagnostic refuses the skill. `files` has all its bytes by path."""
+    """Verify a skill's signature, with `files` as path → bytes. An empty list means success; any diagnostic refuses the skill."""
     signature = files.get(rule.file)
     if signature is None:
         return [_error("signature-missing", f"{rule.file!r} is missing; this folder serves only signed skills. Sign the skill.")]

@@ -1,6 +1,6 @@
 """`SearchIndex`: ranks skills for a query by name, description, headings and tags. `WordIndex` computes the scores.
 
-Text of bodies other than headings is not searched. `index` makes one per table; the tool `search_skills` uses it.
+Text of bodies other than headings is not searched. Each `SkillIndex` has its own; the tool `search_skills` uses it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class SearchIndex:
     """A `WordIndex` over a fixed set of skills."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
-        """Remember the skills; the first query builds the index."""
+        """Store the skills. The first query reads their texts and builds the `WordIndex`."""
         self._skills = skills
         self._words = WordIndex(_Rows(skills))
 
@@ -31,7 +31,7 @@ class SearchIndex:
 
 
 class _Rows(Sequence[Row]):
-    """The searched text of each skill, made on access."""
+    """A sequence with the searched texts of each skill, which are made when an item is accessed."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
         self._skills = skills

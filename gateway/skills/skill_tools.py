@@ -30,17 +30,17 @@ from gateway.tools.context import CallContext
 
 MAX_RESULTS = 50
 DEFAULT_RESULTS = 10
-"""Skills per page of a search."""
+"""Default number of skills per page of a search."""
 
 RESULT_DESCRIPTION_CHARS = 400
-"""Characters of a description in search results."""
+"""Maximum characters of a description in search results."""
 
 MAX_READ = 200_000
 DEFAULT_READ = 50_000
-"""Length of one read: characters of text, bytes of any other file."""
+"""Default length of one read: characters of a text file, bytes of any other file."""
 
 MAX_LISTED = 1_000
-"""Entries in one listing of a folder."""
+"""Maximum number of entries in one listing of a folder."""
 
 _ANNOTATIONS: JsonObject = {"readOnlyHint": True, "destructiveHint": False, "idempotentHint": True, "openWorldHint": False}
 _STRING: JsonObject = {"type": "string"}
@@ -48,13 +48,13 @@ _COUNT: JsonObject = {"type": "integer", "minimum": 0}
 
 
 def object_schema(properties: JsonObject, *required: str) -> JsonObject:
-    """Return the JSON Schema of an object."""
+    """Return the JSON Schema of an object with these properties; `required` are the names of the required ones."""
     schema: JsonObject = {"type": "object", "properties": properties}
     return {**schema, "required": [*required]} if required else schema
 
 
 def closed_schema(properties: JsonObject, *required: str) -> JsonObject:
-    """Return the JSON Schema of an object without other properties, for arguments."""
+    """Return the JSON Schema of an object that accepts only these properties, for the arguments of a tool."""
     return {**object_schema(properties, *required), "additionalProperties": False}
 
 
@@ -66,7 +66,7 @@ _NAMED: JsonObject = {
     "uri": _STRING,
 }
 _ALWAYS = ("name", "skill", "description", "origin")
-"""How results name a skill, and the fields that are never missing."""
+"""Fields that every skill in a result has. `_NAMED` are all fields that can name a skill."""
 
 _FILE = object_schema({"path": _STRING, "size": _COUNT, "mimeType": _STRING, "digest": _STRING, "script": {"type": "boolean"}}, "path")
 _FUNCTION = object_schema({"name": _STRING, "description": _STRING, "parameters": {"type": "object"}}, "name")
@@ -74,7 +74,7 @@ SKILL_NAME: JsonObject = {**_STRING, "minLength": 1, "description": "Name of the
 
 
 class SearchSkills:
-    """`search_skills(query?, limit?, cursor?)`."""
+    """The tool `search_skills(query?, limit?, cursor?)`."""
 
     def __init__(self, library: SkillLibrary) -> None:
         self._library = library
@@ -128,7 +128,7 @@ _LOAD = (
 
 
 class LoadSkill:
-    """`load_skill(skill_name)`. Its description has the catalogue of one index."""
+    """The tool `load_skill(skill_name)`. Its description lists the skills of the `SkillIndex` with which it was created."""
 
     def __init__(self, library: SkillLibrary, index: SkillIndex) -> None:
         self._library = library
@@ -157,7 +157,7 @@ class LoadSkill:
         )
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the description with the skills `named`, or if `named` is empty, with those that a caller with these scopes may read."""
+        """Return the description for one caller, which lists the skills `named`, or without `named` all within the caller's scopes."""
         if named:
             skills = skills_named(self._index, named)
             return f"{_LOAD}\n{catalogue(self._index, [skill for skill in self._index.for_models if skill.key in skills])}"
@@ -175,7 +175,7 @@ class LoadSkill:
 
 
 class ReadSkillResource:
-    """`read_skill_resource(skill_name, resource_name, offset?, length?)`."""
+    """The tool `read_skill_resource(skill_name, resource_name, offset?, length?)`."""
 
     def __init__(self, library: SkillLibrary) -> None:
         self._library = library
@@ -244,7 +244,7 @@ class ReadSkillResource:
 
 
 def _resource_path(skill: Skill, wanted: str) -> str | None:
-    """Return the path of a file or folder of the skill, or `None`. Looks it up in the index, never on the disk."""
+    """Return the path of the skill's file or folder that an argument names, or `None`. Looked up in the index, never on the disk."""
     if skill.root_uri and wanted.startswith(f"{skill.root_uri}/"):
         for path in skill.files:
             if file_uri(skill.root_uri, path) == wanted:
@@ -330,13 +330,13 @@ def _list_folder(skill: Skill, handle: str, path: str) -> Complete:
 
 
 def _cursor(query: str, position: int, last_id: str) -> str:
-    """Make the cursor that continues after skill `last_id`. Scores change when skills come and go, so a position alone is not enough."""
+    """Make the cursor that continues after skill `last_id`. Skills come and go, so a position alone is not enough."""
     token = json.dumps([_query_mark(query), position, last_id])
     return base64.urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
 
 def _position(cursor: str, query: str, ids: list[str]) -> int:
-    """Return where the page starts: after the last skill of the page before, or at its position if that skill is gone from a ranking."""
+    """Return where in `ids` a page starts: after the previous page's last skill, or at the old position if that skill is gone."""
     if not cursor:
         return 0
     try:

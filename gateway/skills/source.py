@@ -38,12 +38,12 @@ if TYPE_CHECKING:  # imported only if a script can run
     from gateway.skills.scripts import ScriptRunner
 
 INDEX_URI = "skill://index.json"
-"""The listing of the draft of SEP-2640. Microsoft's agent framework reads no other one."""
+"""URI of the list of skills by the draft of SEP-2640, the only list that Microsoft's agent framework reads."""
 
 TEMPLATE = "skill://{+path}"
 
 MAX_COMPLETIONS = 100
-"""Values per completion (MCP, `completion/complete`)."""
+"""Maximum number of values per completion (MCP, `completion/complete`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class SkillRules:
 
 
 class SkillSource:
-    """Serves the skills below `paths`. Entering reads the skills; leaving stops watching and writes the cache."""
+    """Serves the skills below `paths` and those in code. Entering the context reads the skills; leaving it writes the index cache."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class SkillSource:
         events: EventStream | None = None,
         rules: SkillRules | None = None,
     ) -> None:
-        """Remember the settings; no side effects.
+        """Store the settings. Nothing is read before the context is entered.
 
         `strict` refuses skills that are otherwise served with a warning. The source looks for changes on disk every `refresh_seconds`;
         with 0 only at every use. Without `scripts` no script file can run. The index is cached in `state_folder` for the next start.
@@ -134,7 +134,7 @@ class SkillSource:
 
     @property
     def index(self) -> SkillIndex:
-        """The index as last built."""
+        """The index that was built last."""
         return self.library.index
 
     @property
@@ -149,15 +149,15 @@ class SkillSource:
         await self.library.refresh()
 
     def instructions(self, names: Sequence[str]) -> str:
-        """Return the part of an agent's instructions that names its skills. Raises `SkillError` for a name without one skill."""
+        """Return the part of an agent's instructions that names its skills. Raises `SkillError` for an unknown or ambiguous name."""
         return skill_instructions(self.index, skills_of_file(self.index, names), self._template)
 
     def wishes(self, names: Sequence[str]) -> Sequence[JsonValue]:
-        """Return the `allowed-tools` of skills as written, `None` for a skill without. Raises `SkillError` for a name without one skill."""
+        """Return `allowed-tools` of each named skill, `None` if it has none. Raises `SkillError` for an unknown or ambiguous name."""
         return [skill.document.frontmatter.get("allowed-tools") for skill in skills_of_file(self.index, names)]
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the three tools, and `run_skill_script` if scripts can run; no tools while no skill is for models."""
+        """Return the skill tools, with `run_skill_script` only if scripts can run; an empty list if models may see no skill."""
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
@@ -169,7 +169,7 @@ class SkillSource:
         self._on_update = on_update
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """Return the `SKILL.md` of every listed skill (other files can be read, too), one template, or one prompt per skill."""
+        """List resources (`SKILL.md` of every listed skill, and the index), the one template for all files, or a prompt per skill."""
         return list(self._lists[kind])
 
     async def read(self, uri: str, ctx: CallContext) -> Finished:
@@ -196,12 +196,12 @@ class SkillSource:
 
     @property
     def serves_skills(self) -> bool:
-        """Always true: a folder without skills has an empty list."""
+        """Always true: the skills extension is supported even while there are no skills."""
         return True
 
     @property
     def reads_directories(self) -> bool:
-        """Always true."""
+        """Always true: `resources/directory/read` is supported."""
         return True
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
@@ -217,7 +217,7 @@ class SkillSource:
                 return await self.extension.directory(uri, cursor)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished:
-        """Return the text of `load_skill` as a user message. Raises `NotFound`."""
+        """Return the prompt of a skill: one user message with the text that `load_skill` returns. Raises `NotFound`."""
         index = await self.library.current()
         skill = next((s for s in index.skills if prompt_name(s) == name), None)
         if skill is None:
@@ -231,7 +231,7 @@ class SkillSource:
         return Finished({"description": one_line(skill.document.description), "messages": [message]})
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Complete paths of the template: skills first, the files of a skill once its name is typed. Prompts have no arguments."""
+        """Complete the path in the template: before the first slash with skills, after it with files. Prompts have no arguments."""
         values: list[str] = []
         if ref.get("type") == "ref/resource" and ref.get("uri") == TEMPLATE and argument.get("name") == "path":
             typed = str(argument.get("value") or "")
@@ -249,12 +249,12 @@ class SkillSource:
         self._watched[uri] += 1
 
     async def unwatch(self, uri: str) -> None:
-        """End one `watch`."""
+        """End a watch that `watch` started."""
         self._watched[uri] -= 1
         self._watched += Counter()
 
     def _swapped(self, old: SkillIndex, new: SkillIndex) -> None:
-        """Rebuild the listings and call back for each that differs."""
+        """Rebuild the lists after a change of the index, and call the callbacks for changed lists and changed watched files."""
         changed: list[ChangeKind] = []
         if self._renew_tools(new):
             changed.append("tools")
@@ -273,7 +273,7 @@ class SkillSource:
                     self._on_update(uri)
 
     def _renew_tools(self, index: SkillIndex) -> bool:
-        """Make `load_skill` again if its catalogue changed; return whether the list of tools changed."""
+        """Create `load_skill` again if the skills in its description changed; return whether the list of tools changed."""
         if not index.for_models:
             had, self._tools = bool(self._tools), []
             return had
@@ -312,7 +312,7 @@ def prompt_name(skill: Skill) -> str:
 
 
 def _legacy_index(index: SkillIndex) -> JsonObject:
-    """List the skills for models in the draft's format; its readers offer every entry to their model."""
+    """Return the skills that models may see, in the format of SEP-2640's draft, whose clients offer every entry to their model."""
     return {"skills": [_legacy_entry(skill) for skill in index.for_models if skill.is_listed]}
 
 

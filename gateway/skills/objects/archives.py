@@ -25,7 +25,7 @@ _CHUNK = 65_536
 
 @dataclass(frozen=True, slots=True)
 class ArchiveLimits:
-    """Limits of an archive, and the files of it that are offered."""
+    """Limits on the size of an archive, and which of its files are offered as resources."""
 
     max_files: int = 20
     max_bytes: int = 1_048_576
@@ -82,7 +82,7 @@ def _member_path(name: str) -> str:
 
 
 def _read(source: IO[bytes], left: int) -> bytes:
-    """Return the bytes of a member. Raises `ValueError` as soon as they exceed `left`, whatever size the archive declares."""
+    """Return the bytes of an archive member. Raises `ValueError` as soon as it unpacks to more than `left` bytes, whatever it declares."""
     chunks: list[bytes] = []
     while chunk := source.read(min(_CHUNK, left + 1)):
         left -= len(chunk)

@@ -41,11 +41,11 @@ def _mark(kind: Kind, function: Any, name: str | None, description: str | None) 
 class ClassSkill(DefinedSkill, ABC):
     """Base class of a skill: define `instructions`, and mark methods with `@ClassSkill.resource` and `@ClassSkill.script`.
 
-    The mark may also stand below `@property`. The property then is a resource, and its code runs when the resource is read.
+    The decorator may also stand below `@property`. The property then is a resource, and its code runs when the resource is read.
     """
 
     def __init__(self, *, frontmatter: SkillFrontmatter, argument_parser: ScriptArgumentParser | None = None) -> None:
-        """`argument_parser` converts the arguments of the marked scripts."""
+        """`argument_parser` converts the arguments that a model gives to scripts marked with `@ClassSkill.script`."""
         super().__init__(frontmatter)
         self._argument_parser = argument_parser
         self._found_resources: list[SkillResource] | None = None
@@ -56,7 +56,7 @@ class ClassSkill(DefinedSkill, ABC):
 
     Raises:
         ValueError: `name` is not legal.
-        TypeError: The mark stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
+        TypeError: The decorator stands above `@property`, `@classmethod` or `@staticmethod` instead of below.
     """
 
     script: ClassVar[MemberDecorator] = MemberDecorator(partial(_mark, "script"), _check_name)
@@ -69,7 +69,7 @@ class ClassSkill(DefinedSkill, ABC):
 
     @property
     def resources(self) -> list[SkillResource]:
-        """The marked resources, looked up once; override to add others. Raises `ValueError` if two have the same name."""
+        """The members marked `@ClassSkill.resource`; override to add others. Raises `ValueError` if two have the same name."""
         if self._found_resources is None:
             self._found_resources = [
                 InlineSkillResource(name=name, description=mark.description, function=function)
@@ -79,7 +79,7 @@ class ClassSkill(DefinedSkill, ABC):
 
     @property
     def scripts(self) -> list[SkillScript]:
-        """The marked scripts, looked up once; override to add others. Raises `ValueError` if two have the same name."""
+        """The members marked `@ClassSkill.script`; override to add others. Raises `ValueError` if two have the same name."""
         if self._found_scripts is None:
             self._found_scripts = [
                 InlineSkillScript(name=name, description=mark.description, function=function, argument_parser=self._argument_parser)
@@ -114,5 +114,5 @@ def _value_of(skill: ClassSkill, attribute: str) -> object:
 
 
 def _plain(member: object) -> object:
-    """Return the function inside `@staticmethod` or `@classmethod`."""
+    """Return the function that a `staticmethod` or `classmethod` object wraps; any other value unchanged."""
     return getattr(member, "__func__", member)

@@ -36,7 +36,7 @@ SKILL_DEPTH = 2
 """Levels below a root that are searched for skills."""
 
 MAX_FILES = 2_000
-"""Files of one skill that are offered; the rest is left out."""
+"""Maximum number of offered files of one skill; further files are left out."""
 
 _REFUSED = frozenset({"name-missing", "name-illegal", "name-not-directory", "yaml-repaired", "not-json"})
 """Codes of warnings of the parser that agent-framework's rules treat as errors."""
@@ -46,7 +46,7 @@ FileFilter = Callable[[str, str], bool]
 
 
 class FileSkillsSource(SkillsSource):
-    """The skills below some folders. Reads the disk at each call; `CachingSkillsSource` keeps the list."""
+    """The skills below some folders. Each call reads the disk; wrap the source in `CachingSkillsSource` to avoid that."""
 
     def __init__(
         self,
@@ -63,8 +63,8 @@ class FileSkillsSource(SkillsSource):
     ) -> None:
         """Each path is the folder of a skill, or has skills one or two levels below it.
 
-        `None` means the default extensions, an empty sequence no files. `…_directories` offer only files directly in these sub-folders;
-        `.` is the skill's own folder (as before agent-framework 1.10).
+        `…_extensions` are file extensions to offer: `None` means the default ones, an empty sequence offers no files. `…_directories` limit
+        the offer to files directly in these sub-folders; `.` is the skill's own folder (as before agent-framework 1.10).
 
         Raises:
             ValueError: `search_depth` is below 1, or the name of a directory is blank.
@@ -195,7 +195,7 @@ def _scalar(value: JsonValue) -> str | None:
 
 
 def _skill_folders(root: str) -> list[str]:
-    """Return the folders with a `SKILL.md` below `root`, in path order, without those inside one another and those behind links."""
+    """Return the folders with a `SKILL.md` below `root`, in path order, without folders inside another skill and folders behind links."""
     if not root.strip() or not os.path.isdir(root):
         logger.warning("skills folder missing path=%r", root)
         return []

@@ -21,7 +21,7 @@ class InlineSkill(DefinedSkill):
         scripts: Sequence[SkillScript] | None = None,
         argument_parser: ScriptArgumentParser | None = None,
     ) -> None:
-        """`argument_parser` converts the arguments of the scripts that the decorator adds."""
+        """`argument_parser` converts the arguments that a model gives to scripts added with `@skill.script`."""
         super().__init__(frontmatter, resources, scripts)
         self.instructions = instructions
         self._argument_parser = argument_parser

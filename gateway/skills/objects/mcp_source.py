@@ -34,10 +34,10 @@ REQUEST_SECONDS = 60.0
 """Timeout of one request to the server."""
 
 MAX_PAGES = 1_000
-"""Pages of one listing; guards against a server whose listing never ends."""
+"""Maximum number of pages of one listing; guards against a server whose listing never ends."""
 
 MAX_INDEX_CHARS = 8_000_000
-"""A larger index resource is not read; this is enough for tens of thousands of skills."""
+"""Maximum length of the index resource. A larger one is not used; this is enough for tens of thousands of skills."""
 
 _NOT_FOUND = (-32002, -32601)
 
@@ -88,7 +88,7 @@ class MCPSkill(Skill):
 
     @property
     def frontmatter(self) -> SkillFrontmatter:
-        """The fields that the server lists."""
+        """The frontmatter of the skill, as the server lists it."""
         return self._frontmatter
 
     async def get_content(self) -> str:
@@ -130,14 +130,14 @@ class MCPSkill(Skill):
         return self._digests is None or self._digests.get(uri) == digest_of(data)
 
     async def _is_renewed(self, uri: str, data: bytes) -> bool:
-        """Fetch the entry again; return whether the server lists these bytes now, because the skill changed since."""
+        """Fetch the skill's entry again, in case the skill has changed, and return whether it lists the digest of `data` for this file."""
         entry = await _get_entry(self._session(), self._uri)
         self._digests = self._digests if entry is None else _digests(entry)
         return entry is not None and self._is_listed(uri, data)
 
 
 class MCPSkillsSource(SkillsSource):
-    """The skills of a server: those of `skills/list` with their digests, or without the extension those of `skill://index.json`.
+    """The skills of a server, from `skills/list` with digests. For a server without the extension, from `skill://index.json`.
 
     The index resource may name single files and ZIP archives; other types are skipped.
     """
@@ -229,7 +229,7 @@ async def _list_entries(session: object) -> list[JsonMapping]:
 
 
 async def _get_entry(session: object, uri: str) -> JsonMapping | None:
-    """Return the entry of a skill now; `None` if SEP-2640 does not allow it. Raises `MCPError` or `TimeoutError`."""
+    """Fetch the current entry of a skill (`skills/get`); `None` if the entry breaks SEP-2640. Raises `MCPError` or `TimeoutError`."""
     entries = _objects([(await _send(session, "skills/get", {"uri": uri})).get("skill")])
     return entries[0] if entries and judge_entry(entries[0]) else None
 
@@ -271,7 +271,7 @@ async def _read(session: Callable[[], ReadsResources], uri: str) -> object:
 
 
 async def _try_read(session: Callable[[], ReadsResources], uri: str) -> object | None:
-    """Return the result, or `None` if the server answers that it has no such resource."""
+    """Read a resource and return the result, or `None` if the server answers that it has no such resource."""
     from mcp.shared.exceptions import MCPError
 
     try:
@@ -283,7 +283,7 @@ async def _try_read(session: Callable[[], ReadsResources], uri: str) -> object |
 
 
 def _is_uri_only(data: object) -> bool:
-    """Return whether this is the error data of an unknown resource in MCP 2026-07-28, and not of another wrong parameter."""
+    """Return whether error data means an unknown resource in MCP 2026-07-28. Other wrong parameters have the same error code."""
     return isinstance(data, dict) and set(cast("dict[str, object]", data)) == {"uri"}
 
 

@@ -26,14 +26,14 @@ ScriptArgumentParser = Callable[[ScriptArguments], "Mapping[str, Any] | None"]
 
 
 class MemberDecorator:
-    """Makes functions members of a skill; for use with or without parentheses."""
+    """A decorator that makes a function a resource or script of a skill. It can be used with or without parentheses."""
 
     def __init__(
         self, use: Callable[[Callable[..., Any], str | None, str | None], None], check_name: Callable[[str | None], None] | None = None
     ) -> None:
         """`use` receives each decorated function, with the name and the description given in parentheses.
 
-        `check_name` receives the name before, and raises `ValueError` for an illegal one.
+        `check_name` is called first with the name, and raises `ValueError` if the name is illegal.
         """
         self._use = use
         self._check_name = check_name
@@ -47,7 +47,7 @@ class MemberDecorator:
     ) -> Callable[[FunctionT], FunctionT]: ...
 
     def __call__(self, func: Any = None, *, name: str | None = None, description: str | None = None) -> Any:
-        """Use `func`, or return a decorator that uses its function."""
+        """Without parentheses: register the function `func`. With parentheses: return a decorator that registers its function."""
         if self._check_name is not None:
             self._check_name(name)
 
@@ -117,7 +117,7 @@ class InlineSkillScript(SkillScript):
         function: Callable[..., object],
         argument_parser: ScriptArgumentParser | None = None,
     ) -> None:
-        """`argument_parser` converts the model's arguments to named arguments; without it they must be an object."""
+        """`argument_parser` converts the model's arguments to named arguments; without it the arguments must be an object."""
         super().__init__(name=name, description=description)
         self.function = function
         self.argument_parser = argument_parser
@@ -134,7 +134,7 @@ class InlineSkillScript(SkillScript):
         """Call the function with `args` by name and return its result.
 
         Raises:
-            TypeError: `args` is not an object, does not fit the signature, or names a value of the host.
+            TypeError: `args` is not an object, does not fit the signature, or names a parameter that the host program fills.
         """
         given = self.argument_parser(args) if self.argument_parser is not None else args
         if given is not None and not isinstance(given, Mapping):
@@ -225,7 +225,7 @@ def _absolute(path: str) -> str:
 
 
 def _accepted(function: Callable[..., object], kwargs: Mapping[str, object]) -> dict[str, object]:
-    """Return the host's values for a function with `**kwargs`; no values for any other function."""
+    """Return `kwargs`, the values of the host program, if the function accepts `**kwargs`; otherwise an empty dict."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):
@@ -234,7 +234,7 @@ def _accepted(function: Callable[..., object], kwargs: Mapping[str, object]) -> 
 
 
 def _without_rest(function: Callable[..., object]) -> Callable[..., object]:
-    """Return a function with the same signature without `*args` and `**kwargs`, which models never fill."""
+    """Return a stand-in for the function whose signature lacks `*args` and `**kwargs`, for a schema of the parameters that models fill."""
     signature = inspect.signature(function)
     kept = [p for p in signature.parameters.values() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)]
 

@@ -61,7 +61,7 @@ class _Member:
     """A resource or a script of a skill."""
 
     def __init__(self, *, name: str, description: str | None = None) -> None:
-        """Raises `ValueError` for a blank name."""
+        """Store name and description. Raises `ValueError` for a blank name."""
         if not name.strip():
             kind = "resource" if isinstance(self, SkillResource) else "script"
             raise ValueError(f"The name of a {kind} cannot be empty.")
@@ -74,7 +74,7 @@ class SkillResource(_Member, ABC):
 
     @abstractmethod
     async def read(self, **kwargs: object) -> object:
-        """Return the content. `kwargs` are the host's values for this run, never the model's."""
+        """Return the content. `kwargs` are values that the host program passes for this run, never values from the model."""
 
 
 class SkillScript(_Member, ABC):
@@ -87,7 +87,7 @@ class SkillScript(_Member, ABC):
 
     @abstractmethod
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:
-        """Run the script for `skill` and return its result. `args` come from the model, `kwargs` from the host."""
+        """Run the script for `skill` and return its result. `args` come from the model, `kwargs` from the host program."""
 
 
 MemberT = TypeVar("MemberT", SkillResource, SkillScript)

@@ -73,8 +73,9 @@ class SkillsProvider(ContextProvider):
 
         `instruction_template` must have `{skills}` and may have `{resource_instructions}` and `{runner_instructions}`; all other braces
         are doubled. A person must approve each script unless `require_script_approval=False` or `disable_run_skill_script_approval=True`.
-        Loading and reading need approval if theirs is not disabled. With `narrow_to_skills` a run that loaded skills keeps only those of
-        its tools that the skills' `allowed-tools` name. A skill without the field keeps all tools; no tool is ever added.
+        Loading a skill (reading a file) needs approval only if `disable_load_skill_approval` (`disable_read_skill_resource_approval`) is
+        false. With `narrow_to_skills`, a run that has loaded skills keeps only those of its tools that the skills' `allowed-tools` name. A
+        skill without the field keeps all tools; no tool is ever added.
 
         Raises:
             TypeError: `source` is a path; use `from_paths`.
@@ -145,13 +146,13 @@ class SkillsProvider(ContextProvider):
 
     @staticmethod
     def read_only_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a call loads or reads; a rule for the approval middleware."""
+        """Return whether a tool call only loads a skill or reads a resource. A rule by which the approval middleware approves calls."""
         names = (SkillsProvider.LOAD_SKILL_TOOL_NAME, SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME)
         return _is_local(function_call) and getattr(function_call, "name", None) in names
 
     @staticmethod
     def all_tools_auto_approval_rule(function_call: object) -> bool:
-        """Return whether a call loads, reads or runs; a rule for the approval middleware."""
+        """Return whether a tool call is to one of the three skill tools. A rule by which the approval middleware approves calls."""
         is_script = _is_local(function_call) and getattr(function_call, "name", None) == SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME
         return is_script or SkillsProvider.read_only_tools_auto_approval_rule(function_call)
 
@@ -191,17 +192,17 @@ _SKILL_TOOLS = {
     SkillsProvider.READ_SKILL_RESOURCE_TOOL_NAME,
     SkillsProvider.RUN_SKILL_SCRIPT_TOOL_NAME,
 }
-"""Names of the tools that narrowing never removes."""
+"""Names of the skill tools, which `_narrow` never removes."""
 
 
 class _SkillCalls:
-    """The functions behind the tools, over the skills of one run. An unknown name is answered with text, a failure with an error result."""
+    """The functions of the three skill tools, for one run. They answer an unknown name with a text, and a failure with an error result."""
 
     def __init__(self, skills: Sequence[Skill], *, narrows: bool) -> None:
         self._skills = {skill.frontmatter.name.casefold(): skill for skill in reversed(skills)}
         self._narrows = narrows
         self._wishes: dict[str, str | None] = {}
-        """Skill → `allowed-tools`, for the skills loaded so far."""
+        """Name of each skill loaded so far → its `allowed-tools`."""
         self._removed: dict[str, Tool] = {}
         """Tools removed from the run, by name."""
 
@@ -216,7 +217,7 @@ class _SkillCalls:
         return content
 
     def _narrow(self, live: list[Tool]) -> None:
-        """Keep the tools for skills, and of all tools that the run has had those that some loaded skill names."""
+        """Reduce the tools of the run to the skill tools and those that a loaded skill names. Tools removed before can come back."""
         known = {**self._removed, **{tool.definition.name: tool for tool in live}}
         kept = narrow_tools(known, list(self._wishes.values())) | _SKILL_TOOLS
         self._removed = {name: tool for name, tool in known.items() if name not in kept}

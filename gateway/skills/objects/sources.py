@@ -17,7 +17,7 @@ from gateway.skills.objects.skill import Skill
 logger = logging.getLogger(__name__)
 
 MAX_CACHES = 1_000
-"""Lists in one cache; the oldest one is dropped first."""
+"""Maximum number of lists of skills that one `CachingSkillsSource` keeps; the oldest list is dropped first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class InMemorySkillsSource(SkillsSource):
         self._skills = list(skills)
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the list."""
+        """Return the fixed list of skills."""
         return list(self._skills)
 
 
@@ -81,7 +81,7 @@ class AggregatingSkillsSource(SkillsSource):
 
 
 class DeduplicatingSkillsSource(DelegatingSkillsSource):
-    """Keeps the first of several skills with the same name, whatever its case."""
+    """The skills of the inner source. Of several skills with the same name (ignoring case), only the first."""
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
         """Return the skills of the inner source, each name once."""
@@ -94,7 +94,7 @@ class DeduplicatingSkillsSource(DelegatingSkillsSource):
 
 
 class FilteringSkillsSource(DelegatingSkillsSource):
-    """Keeps the skills for which a predicate is true."""
+    """The skills of the inner source for which a predicate is true."""
 
     def __init__(
         self, inner_source: SkillsSource, predicate: Callable[[Skill], bool] | Callable[[Skill, SkillsSourceContext], bool]
@@ -111,7 +111,7 @@ class FilteringSkillsSource(DelegatingSkillsSource):
 
 
 class CachingSkillsSource(DelegatingSkillsSource):
-    """Keeps the skills of the inner source, and fetches them again after `refresh_interval`. A failed refresh keeps the old list."""
+    """Caches the skills of the inner source and fetches them again after `refresh_interval`. If that fails, the old list stays."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class CachingSkillsSource(DelegatingSkillsSource):
         cache_isolation_key_selector: Callable[[SkillsSourceContext], str | None] | None = None,
         refresh_interval: timedelta | None = None,
     ) -> None:
-        """Without `refresh_interval` the list is fetched once; with zero at every call.
+        """Without `refresh_interval` the list is fetched once; with zero it is fetched at every call.
 
         `cache_isolation_key_selector` returns the key of the list to use, for example a tenant; `None` is the shared list.
         """
@@ -130,7 +130,7 @@ class CachingSkillsSource(DelegatingSkillsSource):
         self._caches: dict[str | None, _Cache] = {}
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
-        """Return the kept list, fetched again if it is too old. Concurrent callers share one fetch.
+        """Return the cached list, or fetch it if there is none or it is too old. Concurrent callers share one fetch.
 
         Raises:
             Exception: The inner source failed and no older list is kept.

@@ -36,10 +36,10 @@ REPLY = struct.Struct("=QqiI")
 """`seccomp_notif_resp`: id, value, error, flags."""
 
 MAX_ADDRESS_BYTES = 128
-"""Size of the kernel's largest socket address."""
+"""Size of the largest socket address of the kernel (`sockaddr_storage`)."""
 
 MAX_AT_ONCE = 64
-"""Connections made at the same time; further ones fail with `EAGAIN`. By default a script has at most as many processes and threads."""
+"""Maximum number of `connect` calls in progress; further ones fail with `EAGAIN`. It equals the default limit on processes and threads."""
 
 RESOLVER_PORT = 53
 RESOLVERS = "/etc/resolv.conf"
@@ -53,14 +53,14 @@ _CARRIES_V4 = (bytes(10) + b"\xff\xff", b"\x00\x64\xff\x9b" + bytes(8))
 
 
 class Judge:
-    """Decides which sockets a script may connect or bind, and to which addresses."""
+    """Decides which sockets a script may connect or bind, and to which addresses (`connect` and `bind` calls)."""
 
     def __init__(self, resolvers: str = RESOLVERS) -> None:
-        """`resolvers` is the file with the machine's name servers. Streams to them are allowed at every address."""
+        """`resolvers` is the path of `resolv.conf`. DNS over TCP to the name servers in this file is allowed, even on this machine."""
         self._resolvers = {packed for text in _name_servers(resolvers) if (packed := _pack(text)) is not None}
 
     def refuses_call(self, ours: socket.socket, address: bytes, *, is_bind: bool) -> bool:
-        """Return whether a socket may not be connected, or bound, to a socket address.
+        """Return whether to refuse the script's `connect` (or `bind`, with `is_bind`) of the socket `ours` to a socket address.
 
         A script may bind only to port 0 (chosen by the kernel), because the launcher may be root.
         """
@@ -71,7 +71,7 @@ class Judge:
         return address[2:4] != bytes(2) if is_bind else ours.type != socket.SOCK_DGRAM and self.refuses(address)
 
     def refuses(self, address: bytes) -> bool:
-        """Return whether a stream may not be connected to a socket address. A malformed address is refused."""
+        """Return whether to refuse a stream connection to a socket address. A malformed address is refused."""
         family = int.from_bytes(address[:2], "little") if len(address) >= 2 else -1
         if family == socket.AF_UNSPEC:
             return False  # ends a connection
@@ -95,7 +95,7 @@ def is_near(packed: bytes) -> bool:
 
 
 def is_own(packed: bytes) -> bool:
-    """Return whether an address belongs to an interface of this machine: the kernel then chooses the same address as its source."""
+    """Return whether an address is one of this machine's. To reach its own address, the kernel chooses the same address as source."""
     family = socket.AF_INET if len(packed) == 4 else socket.AF_INET6
     text = socket.inet_ntop(family, packed)
     with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -125,7 +125,7 @@ def _pack(text: str) -> bytes | None:
 
 
 def serve(listener: int) -> None:
-    """Answer the requests of a script until its last process has ended. Each has its own thread, because a connection may take minutes."""
+    """Answer a script's `connect` and `bind` calls until its last process has ended, each in a thread, as a connection may take minutes."""
     judge = Judge()
     busy = 0
     lock = _thread.allocate_lock()
@@ -172,7 +172,7 @@ def _send(listener: int, number: int, error: int) -> None:
 
 
 def _make_call(listener: int, request: tuple[int, ...], judge: Judge) -> int:
-    """Make a `connect` or `bind` for the script and return the error number for it; 0 for success."""
+    """Make a `connect` or `bind` call for the script. Returns the error number that the script's call returns; 0 for success."""
     number, thread, _, call = request[:4]
     descriptor, at, size = request[6:9]
     if size > MAX_ADDRESS_BYTES:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 SECONDS_BETWEEN = 0.1
-"""Time between two measurements."""
+"""Seconds between two measurements."""
 
 _BLOCK = 512
 """Unit of `st_blocks`."""
@@ -24,19 +24,19 @@ _BLOCK = 512
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _MAX_DEPTH = 100
-"""Levels of folders; the launcher opens a descriptor for each."""
+"""Maximum levels of folders that are measured, because the launcher opens a descriptor for each level; more count as too much."""
 
 _DELETED = b" (deleted)\n"
-"""End of the line of a nameless file in `/proc/PID/maps`."""
+"""End of the line of a deleted file in `/proc/PID/maps`."""
 
 
 class Usage:
-    """Disk usage of one run."""
+    """Measures the disk space and the files that one run of a script uses."""
 
     def __init__(self, folder: str, launcher: int, *, max_bytes: int, max_files: int, max_file_bytes: int) -> None:
         """`folder` is the only folder that the run can write to. The run's processes are those below process `launcher`.
 
-        `launcher` 0 leaves out nameless files. `max_file_bytes` is the largest size of a file; it counts for a file of unknown size.
+        With `launcher` 0, deleted files are not counted. `max_file_bytes`, the limit of one file, is used for a file of unknown size.
         """
         self._folder = os.path.realpath(folder)
         self._launcher = launcher
@@ -47,8 +47,8 @@ class Usage:
     def is_exceeded(self) -> bool:
         """Return whether the files of the folder and the deleted files exceed the limits.
 
-        Everything that the launcher cannot read counts as too much: a folder, a process, and descriptors that are in a message to another
-        process at two measurements in a row.
+        What the launcher cannot read counts as exceeding: a folder, a process, or descriptors that are on their way to another process
+        (in a message) at two measurements in a row.
         """
         named: dict[int, int] = {}
         try:
@@ -64,7 +64,7 @@ class Usage:
         return sum({**self._nameless.sizes, **named}.values()) > self._max_bytes
 
     def _measure(self, folder: int, found: dict[int, int], files_left: int, depth_left: int) -> int:
-        """Add the bytes of the files below an open folder by inode, and return how many more files are allowed.
+        """Add the bytes of the files below an open folder to a table by inode, and return how many more files the limit allows.
 
         Raises:
             OSError: The folder cannot be read, or has too many files or levels.
@@ -89,22 +89,22 @@ class Usage:
 
 
 class _Nameless:
-    """Files without a name that processes keep, or have kept, on the disk.
+    """Counts deleted files that stay on the disk because a process has them open or mapped.
 
-    Each counts until the run ends. Otherwise a script could hide a file by passing it from process to process between two measurements.
+    A file that was found once counts until the run ends. Otherwise a script could hide a file by passing it from process to process.
     """
 
     def __init__(self, folder: str, max_file_bytes: int) -> None:
         self.sizes: dict[int, int] = {}
-        """Bytes by inode. The device is ignored, because `maps` and `stat` name different ones on some file systems."""
+        """Inode of each deleted file found so far → its bytes. `maps` and `stat` may differ about the device, so it is ignored."""
         self._start = b" " + os.fsencode(folder) + b"/"
         self._max_file_bytes = max_file_bytes
         self._now: dict[int, int] = {}
-        """Bytes by inode at this measurement. A size read by a descriptor takes precedence over the largest possible size."""
+        """Inode → bytes at this measurement: exact for an open file, the largest possible size for a file that is only mapped."""
         self._is_sent = self._was_sent = False
 
     def look_at(self, processes: Iterable[int]) -> bool:
-        """Add the files of these processes. Returns whether descriptors are in a message now and were at the last measurement.
+        """Count the deleted files of these processes. Returns whether descriptors are in a message now and were at the last measurement.
 
         Raises:
             PermissionError: The /proc entries of a process cannot be read, so it may keep any file.
@@ -153,7 +153,7 @@ class _Nameless:
         return status.st_mode
 
     def _add_maps(self, path: str) -> bool:
-        """Count deleted files that are mapped, at their largest possible size. Returns false if the thread has no memory any more."""
+        """Count deleted files that a thread maps, at their largest possible size. Returns false if the thread no longer has memory."""
         with open(path, "rb") as file:
             lines = file.readlines()
         for line in lines:
@@ -192,7 +192,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def count_tasks(pid: int) -> int:
-    """Count the threads of the processes below `pid`. Ended orphans count, because a script could pass a file on through many of them."""
+    """Count the threads of all descendants of `pid`. Ended orphans count too: a script could pass a file on through many of them."""
     count = 0
     for process in descendants(pid):
         try:
@@ -203,7 +203,7 @@ def count_tasks(pid: int) -> int:
 
 
 def tasks_of_user() -> int:
-    """Count the threads of this user. Without a user namespace the kernel counts them together with those of the script."""
+    """Count the threads of this user. Without a user namespace, the kernel's limit on processes counts them and the script's together."""
     uid, count = os.getuid(), 0
     for name in os.listdir("/proc"):
         if name.isdigit():

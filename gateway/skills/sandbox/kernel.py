@@ -20,10 +20,10 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECUREBITS = 1, 4, 28
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 
 MACHINE = os.uname().machine
-"""This processor, as the kernel names it."""
+"""Type of this machine's processor, as the kernel names it (`x86_64`)."""
 
 MACHINES = ("x86_64", "aarch64")
-"""The order of the numbers in `NUMBERS`."""
+"""Supported processors, in the order in which each entry of `NUMBERS` has their numbers."""
 
 NUMBERS: dict[str, tuple[int | None, int | None]] = {
     "acct": (163, 89),
@@ -144,7 +144,7 @@ NEWEST = 469
 
 
 class Unfit(Exception):
-    """The sandbox cannot be set up as requested."""
+    """The sandbox cannot be set up as requested. The message is the reason."""
 
 
 def is_known_machine() -> bool:

@@ -20,10 +20,10 @@ ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15)
 
 OF_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
 TCP, SCOPES = 0b11, 0b11
-"""Bind and connect; abstract sockets and signals."""
+"""Refused by Landlock: `TCP` is bind and connect by TCP (only without network access), `SCOPES` abstract sockets and signals."""
 
 ENOUGH_FOR_FILES = 3
-"""First version that also refuses `truncate` by name."""
+"""First Landlock version that protects the content of files completely: it can also refuse `truncate` by name."""
 
 ENOUGH_FOR_SIGNALS = 6
 

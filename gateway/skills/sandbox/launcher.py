@@ -50,13 +50,13 @@ PROBLEM_CODE = 125
 """Exit code if the script was not started."""
 
 NO_ROOT_PRIVILEGES = 0b11
-"""`SECBIT_NOROOT`, and that it stays: starting a program gives root no capabilities."""
+"""`SECBIT_NOROOT` and its lock (`SECBIT_NOROOT_LOCKED`): a program that root starts gets no capabilities."""
 
 _CHANNEL = 3
 """Descriptor of the socket to the gateway."""
 
 FILES, PROCESSES = 1, 2
-"""Limits that the launcher enforces because the kernel does not for this run. The script's process sends their sum before it starts."""
+"""Limits (disk usage, processes) that the launcher must enforce if the kernel does not. The script's process sends their sum."""
 
 
 class _Given:
@@ -67,7 +67,7 @@ class _Given:
 
 
 class Channel:
-    """The socket to the gateway."""
+    """The socket to the gateway: reads the `Spec`, sends reports."""
 
     def __init__(self) -> None:
         """Move the socket away from standard input, and close all inherited descriptors except standard output and error."""
@@ -78,7 +78,7 @@ class Channel:
         os.close(nothing)
 
     def spec(self) -> Spec:
-        """Read the `Spec`."""
+        """Read the description of the run (`Spec`) that the gateway sends. Raises `EOFError`."""
         size = int.from_bytes(self._read(4), "big")
         return _Given(marshal.loads(self._read(size)))  # type: ignore[return-value]  # it has these fields
 
@@ -135,7 +135,7 @@ def _connecting() -> Callable[[int], None]:
 
 
 def drop_root() -> None:
-    """Become nobody for good, because the kernel exempts root from the limit on processes and from file modes."""
+    """Change this process to the user `nobody` for good: the kernel exempts root from file modes and from the limit on processes."""
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
     os.setresuid(NOBODY, NOBODY, NOBODY)
@@ -168,7 +168,7 @@ def _end_with_parent() -> None:
 
 
 def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
-    """Fork twice and return in the second process of the namespace. The two other processes wait and exit with its exit code."""
+    """Fork twice and return in the grandchild, the second process of the namespace. Its parents wait and exit with its exit code."""
     for _ in range(2):
         child = os.fork()
         if child:
@@ -179,15 +179,15 @@ def _go_on_inside(channel: Channel, launcher: _socket.socket) -> None:
 
 
 def _end_like(child: int) -> NoReturn:
-    """Wait for a child and exit with its exit code. Orphans count as processes even after they ended (`disk_usage`)."""
+    """Wait for a child and exit with its exit code. Waits for no orphans, so that they count as processes even after they ended."""
     os._exit(_code_of(os.waitpid(child, 0)[1]))
 
 
 def _shut_in(spec: Spec, channel: Channel, launcher: _socket.socket, *, gap: str, is_nobody: bool, is_exempt: bool) -> None:
-    """Drop every right that the script must not have. `gap` is why this process could not enter namespaces, or empty.
+    """Drop every right that the script must not have. `gap` is why this process could not enter namespaces; empty if it did.
 
-    `is_exempt` is whether the launcher is root, whose processes the kernel does not limit. `is_nobody` is whether this process has changed
-    its user since.
+    `is_exempt`: the launcher runs as root, so the kernel does not limit the number of its processes. `is_nobody`: this process has changed
+    from root to the user `nobody`, for which the limit holds.
     """
     abi = landlock.version()
     is_apart = not gap
@@ -245,9 +245,9 @@ def _limit(limits: dict[str, int]) -> None:
 
 
 def _watch(spec: Spec, child: int, channel: Channel, script: _socket.socket, *, serve: Callable[[int], None] | None) -> int:
-    """Wait for the script and return its exit code. Ends everything if the gateway is gone or a limit enforced here is exceeded.
+    """Wait for the script and return its exit code. Kills the whole run if the gateway is gone or one of the limits here is exceeded.
 
-    `serve` makes the script's connections.
+    `serve` makes the connections of a script with network access (`connection_broker.serve`).
     """
     size, entries = namespaces.measure(spec.given)
     max_processes = 2 * spec.limits["NPROC"]  # the kernel's limit may include others of the user

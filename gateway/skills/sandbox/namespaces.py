@@ -1,4 +1,4 @@
-"""Namespaces of a script, and its own root file system with only the paths that it may read and its copy, limited in size.
+"""Namespaces of a script, and a root file system of its own. That has the paths which the script may read, and its working folder.
 
 The root is a `tmpfs` that exists for this run and in this mount namespace only. The readable paths are mounted into it read-only, so
 the script cannot even ask for names, modes and times of other files.
@@ -25,7 +25,7 @@ NEW_NETWORK = 0x40000000
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
 SHARED_MEMORY, TEMPORARY = "/dev/shm", "/tmp"
-"""Folders that programs expect to be writable. They are part of the limited file system."""
+"""Folders that programs expect to be writable. They are on the file system whose size is limited."""
 
 _STREAMS = {"fd": "/proc/self/fd", "stdin": "/proc/self/fd/0", "stdout": "/proc/self/fd/1", "stderr": "/proc/self/fd/2"}
 
@@ -36,7 +36,7 @@ _READ_ONLY_ATTRIBUTES = 0x1 | 0x2 | 0x4
 """`MOUNT_ATTR_RDONLY | NOSUID | NODEV` (linux/mount.h)."""
 
 _SPARE_ENTRIES = 512
-"""Folders and files that the launcher itself makes in the root as mount points."""
+"""Number of files in the new root that do not count for the script: folders and files that the launcher makes as mount points."""
 
 _KEEP_CAPABILITIES = 0b100
 """`SECBIT_NO_SETUID_FIXUP`: a change of user leaves capabilities as they are (linux/securebits.h)."""
@@ -45,11 +45,11 @@ _REFUSALS = (errno.EPERM, errno.EACCES, errno.ENOSPC, errno.EINVAL, errno.ENOSYS
 
 
 def enter_namespaces(*, has_network: bool, as_nobody: bool) -> tuple[str, bool]:
-    """Enter new namespaces. Returns why that is not possible here, or an empty string, and whether this process became nobody.
+    """Enter new namespaces. Returns why that is not possible here (empty if it is), and whether this process changed to the user `nobody`.
 
-    The next child is the first process of the process namespace. With `as_nobody`, a process of root becomes nobody inside and outside if
-    the kernel allows it, because the kernel exempts root from the limit on processes. The process keeps its capabilities until it starts a
-    program, so it can still mount paths that only root can reach.
+    The next child is the first process of the process namespace. With `as_nobody`, a root process changes to `nobody` inside and outside
+    the namespace if the kernel allows it, because the kernel exempts root from the limit on processes. The process keeps its capabilities
+    until it starts a program, so it can still mount paths that only root can reach.
     """
     uid, gid = os.getuid(), os.getgid()
     mapper = _Mapper() if as_nobody else None
@@ -72,10 +72,10 @@ def enter_namespaces(*, has_network: bool, as_nobody: bool) -> tuple[str, bool]:
 
 
 class _Mapper:
-    """A process outside the new user namespace that maps two users into it, which only root outside can do."""
+    """A helper process outside the new user namespace that maps two users into the namespace, which only root outside it can do."""
 
     def __init__(self) -> None:
-        """Start the process. Call `map` inside the namespace, and `end` in any case."""
+        """Start the helper process. Call `map` after entering the namespace, and `end` in any case."""
         go_on, self._start = os.pipe()
         process = os.getpid()
         self._pid = os.fork()
@@ -96,12 +96,12 @@ class _Mapper:
             os._exit(code)
 
     def map(self) -> bool:
-        """Map root and nobody to themselves. Returns false if that is not allowed here."""
+        """Map the users root and nobody of the namespace to the same users outside. Returns false if that is not allowed here."""
         os.write(self._start, b"x")
         return self.end() == 0
 
     def end(self) -> int:
-        """Wait for the process and return its exit code."""
+        """Wait until the helper process has ended and return its exit code."""
         if self._pid:
             os.close(self._start)
             self._code = os.waitstatus_to_exitcode(os.waitpid(self._pid, 0)[1])
@@ -110,7 +110,7 @@ class _Mapper:
 
 
 def _become_nobody() -> None:
-    """Change users and groups, but keep all capabilities in the user namespace until a program is started."""
+    """Change user and group to nobody, but keep all capabilities in the user namespace until a program is started."""
     call("prctl", PR_SET_SECUREBITS, _KEEP_CAPABILITIES, 0, 0, 0)
     os.setgroups([])
     os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -120,7 +120,7 @@ def _become_nobody() -> None:
 
 
 def become_root_again() -> None:
-    """Undo `as_nobody`: without an own root file system the script's program may be in a place that only root can reach."""
+    """Change back to root. Needed without a root file system of its own: the script's program may be where only root can reach it."""
     os.setresuid(0, 0, 0)
     os.setresgid(0, 0, 0)
     call("prctl", PR_SET_DUMPABLE, 1, 0, 0, 0)
@@ -129,7 +129,8 @@ def become_root_again() -> None:
 def enter_root(top: str, given: str, own: str, *, read: Sequence[str], max_bytes: int, max_files: int) -> bool:
     """Make a new root at the empty folder `top`, copy the files of `given` to `own/work` in it, and change to this root.
 
-    `max_bytes` and `max_files` limit what is written besides these files. Returns whether `/proc` shows the processes of this namespace.
+    `max_bytes` and `max_files` limit what the script can write in addition to the copied files. Returns whether the new root has a `/proc`
+    (with the processes of this namespace).
 
     Raises:
         OSError: A mount is not allowed here. The process then still has its old root.
@@ -174,7 +175,7 @@ def show_at(folder: str, path: str) -> bool:
 
 
 def outermost(paths: Iterable[str]) -> list[str]:
-    """Return the absolute paths that exist, without those inside another one."""
+    """Return the absolute paths of `paths` that exist, without paths that are inside another of them."""
     found: list[str] = []
     for path in sorted({os.path.normpath(path) for path in paths if path.startswith("/") and os.path.exists(path)}):
         if not any(path.startswith(f"{outer}/") for outer in found):
@@ -219,7 +220,7 @@ def _copy(name: str, at: int, target: str) -> None:
 
 
 def measure(given: str) -> tuple[int, int]:
-    """Return the bytes (in whole pages) and the number of files and folders below `given`."""
+    """Return the total size of the files below `given`, each rounded up to whole pages, and the number of files and folders."""
     size = entries = 0
     page = os.sysconf("SC_PAGE_SIZE")
     for _, folders, files, at in os.fwalk(given):

@@ -1,6 +1,6 @@
 """`Sandbox`: runs a confined program without input, limits its output, and ends all its processes.
 
-It knows programs and folders; `scripts` knows skills. Linux only: on other systems `probe` returns the reason and no program runs.
+It deals with programs and folders only; `scripts` uses it for scripts of skills. Linux only: elsewhere no program runs, as `probe` reports.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SAFE_PATH = "/usr/local/bin:/usr/bin:/bin"
 CUT = "\n[… output cut here]\n"
 
 KILL_SECONDS = 5.0
-"""Time to wait for a killed process, which a stuck disk can hold up."""
+"""Seconds to wait for the end of a killed process, which a stuck disk can delay."""
 
 SEND_SECONDS = 10.0
 """Timeout for sending the `Spec` to the launcher."""
@@ -107,11 +107,11 @@ class Job:
     """One program to run in a copy of a folder."""
 
     argv: Sequence[str]
-    """`argv[0]` is an absolute path."""
+    """The program and its arguments. `argv[0]` is an absolute path."""
     files: Mapping[str, bytes]
     """Content of the working folder, by relative path. The program gets a copy, which is deleted afterwards."""
     shown_at: str = ""
-    """Path at which the copy also appears if the machine allows it: the folder that was copied."""
+    """Path of the folder that was copied. The program sees its copy at this path too, if the machine allows it."""
     environment: Mapping[str, str] = field(default_factory=lambda: dict[str, str]())
     read_paths: Sequence[str] = ()
     network: bool = False
@@ -131,10 +131,10 @@ class FinishedJob:
     stderr: str
     timed_out: bool
     is_cut: bool
-    """Whether output was dropped."""
+    """Whether output beyond `Limits.output_bytes` was dropped."""
     milliseconds: int
     stopped: str
-    """The limit that ended the run, `disk` or `processes`; empty otherwise. Limits of the kernel make the program's calls fail."""
+    """The limit that ended the run, `disk` or `processes`; else empty. Other limits do not end a run, but make the program's calls fail."""
     gap: str
     """Why the program could see names and attributes of files outside its copy; empty if it could not."""
 
@@ -165,7 +165,7 @@ class Sandbox:
     async def probe(self) -> str:
         """Return why no program can run here, or an empty string. Runs a real program in a real sandbox, the strongest kind first.
 
-        Later runs are as strong: if names of files outside can be hidden now, a run that cannot hide them is refused.
+        Later runs need the same protection: if the names of files outside can be hidden now, a later run that cannot hide them is refused.
         """
         self._may_fall_back = True
         reason = await self._choose()
@@ -189,7 +189,7 @@ class Sandbox:
         return reason and why_not_wrapped
 
     async def _probe_once(self) -> tuple[str, str]:
-        """Return why no program can run with the current wrapper, and why programs can see names of files outside."""
+        """Run a test program. Returns why none can run with the current wrapper, and why it could see names of files outside, or `""`."""
         with tempfile.TemporaryDirectory(prefix="moongate-probe-") as folder:
             outside = f"{folder}/outside"
             before = _state_of(folder, outside)
@@ -204,7 +204,7 @@ class Sandbox:
         return f"a test run could do what the sandbox must prevent: {leaks}" if leaks else "", ran.gap
 
     async def probe_network(self) -> str:
-        """Return why no program with a network can run here, or an empty string. Its connections to this machine must be refused."""
+        """Return why no program with network access can run here, or an empty string. A test program must not reach this machine."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             ran = await self._try(_NETWORK_PROBE, str(listener.getsockname()[1]), network=True)
         if isinstance(ran, str):
@@ -250,7 +250,7 @@ class Sandbox:
 
     @property
     def _is_root(self) -> bool:
-        """Whether the launcher is root and can change its user. A wrapper's namespace has only one user."""
+        """Whether the launcher runs as root and can change its user. In a wrapper's namespace it cannot, because that has only one user."""
         return os.geteuid() == 0 and not self._wrapper
 
     def _command(self, job: Job, folder: str) -> list[str]:
@@ -325,7 +325,7 @@ class Sandbox:
 
 
 class _Kept:
-    """The first part of an output. The rest is read and dropped, so that the program does not block."""
+    """Keeps the first part of an output stream. The rest is read and dropped, so that the program does not block."""
 
     def __init__(self, stream: ByteReceiveStream, limit: int) -> None:
         self._stream = stream
@@ -347,7 +347,7 @@ class _Kept:
 
 
 def _state_of(folder: str, file: str) -> tuple[object, ...]:
-    """Return the names, mode and time that a script must not change; creates the file if it is missing."""
+    """Return the names in `folder` and mode and time of `file`, which a test program must not change. Creates the file if it is missing."""
     os.close(os.open(file, os.O_WRONLY | os.O_CREAT, 0o600))
     status = os.stat(file)
     return sorted(os.listdir(folder)), status.st_mode, status.st_mtime_ns
@@ -361,7 +361,7 @@ def readable(job: Job) -> list[str]:
 def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list[str]:
     """Return bubblewrap's command line before the launcher: own namespaces and a root with only the paths that the program may read.
 
-    Only a file system of `max_bytes` for the copy can be written to.
+    The only writable place is a file system of `max_bytes` for the copy of the job's files.
     """
     command = [wrapper, "--unshare-all", "--die-with-parent", "--new-session", "--proc", "/proc", "--dev", "/dev"]
     command += ["--share-net"] if job.network else []
@@ -372,7 +372,7 @@ def wrapper_command(wrapper: str, job: Job, folder: str, max_bytes: int) -> list
 
 
 def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
-    """Write the files that the launcher copies, read-only."""
+    """Write the job's files, read-only, below `folder`, from where the launcher copies them."""
     for name in ("given", "top"):
         os.mkdir(f"{folder}/{name}", 0o700)
     for path, data in files.items():
@@ -390,7 +390,7 @@ def _stage(folder: str, files: Mapping[str, bytes], as_nobody: bool) -> None:
 
 
 def _send(launcher: socket.socket, spec: Spec) -> None:
-    """Send the `Spec`. A launcher that has already ended reports the reason on standard error."""
+    """Send the `Spec` to the launcher. Errors are ignored: a launcher that has ended has written the reason to standard error."""
     data = marshal.dumps(asdict(spec))
     launcher.settimeout(SEND_SECONDS)
     with suppress(OSError):
@@ -417,7 +417,7 @@ async def _end(process: Process) -> None:
 
 
 def _kill(process: Process) -> None:
-    """Kill the process group, which contains the launcher; its process namespace ends with it."""
+    """Kill the process group of the launcher. The processes of the script's namespace end with it."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except (ProcessLookupError, PermissionError):
@@ -430,7 +430,7 @@ async def _remove(folder: str) -> None:
 
 
 def _remove_now(folder: str) -> None:
-    """Remove a folder of any depth: the content of inner folders is moved up before they are removed."""
+    """Remove a folder and everything in it, however deep: the content of inner folders is moved up first."""
     moved = 0
     try:
         while inner := [entry.path for entry in os.scandir(folder) if entry.is_dir(follow_symlinks=False)]:
@@ -450,7 +450,7 @@ def _remove_now(folder: str) -> None:
 
 
 def python_path() -> str:
-    """Return the Python of this process, outside of any virtual environment."""
+    """Return the path of the Python interpreter of this process, outside of any virtual environment."""
     return os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 
 
@@ -465,7 +465,7 @@ def prefixes_of(program: str) -> list[str]:
 
 
 def is_open_to_all(path: str, *, shown: Sequence[str] = ()) -> bool:
-    """Return whether every user can reach and execute a file; with `shown`, in a root that has only these paths."""
+    """Return whether every user can reach and execute a file; with `shown`, in a root file system that has only these paths."""
     place = os.path.realpath(path)
     tops = [os.path.realpath(top) for top in shown]
     try:

@@ -1,4 +1,4 @@
-"""The seccomp filter of a script: the system calls that fail, that only seem to work, and that the launcher answers.
+"""The seccomp filter of a script: which system calls fail, which do nothing and report success, and which the launcher answers.
 
 Decided: a list of refused calls; calls newer than the list are refused, too. Because interpreters need several hundred calls, which differ
 between versions, so a list of allowed calls would break scripts at every upgrade.
@@ -25,19 +25,19 @@ ATTRIBUTES = (
     *("setxattr", "lsetxattr", "fsetxattr", "setxattrat", "removexattr", "lremovexattr", "fremovexattr", "removexattrat"),
     "file_setattr",
 )
-"""Change extended attributes and flags of a file, also of one that the script may not open."""
+"""System calls that change extended attributes and flags of a file, even of a file that the script may not open."""
 
 PRETENDED = (
     *("chmod", "fchmod", "fchmodat", "fchmodat2", "utime", "utimes", "futimesat", "utimensat"),
     *("chown", "fchown", "fchownat", "lchown"),
 )
-"""Change mode, time or owner of a file: answered with success, and nothing is changed."""
+"""System calls that change mode, time or owner of a file. They report success, and nothing is changed."""
 
 UNBOUNDED = (
     *("memfd_create", "memfd_secret", "mq_open", "mq_unlink", "msgctl", "msgget", "msgrcv", "msgsnd"),
     *("semctl", "semget", "semop", "semtimedop", "shmat", "shmctl", "shmget"),
 )
-"""Memory that no limit of the run counts, and System V IPC and message queues, which belong to the user and outlive the run."""
+"""Refused calls for memory that no limit counts, and for System V IPC and message queues, which outlive the run."""
 
 OTHERS = (
     *("acct", "add_key", "bpf", "chroot", "delete_module", "fanotify_init", "fanotify_mark", "finit_module", "fsconfig", "fsmount"),
@@ -47,19 +47,19 @@ OTHERS = (
     *("process_vm_readv", "process_vm_writev", "ptrace", "quotactl", "quotactl_fd", "reboot", "request_key", "setns", "statmount"),
     *("swapon", "umount2", "unshare", "userfaultfd"),
 )
-"""Tracing, mounting, modules, keys, namespaces, watching, handles of files, and calls that get around the rest of the filter."""
+"""Other refused calls: for tracing, mounting, modules, keys, namespaces, watching, file handles, and calls that bypass the filter."""
 
 LANDLOCK = ("landlock_create_ruleset", "landlock_add_rule", "landlock_restrict_self")
-"""Rules keep a deleted file on the disk, and `disk_usage` cannot see it. Programs also run on kernels without Landlock."""
+"""Calls of Landlock, refused as if the kernel lacked it: a rule keeps a deleted file on the disk where `disk_usage` cannot see it."""
 
 GROUPS = ("setpgid", "setsid")
-"""Refused without a process namespace: the run is ended as one process group."""
+"""Calls that leave the process group. Refused without a process namespace, because a run is then ended by killing its process group."""
 
 OF_PROCESSES = {
     **dict.fromkeys(("prlimit64", "sched_setaffinity", "sched_setattr", "sched_setparam", "sched_setscheduler"), 0),
     **dict.fromkeys(("ioprio_set", "setpriority"), 1),
 }
-"""Calls on any process of the user, with the place of its id among the arguments: without a process namespace on itself (0) only."""
+"""Call on a process → position of the process id in its arguments. Without a process namespace only id 0, the caller, is allowed."""
 
 FILE_IOCTLS = (0x66, 0x76, 0x58, 0x94, 0xF5)
 """Second byte of `ioctl` requests on files and file systems (`f`, `v`, `X`, btrfs, f2fs): flags, verity, encryption, projects."""
@@ -71,20 +71,20 @@ THREAD, SHARED_FILES = 0x10000, 0x400
 """`CLONE_THREAD` and `CLONE_FILES`: the threads of a process have the same descriptors."""
 
 FAMILIES = (2, 10, 16)
-"""Of sockets, with a network: `AF_INET`, `AF_INET6`, and `AF_NETLINK`, by which libc asks for the machine's addresses."""
+"""Socket families of a script with network access: `AF_INET`, `AF_INET6`, and `AF_NETLINK`, by which libc reads the machine's addresses."""
 
 PROTOCOLS = (0, 1, 6, 17, 58, 262)
-"""Of these sockets: the family's own, ICMP, TCP, UDP, ICMPv6 and MPTCP. SCTP connects by messages; netlink has lists of sockets."""
+"""Protocols of sockets of `FAMILIES`: default, ICMP, TCP, UDP, ICMPv6, MPTCP. SCTP connects by messages; netlink can list sockets."""
 
 LOCAL = 1
-"""`AF_UNIX`. Such sockets come as connected pairs only."""
+"""`AF_UNIX`. A script gets such sockets as connected pairs (`socketpair`) only."""
 
 PAIRED, SOCKET_TYPE = (1, 5), 0xF
-"""`SOCK_STREAM` and `SOCK_SEQPACKET`: their messages reach only the other socket of the pair. `SOCK_RAW` makes a datagram socket."""
+"""Allowed types of a socket pair, `SOCK_STREAM` and `SOCK_SEQPACKET`, which reach only each other; and the mask of the type."""
 
 FASTOPEN = {"sendto": 3, "sendmsg": 2, "sendmmsg": 3}
 MSG_FASTOPEN = 0x20000000
-"""Flag that makes a first message connect; in argument `FASTOPEN` of each call. Without it every connection is a `connect`."""
+"""Flag with which a first message connects, refused so that every connection is a `connect`. `FASTOPEN`: call → argument with the flags."""
 
 # linux/filter.h, linux/seccomp.h, linux/audit.h
 _LOAD, _AND, _EQUAL, _AT_LEAST, _SET, _RETURN = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
@@ -94,15 +94,15 @@ _X32_CALLS = 0x40000000
 _SET_MODE_FILTER, _NEW_LISTENER, _WAIT_KILLABLE = 1, 1 << 3, 1 << 5
 
 _Line = tuple[int, int, int, int]
-"""One instruction: code, jump if true, jump if false, operand."""
+"""One instruction of the filter (BPF): code, jump if true, jump if false, operand."""
 
 _SUCCESS, _EPERM, _ENOSYS = _ERRNO, _ERRNO | errno.EPERM, _ERRNO | errno.ENOSYS
 
 
 def install(*, is_apart: bool, has_network: bool) -> int | None:
-    """Filter the calls of this thread from here on. With a network, return the descriptor on which `bind` and `connect` calls arrive.
+    """Filter the calls of this thread from now on. With network access, return the descriptor that receives `bind` and `connect` calls.
 
-    `is_apart` is whether a process namespace hides other processes.
+    `is_apart` is whether the script is in a process namespace of its own, which hides other processes.
 
     Raises:
         Unfit: The kernel does not pass these calls to the launcher.
@@ -121,7 +121,7 @@ def install(*, is_apart: bool, has_network: bool) -> int | None:
 
 
 def program(*, is_apart: bool, has_network: bool) -> list[_Line]:
-    """Return the filter as instructions."""
+    """Return the filter as BPF instructions."""
     code: list[_Line] = [(_LOAD, 0, 0, 4), (_EQUAL, 1, 0, _ARCHITECTURES[MACHINE]), (_RETURN, 0, 0, _KILL), (_LOAD, 0, 0, 0)]
     if MACHINE == "x86_64":
         code += [(_AT_LEAST, 0, 1, _X32_CALLS), (_RETURN, 0, 0, _EPERM)]
@@ -155,26 +155,26 @@ def program(*, is_apart: bool, has_network: bool) -> list[_Line]:
 
 
 def _answer(names: tuple[str, ...], answer: int) -> list[_Line]:
-    """Return `answer` for these calls."""
+    """Return instructions that end the filter with `answer` for the system calls `names`."""
     numbers = [number for name in names if (number := number_of(name)) is not None]
     return [line for number in numbers for line in ((_EQUAL, 0, 1, number), (_RETURN, 0, 0, answer))]
 
 
 def _on(name: str, *conditions: list[_Line]) -> list[_Line]:
-    """Allow this call if none of the conditions returns."""
+    """Return instructions that allow the system call `name`, unless one of the conditions ends the filter with an error before."""
     number = number_of(name)
     body = [line for condition in conditions for line in condition] + [(_RETURN, 0, 0, _ALLOW)]
     return [] if number is None else [(_EQUAL, 0, len(body), number), *body]
 
 
 def _only(at: int, values: Sequence[int], error: int = errno.EPERM, *, mask: int = 0xFFFFFFFF) -> list[_Line]:
-    """Fail unless the bits of this argument in `mask` are one of the values."""
+    """Return a condition for `_on`: the call fails with `error` unless argument `at`, masked with `mask`, is one of `values`."""
     jumps = [(_EQUAL, len(values) - place, 0, value) for place, value in enumerate(values)]
     return [(_LOAD, 0, 0, _argument(at)), (_AND, 0, 0, mask), *jumps, (_RETURN, 0, 0, _ERRNO | error)]
 
 
 def _argument(at: int) -> int:
-    """Return the offset of the lower half of an argument (little-endian)."""
+    """Return the offset of argument number `at` in the data of a call: of its lower half, because both processors are little-endian."""
     return 16 + 8 * at
 
 

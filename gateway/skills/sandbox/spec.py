@@ -1,4 +1,4 @@
-"""`Spec`: one run, as `sandbox` sends it to the launcher."""
+"""`Spec`: the description of one run, which `sandbox` sends to the launcher."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Spec:
     own: str
     """Folder that will contain the working folder `work` and the home `home`, on a file system of limited size if possible."""
     top: str
-    """An empty folder to mount the new root on."""
+    """An empty folder on which the launcher mounts the new root file system."""
     shown: str
     """Path at which the working folder also appears if the machine allows it; empty for no other path."""
     read: Sequence[str]
@@ -25,9 +25,9 @@ class Spec:
     limits: dict[str, int]
     """Resource limits, by the names of module `resource` without `RLIMIT_`."""
     max_bytes: int
-    """Size of everything that the script writes."""
+    """Maximum bytes that the script may write in all files together."""
     max_files: int
-    """Files and folders that the script creates."""
+    """Maximum number of files and folders that the script may create."""
     network: bool
     nobody: bool
     """Whether the launcher, which then is root, must become `nobody` first."""
