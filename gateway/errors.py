@@ -141,7 +141,9 @@ class UpstreamError(GatewayError):
 
 
 class RequestFailure(UpstreamError):
-    """One request to a remote server failed. Every carrier raises one of the subclasses; `policy.retry_safety` decides by them."""
+    """One request to a remote server failed. Every transport raises one of the subclasses; `policy.retry_safety` decides by the subclass
+    whether the request may be sent again.
+    """
 
 
 class NotSent(RequestFailure):
@@ -161,7 +163,7 @@ class SessionGone(NotSent):
 
 
 class Busy(NotSent):
-    """The server turned the request away for now; it accepts requests again after `retry_after_seconds`."""
+    """The server turned the request away for now; the server accepts requests again after `retry_after_seconds`."""
 
     def __init__(self, message: str, *, server: str, retry_after_seconds: float) -> None:
         super().__init__(message, server=server)
@@ -177,7 +179,7 @@ class Malformed(OutcomeUnknown):
 
 
 class TooLarge(RequestFailure):
-    """The response exceeds a size limit. The call has run, and a second one would have the same response."""
+    """The response exceeds a size limit. The call has run, and a second call would have the same response."""
 
 
 class Forbidden(RequestFailure):
@@ -387,7 +389,7 @@ def without_exit(error: BaseException, wrap: Callable[[str], GatewayError]) -> E
 
 
 def mask_secrets(error: GatewayError, mask: Callable[[str], str]) -> None:
-    """Mask secrets in the message of an error, because a server may repeat them."""
+    """Mask secrets in the message of an error, because a server may repeat secrets in its error texts."""
     error.args = tuple(mask(part) if isinstance(part, str) else part for part in error.args)
     if isinstance(error, Rejected):
         error.data = masked(error.data, mask)

@@ -297,7 +297,7 @@ class _AgentRun:
         return self._run()
 
     async def _run(self) -> AsyncGenerator[AgentResponseUpdate, None]:
-        """Run the loop with the context providers' hooks before and after it.
+        """Call the model and its tools in the run loop, with the context providers' hooks before and after it.
 
         Raises:
             AgentInvalidRequestException: A background run has no session to keep its conversation. Or the agent stores after each

@@ -149,7 +149,7 @@ class AgentRuns:
         )
 
     async def _tools(self, scopes: Sequence[str] | None, guard: ToolGuard[Tool] | None) -> Sequence[Tool]:
-        """Return the tools that the file names and the skill tools, narrowed to the tools that its skills allow if the file says so.
+        """Return the tools that the agent file names and the skill tools; with `narrow-to-skills`, only those that the file's skills allow.
 
         If `guard` is given, it wraps the skill tools that the key `skills` adds, to check their calls by policy. The description of
         `load_skill` lists the skills that the file names or, if it names none, those that `scopes` allow.

@@ -168,7 +168,7 @@ class ToolBatch:
         return _result(call, context.result)
 
     def _read(self, tool: Tool, call: Content) -> tuple[JsonObject, ValueError | None, ArgumentsRefused | None]:
-        """Return the arguments for middleware and the tool, then the error if they cannot be parsed, then the error if they do not fit.
+        """Return the arguments for middleware and the tool; the error if they cannot be parsed; and the error if they do not fit the tool.
 
         Arguments of a plain function are converted here. The gate receives the arguments of all other tools as the model wrote them.
         """

@@ -93,7 +93,7 @@ class TurnHistory(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Collect messages of this turn."""
+        """Collect messages of this turn; they are stored when the turn is."""
         self.added += messages
 
 

@@ -88,10 +88,10 @@ class FileSearchResult:
 
 
 def check_pattern(pattern: str) -> None:
-    """Reject a regular expression that is too long before any file is read; only the scanner compiles it.
+    """Reject a regular expression that is too long before any file is read; only the search process (`scan`) compiles it.
 
     Raises:
-        ValueError: It is too long.
+        ValueError: The expression is too long.
     """
     if len(pattern) > MAX_PATTERN_CHARS:
         raise ValueError(f"the pattern has {len(pattern)} characters; at most {MAX_PATTERN_CHARS} are allowed")

@@ -131,7 +131,7 @@ class ParallelBatchContext(HookContext):
     iteration: int
     calls: Sequence[Content]
     blocked: dict[str, str] = field(default_factory=lambda: dict[str, str]())
-    """Filled by the hook: call id to the text that the model receives instead of the call's result."""
+    """Filled by the hook: maps a call id to the text that the model receives instead of the call's result."""
 
 
 @dataclass(slots=True, kw_only=True)

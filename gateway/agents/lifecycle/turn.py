@@ -36,11 +36,11 @@ class Turn:
         self.facts = facts
         self.state = StateCell()
         self.blocked: dict[str, str] = {}
-        """Call id to the text that replaces the call's result, set by `before_parallel_batch`."""
+        """Maps a call id to the text that replaces the call's result, set by `before_parallel_batch`."""
         self._iteration: IterationContext | None = None
         self._results: list[Content] = []
         self._order: dict[str, int] = {}
-        """Call id to the position of the call in the model's last answer."""
+        """Maps a call id to the position of the call in the model's last answer."""
         self._reported: Exception | None = None
 
     @property

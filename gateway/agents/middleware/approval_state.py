@@ -174,12 +174,12 @@ class ToolApprovalState:
 
 
 def create_always_approve_tool_response(request: Content, *, reason: str | None = None) -> Content:
-    """Return a response that approves the request and every later call of its tool in this session."""
+    """Return an approval response that approves the request and every later call of its tool in this session."""
     return _always(request, ALWAYS_APPROVE_TOOL, reason)
 
 
 def create_always_approve_tool_with_arguments_response(request: Content, *, reason: str | None = None) -> Content:
-    """Return a response that approves the request and every later call of its tool with exactly these arguments in this session."""
+    """Return an approval response for the request and every later call of its tool with exactly these arguments in this session."""
     return _always(request, ALWAYS_APPROVE_TOOL_WITH_ARGUMENTS, reason)
 
 

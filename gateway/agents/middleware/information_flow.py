@@ -121,7 +121,7 @@ class PolicyEnforcementFunctionMiddleware(FunctionMiddleware):
         self._audit_log: list[JsonObject] = []
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Judge the call, then execute or refuse it.
+        """Check the call by the rules for the conversation's label, then execute or refuse it.
 
         Raises:
             PolicyDenied: The call is refused; the model receives the reason.

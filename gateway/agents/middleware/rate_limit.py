@@ -57,7 +57,7 @@ class ModelRateLimitMiddleware(ChatMiddleware):
         self._max_wait_seconds = max_wait_seconds
 
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Wait for this call's turn.
+        """Wait until the limit permits this call, then call the model.
 
         Raises:
             ModelError: The call would wait too long.
@@ -78,7 +78,7 @@ class ToolRateLimitMiddleware(FunctionMiddleware):
         self._max_wait_seconds = max_wait_seconds
 
     async def process(self, context: FunctionInvocationContext, call_next: CallNext) -> None:
-        """Wait for this call's turn.
+        """Wait until the limit permits this call, then execute it.
 
         Raises:
             ToolFailed: The call would wait too long; the model receives the wait in seconds.

@@ -284,7 +284,7 @@ class MemoryFileStore(MemoryStore):
     def search_transcripts(
         self, session: AgentSession, *, source_id: str, query: str, session_id: str | None = None, limit: int = 20
     ) -> list[JsonObject]:
-        """Return messages with the text; lines that are not messages are skipped."""
+        """Return stored messages whose text contains `query`; lines that are not messages are skipped."""
         wanted = query.strip().casefold()
         if not wanted:
             raise ValueError("query must not be empty.")

@@ -29,7 +29,7 @@ DEFAULT_MODE_DESCRIPTIONS: Mapping[str, str] = {
         "3. Tick off what is done, and continue until the whole result is there."
     ),
 }
-"""The default modes: name to the rules that the agent receives for the mode."""
+"""The default modes: maps a mode's name to the rules that the agent receives for the mode."""
 
 DEFAULT_MODE_INSTRUCTIONS = """\
 ## Mode

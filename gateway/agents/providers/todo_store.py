@@ -106,7 +106,7 @@ class TodoCompleteInput:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> TodoCompleteInput:
-        """Parse the argument of a tool.
+        """Create the input from an item of the argument of the tool that completes items.
 
         Raises:
             ValueError: A value is missing or has a wrong type.
@@ -143,7 +143,7 @@ class TodoStore(ABC):
 
 
 class TodoSessionStore(TodoStore):
-    """Stores the list in the session's state, under the source id."""
+    """Stores the list in the session's state, under the id of the `TodoProvider` (`source_id`)."""
 
     async def load_state(self, session: AgentSession, *, source_id: str) -> tuple[list[TodoItem], int]:
         """Return the items of the list, and the id for the next new item."""

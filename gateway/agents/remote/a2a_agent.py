@@ -196,7 +196,7 @@ class A2AAgent(BaseAgent):
         """Request the remote agent to cancel a task.
 
         Raises:
-            AgentError: Same as `run`.
+            AgentError: The remote agent cannot be reached, or it refused.
         """
         async with self._errors_converted():
             await self._cancel(await self._connect(), self._task(continuation_token))
