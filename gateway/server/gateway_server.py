@@ -54,13 +54,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 DRAIN_SECONDS = 5.0
-"""How long a stopping server waits for steps of tasks that must not run twice."""
+"""How long a stopping server waits for running steps of durable tasks, because the next start could not repeat these steps."""
 
 REVOKED_SECONDS = 2.0
 """How long a call or task may run on after its caller's API key was revoked. New requests with the key are rejected at once."""
 
 AGUI_PATH = "/agui/"
-"""Path below which AG-UI applications reach agents by name."""
+"""Path below which AG-UI applications run agents: `/agui/<agent>`."""
 
 
 class GatewayServer:
@@ -78,9 +78,9 @@ class GatewayServer:
         ask_timeout_seconds: float,
         state_key: bytes,
     ) -> None:
-        """`instructions` returns the current instructions for a caller. A person has `ask_timeout_seconds` to answer.
+        """`instructions` returns the current instructions for a caller. A request for input expires after `ask_timeout_seconds`.
 
-        `state_key` (32 bytes) seals request state; gateways with the same key accept each other's state.
+        `state_key` (32 bytes) encrypts the request state in results; gateways with the same key accept each other's request state.
         """
         self._ask_timeout_seconds = ask_timeout_seconds
         self._kept_tasks: tuple[Records, TaskSettings, TaskTools] | None = None
@@ -94,10 +94,10 @@ class GatewayServer:
         self._instructions = instructions
         self._local_instructions = instructions(LOCAL)
         self.extensions: dict[str, JsonObject] = {}
-        """Declared extensions by id."""
+        """Protocol extensions that the server declares: settings by extension id."""
         self._stack = AsyncExitStack()
         self.usages = Usages()
-        """What each caller over HTTP has in progress."""
+        """Counts what each caller over HTTP has in progress, for quotas."""
         self.clients = Clients(self._released, ask_timeout_seconds=ask_timeout_seconds)
         self.lists = Listings(catalog, page_size=page_size, own_id=own_id)
         self._changes = Changes(catalog, self.clients)
@@ -110,14 +110,17 @@ class GatewayServer:
         catalog.subscribe(self._describe_again)
 
     def keep_tasks_in(self, records: Records, settings: TaskSettings, tools: TaskTools) -> None:
-        """Store tasks in `records`, and show them to clients without tasks by `tools`. Call it before the server is entered.
+        """Let calls run as durable tasks, stored in `records`. Call it before the server is entered.
 
-        Otherwise only tasks of remote servers are relayed.
+        Clients that do not support tasks follow theirs with the tools `tools`. Without this call, only tasks of remote servers are relayed.
         """
         self._kept_tasks = (records, settings, tools)
 
     def judge_callers_by(self, current: CurrentCaller) -> None:
-        """End the calls and tasks of callers that `current` no longer returns. Call it before the server is entered."""
+        """End the calls and tasks of callers whose API key is no longer valid. Call it before the server is entered.
+
+        `current` returns a caller with its current rights, or `None` if its key is no longer valid.
+        """
         self._current = current
 
     async def __aenter__(self) -> GatewayServer:
@@ -174,11 +177,11 @@ class GatewayServer:
         return made
 
     def discovery(self, principal: Principal) -> JsonObject:
-        """Return the result of `server/discover`. The instructions for a caller with scopes contain only what it may use."""
+        """Return the result of `server/discover`. If the caller's key has scopes, the instructions contain only what the caller may use."""
         return discover_result(self._instructions_for(principal), self.extensions)
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
-        """Return the result of `initialize`. `version` is the negotiated protocol version."""
+        """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
         return initialize_result(version, self._instructions_for(principal), self.identity)
 
     def _instructions_for(self, principal: Principal) -> str:
@@ -190,14 +193,14 @@ class GatewayServer:
         return self._sdk is not None
 
     async def load_sdk(self) -> SdkServer:
-        """Return the SDK path's server, created at the first call. Its modules are imported in a worker thread."""
+        """Return the SDK path's server. The first call imports its modules in a worker thread, and creates the server."""
         if self._sdk is None:
             await load("gateway.server.sdk_path.sdk_server")
         return self._whole()
 
     @property
     def mcp(self) -> Server[Any]:
-        """The SDK's server object, created if needed. `load_sdk` does so without blocking the event loop."""
+        """The SDK's server object. It is created if needed, which blocks the event loop while modules are imported; `load_sdk` does not."""
         return self._whole().mcp
 
     def _whole(self) -> SdkServer:
@@ -235,13 +238,13 @@ class GatewayServer:
                 logger.warning("API keys not read, revoked keys are unknown error=%s", error)
 
     def agui_route(self, agents: Conversations, max_request_bytes: int) -> Route:
-        """Return the route for AG-UI applications."""
+        """Return the Starlette route for AG-UI applications."""
         from starlette.routing import Route, request_response
 
         made: list[AguiRoute] = []
 
         async def serve(request: Request) -> Response:
-            """Import the protocol's package at the first request."""
+            """Serve a request for a run of an agent. The first request imports `agui_runs` and the AG-UI package."""
             if not made:
                 agui = await anyio.to_thread.run_sync(import_module, "gateway.server.agui_runs")
                 made.append(agui.AguiRoute(self.catalog, agents, self.parked, ask_timeout_seconds=self._ask_timeout_seconds))
@@ -256,7 +259,7 @@ class GatewayServer:
             self.catalog.disclosure.forget(scope_of(session.profile.session_id, ""))
 
     def describe(self) -> None:
-        """Update the instructions and extensions for new clients. Also runs whenever a listing changes."""
+        """Update the instructions and extensions that new clients receive. The server also calls this whenever a listing changes."""
         self._local_instructions = self._instructions(LOCAL)
         self._declare_skills()
         if self._sdk is not None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"baggage", b"x-request-id"})
-"""Fields on which no cached fact depends, except `length` and `named`."""
+"""Header fields that may differ between requests with the same `Head` object: of its facts, only `length` and `named` depend on them."""
 
 
 class Head(RequestHead):
@@ -29,15 +29,15 @@ class Head(RequestHead):
     def __init__(self, facts: Scope) -> None:
         super().__init__(facts)
         self.has_place = False
-        """Whether Host and Origin were accepted and the framing is unambiguous (`KeyGate`)."""
+        """Whether `KeyGate` accepted Host and Origin, and found that the head delimits the body unambiguously."""
         self.key: KeyInfo | None = None
-        """The API key of the credentials. `KeyStore.holds` says whether it is still valid."""
+        """The API key in the head, after it was found to be valid. `KeyStore.holds` says whether it is still valid."""
         self.is_plain: bool | None = None
         """Whether the fast path may take the request; `None` if not derived yet."""
         self.client: KnownClient | None = None
         """The client that the last request with this head declared in its body."""
         self.named: str | None = None
-        """Tool that the body of that request named; `None` if `mcp-name` may name another one."""
+        """Tool that the body of the last request with this head named; `None` if the `Mcp-Name` field has changed since then."""
 
     @property
     def is_stream(self) -> bool:
@@ -45,7 +45,10 @@ class Head(RequestHead):
         return self.fields.get(b"mcp-method") == b"subscriptions/listen" or super().is_stream
 
     def with_values(self, values: Mapping[bytes, bytes], length: int) -> Self:
-        """As `RequestHead.with_values`, for values of `VARYING` fields."""
+        """Return a copy of the head for a request that differs only in `values` of `VARYING` fields and in the length of its body.
+
+        The facts that do not depend on these fields are copied.
+        """
         other = super().with_values(values, length)
         other.has_place, other.key, other.is_plain = self.has_place, self.key, self.is_plain
         other.client, other.named = self.client, None

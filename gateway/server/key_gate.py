@@ -70,10 +70,10 @@ def _unauthorized(*, has_credentials: bool) -> tuple[JsonObject, dict[str, str]]
 
 
 class FastEntry(Protocol):
-    """The fast path, as far as the gate calls it."""
+    """The method of the fast path that `KeyGate` calls."""
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start a request that arrived complete; `None` if it must go to the application."""
+        """Start a request that arrived complete; `None` if the ASGI application must handle the request."""
         ...
 
 
@@ -91,25 +91,25 @@ class KeyGate:
         requires_key: bool,
         fast_path: FastEntry | None = None,
     ) -> None:
-        """`requires_key` stays in force when the last key is revoked while the gateway runs.
+        """`requires_key` is whether requests need an API key, also after the last key was revoked while the gateway runs.
 
         `fast_path` is the part of `app` that starts complete requests without a task.
         """
         self._app = app
         self._path = settings.path
         self._judged = settings.path, AGUI_PATH
-        """Paths whose handlers judge scopes, including everything below a path that ends in a slash."""
+        """Paths whose handlers judge the scopes of keys themselves; a path that ends in a slash stands for all paths below it."""
         self._fast_path = fast_path
         self._keys = keys
         self._requires_key = requires_key
         self.usages = usages
-        """The usage of each caller."""
+        """Counts what each caller has in progress, for quotas."""
         self._max_request_bytes = settings.max_request_bytes
         self._places = places
         self._known: set[tuple[bytes | None, bytes | None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, or reject it."""
+        """Pass an authenticated request to the application, or reject the request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -126,7 +126,7 @@ class KeyGate:
             await self._serve(head, self.usages.of(judged), scope, receive, send)
 
     async def _serve(self, head: Head, usage: Usage, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application. The request counts for its caller while it runs."""
+        """Run the application, unless a quota of the caller is used up. The request and its body count for `usage` meanwhile."""
         refusal = self._over_quota(head, usage)
         if refusal is not None:
             await refusal.to_response(is_rpc=head.path == self._path)(scope, receive, send)
@@ -141,7 +141,7 @@ class KeyGate:
             body.release()
 
     def _over_quota(self, head: Head, usage: Usage) -> Refusal | None:
-        """Return the refusal of a request if a quota of its caller is used up, judged by its head."""
+        """Return the refusal of a request if, according to its head, the request would exceed a quota of its caller."""
         refusal = usage.refuse_stream() if self._is_stream(head) else usage.refuse_request()
         method = head.fields.get(b"mcp-method")
         if refusal is None and method is not None and not head.is_stream and not method.startswith(b"notifications/"):
@@ -149,17 +149,17 @@ class KeyGate:
         return refusal or usage.refuse_bytes(self._size_of(head))
 
     def _size_of(self, head: Head) -> int:
-        """Return the length of the body, or the maximum if it is unknown."""
+        """Return the length of the request body in bytes; the largest allowed length if it is unknown."""
         if head.length < 0 and b"transfer-encoding" in head.fields:
             return self._max_request_bytes
         return max(head.length, 0)
 
     def _is_stream(self, head: Head) -> bool:
-        """Whether the response may be a stream of unlimited length."""
+        """Whether the response may be a stream of unlimited duration, which counts for the quota of streams."""
         return head.is_stream or (head.path == self._path and head.method == "GET") or head.path.startswith(AGUI_PATH)
 
     def admit(self, head: Head) -> Admission | ASGIApp:
-        """Judge a request before its body is read. Return its caller, or the application that rejects it."""
+        """Judge a request before its body is read. Return the facts of its caller, or an ASGI application that sends the rejection."""
         judged = self.judge(head)
         if judged is None:
             return Admission(None, is_local=False, waits=False)
@@ -171,7 +171,10 @@ class KeyGate:
         return Admission(judged.id, is_local=judged is LOCAL, waits=head.path == self._path)
 
     def judge(self, head: Head) -> Principal | ASGIApp | None:
-        """Return the caller of a request, judged by its head, or the application that rejects it; `None` for pages without a key."""
+        """Authenticate a request by its head. Return its caller, or an ASGI application that sends the rejection.
+
+        Return `None` for pages that need no API key.
+        """
         fields = head.fields
         if b"transfer-encoding" in fields and b"content-length" in fields:
             # A proxy in front of the gateway may read another length (RFC 9112, 6.3).
@@ -204,7 +207,7 @@ class KeyGate:
         return principal
 
     def take(self, head: Head, body: bytes) -> StartedRequest | None:
-        """Authenticate a complete request and start it on the fast path; `None` if the application must handle or reject it."""
+        """Authenticate a complete request and start it on the fast path; `None` if this ASGI application must be called for it."""
         fast_path = self._fast_path
         if fast_path is None or not (head.has_place or self._finds_place(head)):
             return None
@@ -226,7 +229,7 @@ class KeyGate:
         return taken
 
     def _finds_place(self, head: Head) -> bool:
-        """Whether a request needs a key, is framed unambiguously, and has an accepted Host and Origin."""
+        """Whether a request is not for an open page, is framed unambiguously, and has a Host and Origin that were accepted before."""
         fields = head.fields
         if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
             return False
@@ -252,7 +255,10 @@ class KeyGate:
         return None
 
     def _principal(self, authorization: bytes, head: Head | None = None) -> Principal | None:
-        """Return the caller, or `None` if the key is not valid. The key in `head` is only checked for revocation."""
+        """Return the caller with the API key in the header `authorization`; `None` if the key is not valid.
+
+        A key that an earlier request with the same `head` had is only checked for revocation.
+        """
         key = None if head is None else head.key
         if key is None or not self._keys.holds(key):
             if not self._requires_key and not self._keys.list():

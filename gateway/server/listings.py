@@ -30,7 +30,7 @@ CACHE_SCOPE = "private"
 """Listings differ by caller, so shared caches must not store them."""
 
 Listed: TypeAlias = Kind | Literal["tools"]
-"""A kind of entries."""
+"""What a listing contains: tools, or a kind of other entries."""
 
 LISTINGS: Mapping[str, Listed] = {
     "tools/list": "tools",
@@ -46,16 +46,16 @@ WIRE_KEY: Mapping[Listed, str] = {
     "templates": "resourceTemplates",
     "prompts": "prompts",
 }
-"""The key of the entries in a result."""
+"""The key of the list of entries in a result, by what the listing contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListingRequest:
-    """A request for a page."""
+    """A request for a page of a listing."""
 
     principal: Principal
     scope: str
-    """Disclosure scope: selects the loaded tools that are shown (`catalog.disclosure`)."""
+    """Key of the tools that the client has loaded, which a listing of tools shows (`catalog.disclosure`)."""
     is_modern: bool
     via: tuple[str, ...] = ()
     """Ids of the gateways that the request came through. A listing for a gateway names the originating gateways of its entries."""
@@ -71,7 +71,7 @@ class Listings:
         self._own_id = own_id
 
     async def page(self, method: str, request: ListingRequest) -> JsonObject:
-        """Return a page for a method in `LISTINGS`. Raises `RpcError` for an invalid cursor."""
+        """Return the result of `method`, one of `LISTINGS`: one page. Raises `RpcError` for an invalid cursor."""
         kind = LISTINGS[method]
         if self.is_loop(request.via):
             return self._page(dataclasses.replace(request, cursor=None), WIRE_KEY[kind], "name", ())
@@ -84,7 +84,7 @@ class Listings:
         return self._page(request, WIRE_KEY[kind], "name", entries)
 
     def is_loop(self, via: Sequence[str]) -> bool:
-        """Whether the request came through this gateway before. It gets an empty page, because waiting for sources would deadlock."""
+        """Whether the request came through this gateway before. `page` then returns an empty page, because waiting would deadlock."""
         return self._own_id in via
 
     def _page(self, request: ListingRequest, wire_key: str, key: str, entries: Sequence[JsonObject]) -> JsonObject:
@@ -106,7 +106,10 @@ def _cursor(listing: str, index: int, name: str) -> str:
 
 
 def _position(cursor: str, listing: str, key: str, entries: Sequence[JsonObject]) -> int:
-    """Return the index after the entry that `cursor` names, or that entry's former index if it is gone."""
+    """Return the index at which the page after `cursor` starts: after the entry that the cursor names.
+
+    If this entry no longer exists, return the index that it had.
+    """
     try:
         decoded = json.loads(base64.b64decode(cursor.encode(), altchars=b"-_", validate=True))
         named, index, name = decoded

@@ -1,6 +1,6 @@
 """`LongestIdle`: finds the connection (`server.connections`) or session (`session_table`) that is idle longest.
 
-A search visits all members once and keeps the idle ones in order, so that many new members in a row cost little each.
+A search visits all members once and keeps the idle ones in order for the next calls, so that many new connections in a row cost little.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ RESCAN_SECONDS = 0.1
 
 
 class Waiting(Protocol):
-    """A member that may be idle."""
+    """A connection or session (a member) that may be idle."""
 
     def waits(self) -> tuple[int, float] | None:
-        """Return the kind of idleness (lower kinds end first) and its start; `None` while the member is busy."""
+        """Return the kind of idleness and the time when it began; `None` while the member is busy. Members of lower kinds end first."""
         ...
 
 
@@ -23,7 +23,7 @@ W = TypeVar("W", bound=Waiting)
 
 
 class LongestIdle(Generic[W]):
-    """A set of members, and those that were idle at the last search."""
+    """A set of connections or sessions (members), with those that were idle at the last search."""
 
     __slots__ = ("_empty_at", "_queue", "members")
 
@@ -34,7 +34,7 @@ class LongestIdle(Generic[W]):
         self._empty_at = float("-inf")
 
     def find(self, now: float, *, but: W | None = None) -> W | None:
-        """Return the member that is idle longest, except `but`; each member once per search. `now` is on the clock of `waits`."""
+        """Return the member that is idle longest, except `but`; `None` if all are busy. `now` is the time on the clock of `waits`."""
         found = self._next(but)
         if found is None and now - self._empty_at >= RESCAN_SECONDS:
             waiting = [(waits, member) for member in self.members if (waits := member.waits()) is not None]

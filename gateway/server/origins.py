@@ -13,10 +13,10 @@ from dataclasses import dataclass
 logger = logging.getLogger(__name__)
 
 MAX_SHOWN = 200
-"""Maximum characters of a rejected value in texts."""
+"""Maximum characters of a rejected Host or Origin that logs and responses show."""
 
 WILDCARDS = ("0.0.0.0", "::")
-"""Bind addresses that mean every address of the machine. Clients do not use them as host names."""
+"""Addresses to listen at that mean every address of the machine. Clients cannot use them as host names."""
 
 PROXY_HOST = "127.0.0.1"
 """Address of a peer whose `X-Forwarded-Proto` is trusted."""
@@ -32,7 +32,7 @@ class AcceptedOrigins:
     origins: Sequence[str]
 
     def refusal(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[int, str] | None:
-        """Return the status and text of a rejection. Of repeated headers the first counts."""
+        """Return the HTTP status and text of a rejection; `None` if Host and Origin are accepted. Of repeated headers the first counts."""
         host, origin = _first(headers, b"host"), _first(headers, b"origin")
         if not _is_in(host, self.hosts):
             logger.warning("request refused status=421 host=%r setting=server.http.allowedHosts", host[:MAX_SHOWN])
@@ -44,7 +44,7 @@ class AcceptedOrigins:
 
 
 def accepted_origins(host: str, port: int, more_hosts: Sequence[str], more_origins: Sequence[str]) -> AcceptedOrigins:
-    """Return the accepted values: loopback, the bound address, and those of the configuration."""
+    """Return the accepted hosts and origins: loopback, the address at which the gateway listens, and those of the configuration."""
     hosts = [f"{name}:*" for name in _LOOPBACK_NAMES] + list(_LOOPBACK_NAMES)
     origins = [f"{scheme}://{name}" for scheme in ("http", "https") for name in (*_LOOPBACK_NAMES, *(f"{n}:*" for n in _LOOPBACK_NAMES))]
     if not is_loopback(host) and host not in WILDCARDS:
@@ -53,7 +53,7 @@ def accepted_origins(host: str, port: int, more_hosts: Sequence[str], more_origi
 
 
 def shown_host(host: str, port: int, more_hosts: Sequence[str]) -> str:
-    """Return a `HOST:PORT` that clients can use: for a wildcard address the first accepted name for this port, else loopback."""
+    """Return a `HOST:PORT` that clients can use. For a wildcard address, it has the first configured host name, or else loopback."""
     if host in WILDCARDS:
         named = (one.removesuffix(":*") for one in more_hosts if one.endswith((":*", f":{port}")))
         host = next((name.removesuffix(f":{port}") for name in named), "127.0.0.1" if host == "0.0.0.0" else "::1")
@@ -66,7 +66,7 @@ def host_port(host: str, port: int | str) -> str:
 
 
 def bind_note(host: str, more_hosts: Sequence[str]) -> str | None:
-    """Return the setting that other machines need before they are accepted; `None` if they are accepted already."""
+    """Return a note on the setting that clients on other machines need, if the gateway listens for them but would reject them."""
     if host not in WILDCARDS or more_hosts:
         return None
     names = 'server.http.allowedHosts, e.g. "hub.example.com:*"'
@@ -74,7 +74,7 @@ def bind_note(host: str, more_hosts: Sequence[str]) -> str | None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a bind address is reachable from this machine only."""
+    """Whether an address to listen at is reachable from this machine only."""
     if host == "localhost":
         return True
     try:

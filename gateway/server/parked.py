@@ -2,8 +2,8 @@
 
 A 2026 client receives a request for input in an `input_required` result, and answers by repeating its request with the answers. Remote
 2026 servers support this themselves. Agents, workflows and 2025 servers do not: their work runs in a separate task, waits in `ask`, and
-continues when the client's retry arrives. A handle is random, bound to the principal, and sealed by the request-state boundary. When
-its time to live has expired, the work is cancelled.
+continues when the client's retry arrives. The client gets a handle of the call as request state: random, bound to
+the principal, and encrypted by the SDK's `RequestStateBoundary`. If no retry comes in time, the work is cancelled.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ MAX_GATHER_SECONDS = 2.0
 """Maximum time to wait for further requests for input after the first."""
 
 HANDLE_PREFIX = "parked:"
-"""Start of a handle inside the sealed request state."""
+"""Start of a request state, before encryption, that is the handle of a parked call."""
 
 STATE_PREFIX = "state:"
-"""Start of a remote server's request state inside the sealed request state."""
+"""Start of a request state, before encryption, that came from a remote server."""
 
 GONE = "parked call"
-"""`NotFound.kind` of a handle that is unknown, expired, or belongs to another principal."""
+"""`NotFound.kind` for the handle of a parked call that is unknown, expired, or belongs to another principal."""
 
 OVER = "This call no longer waits for input. Send it again without `requestState`."
 
@@ -54,7 +54,7 @@ OutcomeT = TypeVar("OutcomeT")
 
 
 class ParkedCaller(DetachedCaller):
-    """A caller whose requests for input are sent with the next result."""
+    """The `Caller` of a call that may be parked: its requests for input are sent to the client with the next result."""
 
     def __init__(self, ctx: CallContext) -> None:
         super().__init__()
@@ -68,16 +68,16 @@ class ParkedCaller(DetachedCaller):
 
 
 class _Parked:
-    """A call that may outlive its request."""
+    """A call that may outlive its request, because it waits for the answer to a request for input."""
 
     def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
         self.handle = secrets.token_urlsafe(24)
         self.principal = ctx.principal.id
         self.meta: JsonObject = {HELD_KEY: True} if VIA_KEY in ctx.meta else {}
-        """`_meta` of its `input_required` results: asks a gateway in front to report when its client is lost."""
+        """`_meta` of the call's `input_required` results: asks a gateway that made the call to report when its own client is lost."""
         self.caller = caller
         self.scope = anyio.CancelScope()
-        """Cancel scope of the work. It has a deadline while no request waits for the call."""
+        """Cancel scope of the work. It has a deadline while no request of the client waits for the call."""
         self.outcome: object = None
         self.error: Exception | None = None
         self.done = anyio.Event()
@@ -85,7 +85,7 @@ class _Parked:
         self.attended = False
 
     async def moved(self) -> None:
-        """Wait until the work ended or has open requests for input, including those that arrive soon after."""
+        """Wait until the work ended or has open requests for input; then wait for further ones, which often follow at once."""
         while True:
             await self.caller.moved.wait()
             with anyio.move_on_after(MAX_GATHER_SECONDS):
@@ -106,12 +106,12 @@ class ParkedCalls:
     """Runs work that may request input, in the server's task group `tasks`."""
 
     def __init__(self, tasks: anyio.abc.TaskGroup, *, ttl_seconds: float) -> None:
-        """`ttl_seconds` is the deadline of an answer."""
+        """`ttl_seconds` is how long a parked call waits for the client's retry."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
         self._calls: dict[str, _Parked] = {}
         self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
-        """Functions by request state that withdraw a call which a gateway behind this one keeps running."""
+        """Functions that end a call which a remote gateway keeps running for an answer, by the request state in the result of the call."""
 
     def __len__(self) -> int:
         """Return the number of running and parked calls."""
@@ -122,7 +122,7 @@ class ParkedCalls:
         return {parked.principal for parked in self._calls.values()}
 
     def end(self, principals: Collection[str]) -> None:
-        """Cancel all calls of these principals. A request that waits for one gets an error."""
+        """Cancel all calls of these principals. A request that waits for such a call gets an error."""
         for parked in [parked for parked in self._calls.values() if parked.principal in principals]:
             parked.scope.cancel()
 
@@ -134,12 +134,12 @@ class ParkedCalls:
         *,
         parked_as: type[ParkedCaller] = ParkedCaller,
     ) -> OutcomeT | InputRequired:
-        """Start `work`, or resume the parked call that the request state names. The state is bound to method and arguments.
+        """Start `work`, or resume the parked call that the request state names. Return its outcome, or its requests for input.
 
-        `parked_as` is the class of the work's caller during all rounds.
+        `caller` is the caller of this request. The work keeps one caller of the class `parked_as` during all requests.
 
         Raises:
-            NotFound: The state names a call that is not parked (`kind` is `GONE`).
+            NotFound: The request state names a call that is not parked (`kind` is `GONE`).
         """
         state = ctx.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
@@ -151,7 +151,10 @@ class ParkedCalls:
         return cast("OutcomeT | InputRequired", await self._round(parked, caller))
 
     def note_behind(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-        """Remember a round over stdio that ended with `outcome`, for `end_behind`. `work` runs the next round."""
+        """Remember the call of a stdio client if its `outcome` requests input for a remote gateway, so that `end_behind` can end it.
+
+        `work` sends the next request of the call to the remote gateway.
+        """
         self._behind.pop(ctx.request_state or "", None)
         if not isinstance(outcome, InputRequired) or outcome.state is None or not outcome.state.startswith(STATE_PREFIX):
             return
@@ -162,7 +165,7 @@ class ParkedCalls:
                 del self._behind[next(iter(self._behind))]
 
     async def end_behind(self) -> None:
-        """Withdraw the calls that gateways behind this one keep running for a client over stdio, which closed its pipe."""
+        """End the calls that remote gateways keep running for the answers of a client over stdio, because it closed its pipe."""
         async with anyio.create_task_group() as tasks:
             while self._behind:
                 tasks.start_soon(self._behind.popitem()[1])
@@ -182,7 +185,7 @@ class ParkedCalls:
         return await self._round(parked, caller)
 
     async def _round(self, parked: _Parked, caller: Caller) -> object:
-        """Wait until the work ends or requests input. Cancellation of the request cancels the work."""
+        """Wait until the work ends or requests input. If the client's request is cancelled, cancel the work."""
         parked.attended = True
         parked.scope.deadline = float("inf")
         parked.caller.current = caller
@@ -211,7 +214,7 @@ class ParkedCalls:
     async def _work(
         self, parked: _Parked, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext
     ) -> None:
-        """Run the work. Without a waiting request, the outcome is kept for the retry until the deadline."""
+        """Run the work. If no request waits when the work ends, the outcome is kept for the client's retry until the deadline."""
         try:
             with parked.scope:
                 try:
@@ -237,7 +240,7 @@ class ParkedCalls:
         parked.collected.set()
 
     def _make_room(self, principal: str) -> None:
-        """Cancel the longest parked call of `principal`, if there are too many. Calls with a waiting request do not count."""
+        """If `principal` has too many parked calls, cancel the call parked longest. Calls with a waiting request do not count."""
         waiting = [p for p in self._calls.values() if p.principal == principal and p.scope.deadline < float("inf")]
         if len(waiting) >= MAX_PARKED_PER_PRINCIPAL:
             oldest = min(waiting, key=lambda p: p.scope.deadline)
@@ -247,12 +250,12 @@ class ParkedCalls:
 
 
 def seal_upstream_state(outcome: InputRequired) -> InputRequired:
-    """Mark a remote server's request state, so that it cannot be mistaken for a handle."""
+    """Return the outcome with `STATE_PREFIX` before the server's request state, so that no server can forge a parked call's handle."""
     return dataclasses.replace(outcome, state=STATE_PREFIX + outcome.state) if outcome.state is not None else outcome
 
 
 def open_upstream_state(state: str | None) -> str | None:
-    """Return the remote server's request state.
+    """Return the remote server's request state from that of the client, by removing `STATE_PREFIX`.
 
     Raises:
         NotFound: `state` is a handle of a parked call (`kind` is `GONE`). The tool no longer parks calls, and would start a new call.

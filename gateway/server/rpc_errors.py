@@ -28,14 +28,14 @@ LEGACY_RESOURCE_NOT_FOUND = -32002
 """Code of a missing resource in the 2025 era; the 2026 era uses -32602."""
 
 _RELAYED_CODES = frozenset({INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_REQUIRED_CLIENT_CAPABILITY, -32042})
-"""Codes of remote servers that are relayed with their message and data."""
+"""JSON-RPC error codes of remote servers whose errors are relayed to clients with message and data."""
 
 _MODERN_ONLY = frozenset({MISSING_REQUIRED_CLIENT_CAPABILITY})
 _LEGACY_ONLY = frozenset({-32042})
 
 
 def to_rpc_error(error: Exception, era: Era) -> RpcError:
-    """Return the JSON-RPC error for an exception."""
+    """Return the JSON-RPC error for an exception, with the code that `era` uses."""
     match error:
         case RpcError():
             return error

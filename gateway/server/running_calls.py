@@ -1,6 +1,6 @@
 """`RunningCalls`: the in-flight calls of the SDK path by caller, so that the calls of a revoked API key can be cancelled.
 
-Calls that the fast path answers are not included, because they take at most `HAND_OVER_SECONDS`.
+Calls that the fast path answers are not included, because they end or reach the SDK path within `HAND_OVER_SECONDS`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class RunningCalls:
 
     @contextmanager
     def of(self, principal: str) -> Generator[anyio.CancelScope]:
-        """Register a call of a principal while the context is entered."""
+        """Register a call of a principal while the context is entered. `end` cancels the code inside."""
         scope = anyio.CancelScope()
         self._calls[scope] = principal
         try:

@@ -28,7 +28,7 @@ internal failure; the gateway stops."""
 
 
 class TrackedSession(Protocol):
-    """A session of the fast path or of the SDK path."""
+    """A 2025 session over HTTP, of the fast path or of the SDK path."""
 
     wire_id: str
     """The `Mcp-Session-Id`."""
@@ -54,7 +54,7 @@ class SessionTable:
         return len(self._entries)
 
     def admit(self, usage: Usage) -> Refusal | None:
-        """Evict a session if a caller is at a limit. Return the refusal if no session is idle."""
+        """Make room for a new session of a caller by ending an idle session, if a limit is reached. Return a refusal if none is idle."""
         reached = usage.judge_session()
         while reached is not None:
             idle = self._idle_for(usage, reached)
@@ -67,7 +67,7 @@ class SessionTable:
         return None
 
     def opened(self, usage: Usage, session: TrackedSession) -> None:
-        """Add a session. It replaces a session with the same id, which changed paths."""
+        """Add a session. If it moved from the fast path to the SDK path, it replaces the entry with the same id."""
         if session.wire_id in self._entries:
             self._forget(session.wire_id)
         self._entries[session.wire_id] = usage, session
@@ -78,7 +78,7 @@ class SessionTable:
         usage.hold_session(1)
 
     def closed(self, session: TrackedSession, reason: Reason) -> None:
-        """Remove a session that ended, unless another path keeps it by now."""
+        """Remove a session that ended, unless it has moved to the SDK path, which has its own entry for the id."""
         entry = self._entries.get(session.wire_id)
         if entry is not None and entry[1] is session:
             self._forget(session.wire_id)
@@ -94,7 +94,7 @@ class SessionTable:
         usage.hold_session(-1)
 
     def _idle_for(self, usage: Usage, reached: QuotaReached) -> TrackedSession | None:
-        """Return the session to evict for a new session of a caller."""
+        """Return the session to end for a new session of a caller that would exceed the quota `reached`; `None` if none is idle."""
         now, own = time.monotonic(), self._by_caller.get(usage)
         if not reached.is_own_share:
             larger = [(other.sessions, group) for other, group in self._by_caller.items() if other.sessions > usage.sessions + 1]

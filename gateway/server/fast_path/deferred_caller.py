@@ -19,33 +19,35 @@ class PlainCaller:
     log_level: LogLevel | None = None
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the report."""
+        """Drop the progress report."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Drop the message."""
+        """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Raise `AskUnavailable`. Calls of clients that support requests for input are parked instead (`parked`)."""
+        """Raise `AskUnavailable`. If the client supports requests for input, the fast path does not start calls that may send them."""
         raise undeclared(request)
 
 
 class DeferredCaller:
-    """Implements `Caller` and `Presence` for a call in a 2025 session: a log message or a request for input hands the call over to the
-    SDK path, waits until the SDK path has it, and is then sent there."""
+    """Implements `Caller` and `Presence` for a call in a 2025 session on the fast path, which cannot send messages itself.
+
+    A log message or a request for input hands the call over to the SDK path, and is sent when the SDK path has the call.
+    """
 
     log_level: LogLevel | None = None
     hand_over: Callable[[], None] | None = None
-    """Hands the call over; set by the call while it runs."""
+    """Function that hands the call over to the SDK path; `None` when the call has ended."""
     _real: CloseableCaller | None = None
     _replaced: anyio.Event | None = None
     _sending = _needs = 0
     _all_sent: anyio.Event | None = None
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop the report: the fast path does not take requests with a progress token."""
+        """Drop the progress report: the fast path only takes requests without a progress token."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message by the SDK path, if the client wants its level."""
+        """Send a log message through the SDK path, if the client wants messages of this level."""
         if not wants_level(self.log_level, level):
             return
         self._sending += 1
@@ -57,7 +59,7 @@ class DeferredCaller:
                 self._all_sent.set()
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Send a request for input by the SDK path and return the answer."""
+        """Send a request for input through the SDK path, and return the client's answer."""
         return await (await self._reach()).ask(request, key)
 
     @property
@@ -67,32 +69,32 @@ class DeferredCaller:
         return presence is None or presence.is_here
 
     async def here(self) -> None:
-        """As `Presence`."""
+        """Wait until the client has a stream open; return at once before the hand-over, after which the SDK path tracks streams."""
         if (presence := self.presence) is not None:
             await presence.here()
 
     def need(self) -> None:
-        """As `Presence`; takes effect at the hand-over."""
+        """End the request if its client is lost before `release`. Takes effect when the SDK path has the call. Calls nest."""
         self._needs += 1
         if (presence := self.presence) is not None:
             presence.need()
 
     def release(self) -> None:
-        """As `Presence`."""
+        """Undo one `need`."""
         self._needs -= 1
         if (presence := self.presence) is not None:
             presence.release()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """As `Presence`; hands the call over first."""
+        """Hand the call over, then call `need` and `release` around a wait for a person or a queue."""
         presence = (await self._reach()).presence
         async with nullcontext() if presence is None else presence.waiting():
             yield
 
     @property
     def presence(self) -> Presence | None:
-        """The presence that the SDK path tracks; `None` before the hand-over."""
+        """The `Presence` of the client, which the SDK path tracks; `None` before the hand-over."""
         return None if self._real is None else self._real.presence
 
     @property
@@ -101,7 +103,7 @@ class DeferredCaller:
         return self._sending > 0 or self._real is not None
 
     async def close(self) -> None:
-        """Wait until every message is sent, then close the SDK path's caller."""
+        """Wait until every message of the call is sent, then have the SDK path's caller send what must follow the call."""
         if self._sending:  # a tool may send a message and return without waiting for it
             self._all_sent = anyio.Event()
             await self._all_sent.wait()
@@ -109,7 +111,7 @@ class DeferredCaller:
             await self._real.close()
 
     def become(self, caller: CloseableCaller) -> None:
-        """Use `caller` from now on: the SDK path has the call."""
+        """Send all messages through `caller`, the SDK path's caller, from now on: the SDK path has taken the call."""
         self._real = caller
         if (presence := caller.presence) is not None:
             for _ in range(self._needs):

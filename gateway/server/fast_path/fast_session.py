@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Send
 
 MAX_PENDING = 16
-"""Maximum number of unsent events of a stream whose client does not read. The client can request later events when it reconnects."""
+"""Maximum number of unsent events of a stream whose client does not read. More are only kept for when the client reconnects."""
 
 MAX_TOLD = 200
 """Maximum number of notifications kept per session, for clients that reconnect."""
@@ -29,7 +29,7 @@ MAX_TOLD = 200
 
 @dataclass(slots=True)
 class Told:
-    """Notifications that were sent, or will be sent, on the listening GET of a session. Event ids are `<token>.<number>`."""
+    """The last notifications of a session, sent or not, for a client that reconnects its listening GET. Event ids: `<token>.<number>`."""
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     first: int = 1
@@ -37,7 +37,7 @@ class Told:
     messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
 
     def keep(self, method: str, params: JsonObject | None) -> bytes:
-        """Store a notification, and return it as an event."""
+        """Store a notification, and return it as an encoded server-sent event."""
         self.messages.append((method, params))
         if len(self.messages) > MAX_TOLD:
             del self.messages[0]
@@ -47,7 +47,7 @@ class Told:
 
 
 class Stream:
-    """The response to a listening GET."""
+    """The response to a listening GET: the stream on which a 2025 session receives notifications."""
 
     __slots__ = ("_send", "_turn", "moved", "pending", "scope", "sent", "status")
 
@@ -65,14 +65,14 @@ class Stream:
         """HTTP status that the SDK path returned for the moved stream."""
 
     async def write(self, event: bytes) -> None:
-        """Send an event after all pending events. If the call is cancelled, the event is sent with the next one."""
+        """Send an event after all pending events. If this is cancelled, the event stays pending and is sent before the next one."""
         if len(self.pending) < MAX_PENDING:
             self.pending.append(event)
         if not self._turn.locked():  # else the running `flush` sends this event too
             await self.flush()
 
     async def flush(self) -> None:
-        """Send all pending events, after a flush that is already running."""
+        """Send all pending events. If another `flush` is running, wait for its end first."""
         async with self._turn:
             while self.pending:
                 await self._send({"type": "http.response.body", "body": self.pending[0], "more_body": True})
@@ -80,7 +80,7 @@ class Stream:
                 self.sent = time.monotonic()
 
     async def go_on(self, message: Message) -> None:
-        """Send a message of the SDK path on the stream; its response head was sent already."""
+        """The ASGI `send` of the SDK path for the moved stream. Its response head is not sent, because the client has one already."""
         if message["type"] == "http.response.start":
             self.status = message["status"]
             assert self.moved is not None
@@ -89,24 +89,24 @@ class Stream:
             await self._send(message)
 
     async def close(self) -> None:
-        """End the response, after a flush that is running."""
+        """End the response, after a running `flush` has ended."""
         async with self._turn:
             await self._send({"type": "http.response.body", "body": b""})
 
 
 class FastSession(Channel):
-    """One session. Notifications while no GET is open are kept for a client that reconnects with `Last-Event-ID`."""
+    """A 2025 session on the fast path. Notifications without an open GET are kept for a client that reconnects with `Last-Event-ID`."""
 
     __slots__ = ("_end", "_heir", "body", "legacy", "moving", "stream", "told", "wire_id")
 
     legacy: LegacySession
 
     def __init__(self, wire_id: str, body: bytes, end: Callable[[FastSession], None]) -> None:
-        """`end` is called when the session is evicted."""
+        """`end` is called when a new session replaces this session. `body` is the request body of the client's `initialize`."""
         self._end = end
         self.wire_id = wire_id
         self.body = body
-        """The body of its `initialize`."""
+        """Body of the client's `initialize`, which is repeated when the session moves to the SDK path."""
         self.stream: Stream | None = None
         self.moving: anyio.Event | None = None
         """Present while the session moves to the SDK path; set when it has moved."""
@@ -114,7 +114,7 @@ class FastSession(Channel):
         self.told: Told | None = None
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification on the listening GET."""
+        """Send a notification on the listening GET, and keep it. Without a GET until now, drop it; after a move, use the SDK path."""
         if self.moving is not None:
             await self.moving.wait()
             if self._heir is not None:
@@ -130,14 +130,14 @@ class FastSession(Channel):
             await stream.write(event)
 
     def waits(self) -> tuple[int, float] | None:
-        """As `session_table.Kept.waits`."""
+        """Return 0 and the time since when the session is idle (monotonic); `None` while it has a stream or a call, or moves."""
         is_busy = self.stream is not None or self.moving is not None or self.legacy.calls
         return None if is_busy else (0, self.legacy.seen)
 
     def give_way(self) -> None:
-        """As `session_table.Kept.give_way`."""
+        """End the session, because a new session replaces it."""
         self._end(self)
 
     def inherit(self, heir: Channel) -> None:
-        """Send notifications through `heir`, the channel on the SDK path, from now on."""
+        """Send notifications through `heir`, the session's channel on the SDK path, from now on."""
         self._heir = heir

@@ -57,10 +57,10 @@ IDLE_SECONDS = 1_800.0
 """Idle timeout of a session without requests and without a stream; the same as on the SDK path."""
 
 MOVE_SECONDS = 10.0
-"""Timeout of moving a session to the SDK, which takes milliseconds; then its client gets 404 and opens a new session."""
+"""Timeout of moving a session to the SDK, which takes milliseconds; after the timeout its client gets 404 and opens a new session."""
 
 MOVE_LOOKS = 200
-"""Timers that make up `MOVE_SECONDS`. Each takes a turn of the event loop, so the timeout does not pass while this process is starved."""
+"""Number of sleeps that make up `MOVE_SECONDS`. A process that gets no processor time for a while loses one sleep, not the timeout."""
 
 _VERSIONS = frozenset(version.encode() for version in HANDSHAKE_PROTOCOL_VERSIONS)
 _BOTH = frozenset({b"application/json", b"text/event-stream"})
@@ -83,7 +83,7 @@ class FastSessions:
     def __init__(
         self, app: LazyApplication, parts: SessionParts, answers: PlainAnswers, table: SessionTable, *, path: str, max_request_bytes: int
     ) -> None:
-        """`path` is that of the MCP endpoint. `table` also contains the SDK path's sessions."""
+        """`path` is the path of the MCP endpoint. `table` contains the sessions of this path and of the SDK path."""
         self._app = app
         self._parts = parts
         self._answers = answers
@@ -161,7 +161,7 @@ class FastSessions:
     # -- requests of a session -----------------------------------------------------------------------------------
 
     def _find(self, wire_id: str, principal: Principal) -> FastSession | None:
-        """Return the session with this id, if this principal opened it and it is not expired."""
+        """Return the session with this `Mcp-Session-Id`; `None` unless this principal opened it and its idle timeout is not over."""
         session = self._sessions.get(wire_id)
         if session is None or session.legacy.opened_by != principal.id or self._is_over(session):
             return None
@@ -214,7 +214,10 @@ class FastSessions:
     async def _listen(
         self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
     ) -> bool:
-        """Keep a listening GET open: on this path, and after a move on the SDK path."""
+        """Answer a listening GET, and return true when it has ended. If the session moves, the GET continues on the SDK path.
+
+        Return false if the SDK path must answer the GET.
+        """
         if b"text/event-stream" not in _kinds(headers) or b"last-event-id" in headers:
             return False
         if await receive.read(0) is None or session.stream is not None or session.moving is not None:
@@ -243,7 +246,7 @@ class FastSessions:
     # -- its end -------------------------------------------------------------------------------------------------
 
     async def _move(self, session: FastSession, scope: Scope) -> None:
-        """Move a session to the SDK path."""
+        """Move a session with its stream to the SDK path. If it is already moving, wait until it has moved."""
         if session.moving is not None:
             await session.moving.wait()
             return
@@ -270,13 +273,13 @@ class FastSessions:
                 session.stream.scope.cancel()
 
     def _give_way(self, session: FastSession) -> None:
-        """As `session_table.Kept.give_way`. Requests no longer find the session."""
+        """End a session, because a new session replaces it. Requests no longer find the session."""
         self._sessions.pop(session.wire_id, None)
         if self._tasks is not None:
             self._tasks.start_soon(self._end, session, "evicted")
 
     async def _end(self, session: FastSession, reason: Reason) -> None:
-        """End a session and its stream."""
+        """End a session, and the stream of its listening GET."""
         self._sessions.pop(session.wire_id, None)
         self._table.closed(session, reason)
         await self._clients.end_session(session.wire_id)
@@ -301,7 +304,7 @@ class FastSessions:
 
 
 async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -> bool:
-    """Send the client's handshake to the SDK; return whether the SDK accepted it."""
+    """Send the handshake of a session's client to the SDK again; return whether the SDK accepted the handshake."""
     place = [(name, value) for name, value in scope["headers"] if name in (b"host", b"origin")]
     kept = {key: value for key, value in scope.items() if key != STARTED_SCOPE_KEY}
     headers = [*place, (b"content-type", b"application/json"), (b"accept", b"application/json, text/event-stream")]
@@ -315,7 +318,7 @@ async def _repeat(manager: SessionManager, session: FastSession, scope: Scope) -
 
 
 async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
-    """Continue the listening GET on the SDK path, and wait until it listens there."""
+    """Continue the listening GET of a session on the SDK path, and wait until the SDK serves it."""
     stream = session.stream
     if stream is not None and stream.moved is not None:
         stream.scope.cancel()
@@ -342,7 +345,7 @@ async def _expire(scope: anyio.CancelScope) -> None:
 
 
 def _kinds(headers: Mapping[bytes, bytes]) -> set[bytes]:
-    """Return the media types in `Accept`."""
+    """Return the media types in the `Accept` header."""
     return {kind.partition(b";")[0].strip().lower() for kind in headers.get(b"accept", b"").split(b",")}
 
 
@@ -357,7 +360,7 @@ def _stream_headers(session: FastSession) -> list[tuple[bytes, bytes]]:
 
 
 async def _answer(session: FastSession, send: Send, message: JsonObject | None, status: int = 200) -> bool:
-    """Send a complete response."""
+    """Send a complete response with the session's header; without `message` the body is empty."""
     return await _send(session, send, b"" if message is None else to_json(message), status)
 
 

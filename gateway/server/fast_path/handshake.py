@@ -34,15 +34,15 @@ _CAPABILITIES: Shape = {
         "requests": {"sampling": {"createMessage": _NOTHING}, "elicitation": {"create": _NOTHING}},
     },
 }
-"""The capabilities that the protocol defines. Others are ignored."""
+"""Client capabilities that the protocol defines, with the types of their members. Others are ignored."""
 
 
 @dataclass(frozen=True, slots=True)
 class InitializeRequest:
-    """A client's `initialize`."""
+    """The content of a client's `initialize` request."""
 
     number: int | str
-    """The id of the request."""
+    """The JSON-RPC id of the request."""
     version: str
     """The negotiated protocol version."""
     name: str
@@ -74,7 +74,7 @@ def plain_initialize(message: JsonMapping) -> InitializeRequest | None:
 
 
 def _shaped(value: JsonValue, shape: Shape) -> JsonObject | None:
-    """Return the members of an object that `shape` has; `None` if one of them has another type."""
+    """Return those members of an object whose names `shape` has; `None` if one of them has another type than in `shape`."""
     if not isinstance(value, dict):
         return None
     found: JsonObject = {}

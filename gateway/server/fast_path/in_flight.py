@@ -40,18 +40,18 @@ HAND_OVER_SECONDS = 1.0
 """A call that takes this long is handed over to the SDK path, which keeps silent connections alive and notices that a client left."""
 
 CHECKS = 4
-"""Checks for slow calls within `HAND_OVER_SECONDS`; a call is handed over up to one check later."""
+"""Number of checks for slow calls within `HAND_OVER_SECONDS`. A slow call is handed over at the last check before that time."""
 
 
 class Deadlines:
-    """Hands calls over to the SDK path that take `HAND_OVER_SECONDS`. One timer serves all calls, and runs only while there are calls."""
+    """Hands calls that take longer than `HAND_OVER_SECONDS` over to the SDK path. One timer serves all calls."""
 
     def __init__(self) -> None:
         self._watched: deque[set[InFlightCall]] = deque()
-        """Calls grouped by the check before which they started, latest last; `CHECKS` groups."""
+        """Calls in groups: those that started between the same two checks. The first group is handed over at the next check."""
 
     def watch(self, call: InFlightCall) -> set[InFlightCall]:
-        """Watch `call` from now on. Return the group that it must leave when it ends."""
+        """Hand `call` over if it takes too long. Return the group of calls from which it must remove itself when it ends."""
         if not self._watched:
             self._watched.extend(set[InFlightCall]() for _ in range(CHECKS))
             self._check_later()
@@ -75,7 +75,7 @@ class Deadlines:
 class InFlightCall:
     """A call in a task of its own, which runs on whether or not anybody waits for it.
 
-    It is cancelled at most once, because a cancelled call may have to send the cancellation to its server.
+    The call is cancelled at most once, because a cancelled call may have to send the cancellation to its server.
     """
 
     __slots__ = (
@@ -110,8 +110,8 @@ class InFlightCall:
     ) -> None:
         """Start `work` in the next turn of the event loop.
 
-        `clock` is that of the call's context, `deferred` its caller in a 2025 session. Until it ends, the call and its request body of
-        `size` bytes count for `usage` and as a call of `session`.
+        `clock` holds the deadline of the call; `deferred` is the caller of a call in a 2025 session. Until the call ends, it and its
+        request body of `size` bytes count for `usage`, and it counts as a call of `session`.
         """
         self._work = work
         self._clock = clock
@@ -121,11 +121,11 @@ class InFlightCall:
         self._watchdog: asyncio.Task[None] | None = None
         self._taken: asyncio.Event | None = None
         self.is_over = self.is_cancelled = self.is_taken = False
-        """The call ended; `cancel` was called; the SDK path awaits the call, and cancels it when nobody awaits it there."""
+        """Whether the call ended; whether `cancel` was called; whether the SDK path awaits the call, and then decides when to cancel it."""
         self.result: ToolOutcome | None = None
         """The outcome of a call that ended without an error."""
         self.error: BaseException | None = None
-        """The exception of a call that ended with one."""
+        """The exception of a call that ended with an exception."""
         if session is not None:
             session.calls += 1
         if usage is not None:
@@ -141,7 +141,7 @@ class InFlightCall:
     # -- for the fast path ---------------------------------------------------------------------------------------
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once: when the call ended or was handed over. At the latest after `HAND_OVER_SECONDS`."""
+        """Have `then` called once, when the call ended or was handed over: after `HAND_OVER_SECONDS` at the latest."""
         if self.is_over:
             asyncio.get_running_loop().call_soon(then)
         else:
@@ -154,7 +154,7 @@ class InFlightCall:
         await settled.wait()
 
     def hand_over(self) -> None:
-        """Have the SDK path answer the call. From now on its deadline is enforced."""
+        """Settle the call without an answer, so that its request is delegated to the SDK path. From now on its deadline is enforced."""
         if not self.is_over and self._watchdog is None:
             self._clock.close()
             if self._clock.clock is not None:
@@ -162,14 +162,14 @@ class InFlightCall:
         self._settle()
 
     async def taken(self) -> None:
-        """Hand the call over and wait until the SDK path awaits it, or it ended."""
+        """Hand the call over, and wait until the SDK path awaits the call or the call ended."""
         self.hand_over()
         if not self.is_taken and not self.is_over:
             self._taken = self._taken or asyncio.Event()
             await self._taken.wait()
 
     def cancel(self, msg: object = None) -> None:
-        """Cancel the call. `msg` is ignored; uvicorn passes one, as to a task."""
+        """Cancel the call. `msg` is ignored; uvicorn cancels calls like tasks, with a message."""
         if self.is_over or self.is_cancelled:
             return
         self.is_cancelled = True
@@ -178,7 +178,7 @@ class InFlightCall:
         self._task.cancel()
 
     async def end(self) -> None:
-        """Cancel the call, unless it ended, and wait for its end."""
+        """Cancel the call, unless it has ended, and wait until its task has ended."""
         if not self.is_over:
             self.cancel()
             await asyncio.wait([self._task])
@@ -186,7 +186,10 @@ class InFlightCall:
     # -- for the SDK path ----------------------------------------------------------------------------------------
 
     async def outcome(self, caller: CloseableCaller) -> ToolOutcome:
-        """Return the outcome, or raise the call's exception. `caller` replaces the call's deferred caller. Cancellation ends the call."""
+        """Wait for the end of the call; return its outcome or raise its exception. If this wait is cancelled, the call is cancelled.
+
+        `caller` is the SDK path's caller, through which the call sends its messages from now on.
+        """
         if self._deferred is not None:
             self._deferred.become(caller)
         self.is_taken = True
@@ -217,7 +220,7 @@ class InFlightCall:
             self._end(result, None)
 
     async def _enforce(self, clock: CallClock) -> None:
-        """Cancel the call when its working time is over."""
+        """Cancel the call when the deadline in `clock` has passed."""
         with clock.scope:
             await asyncio.wait([self._task])
         if not (self.is_over or self.is_cancelled or clock.is_left):
@@ -250,7 +253,7 @@ class InFlightCall:
 
 
 class StartedCall(StartedRequest):
-    """A `tools/call`."""
+    """A `tools/call` request that the fast path started; `running` is its call."""
 
     __slots__ = ("_app", "_encode", "_in_session", "_key", "_principal", "running")
 
@@ -263,9 +266,9 @@ class StartedCall(StartedRequest):
         key: tuple[str, int | str] | None,
         in_session: dict[tuple[str, int | str], InFlightCall],
     ) -> None:
-        """`app` is the application behind the fast path, `None` over lines. `encode` makes the response of a plain outcome.
+        """`app` is the ASGI application of the SDK path; `None` over lines. `encode` returns the response; `None` for an unusual outcome.
 
-        `key` is the session and request id of a 2025 call, under which `in_session` has it.
+        `key` is the session and request id of a 2025 call, and its key in `in_session`, the 2025 calls in flight; `None` for a 2026 call.
         """
         self.running = running
         self._app = app
@@ -284,7 +287,7 @@ class StartedCall(StartedRequest):
         self.running.cancel()
 
     def left(self) -> None:
-        """Cancel a 2026 call. In a session, a disconnect is not a cancellation (2025-11-25, Transports)."""
+        """Cancel a 2026 call, because its client disconnected. In a 2025 session, that is not a cancellation (2025-11-25, Transports)."""
         if self._key is None:
             self.cancel()
 
@@ -293,7 +296,7 @@ class StartedCall(StartedRequest):
         self.running.when_settled(then)
 
     def answer(self) -> tuple[Field | None, Body] | None:
-        """Return the session's header field and the response of a call that ended with a plain result."""
+        """Return the header field of the 2025 session, if any, and the response; `None` unless the call ended with a plain result."""
         outcome = self.running.result
         body = None if outcome is None else self._encode(outcome)
         if body is None:
@@ -301,7 +304,7 @@ class StartedCall(StartedRequest):
         return None if self._key is None else (b"mcp-session-id", self._key[0].encode("latin-1")), body
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delegate the call to the SDK path, then end it."""
+        """Delegate the request to the SDK path, which awaits the running call. After its answer, `end` is called."""
         assert self._app is not None, "calls over lines are delegated by their connection"
         scope[PRINCIPAL_SCOPE_KEY], scope[STARTED_SCOPE_KEY] = self._principal, self.running
         try:
@@ -311,12 +314,12 @@ class StartedCall(StartedRequest):
             await self.end()
 
     async def end(self) -> None:
-        """End the call, unless the SDK path has it for a session: then it runs on when the client disconnects."""
+        """Cancel the call, unless it has ended, or belongs to a 2025 session and the SDK path took it, where it survives a disconnect."""
         self.forget()
         if self._key is None or not self.running.is_taken:
             await self.running.end()
 
     def forget(self) -> None:
-        """Drop the call from the calls of its session."""
+        """Remove a 2025 call from the calls in flight, so that its request id can be used again."""
         if self._key is not None and self._in_session.get(self._key) is self.running:
             del self._in_session[self._key]

@@ -32,10 +32,10 @@ METHODS = frozenset({DISCOVER, *LISTINGS})
 """Methods that the fast path answers in the 2026 era; in 2025 sessions it answers `LISTINGS`."""
 
 MAX_PAGES = 64
-"""Cached pages. The least recently used page is dropped first."""
+"""Maximum number of cached pages. The least recently used page is dropped first."""
 
 WAIT_SECONDS = 10.0
-"""Seconds that a listing waits for sources that are starting. Later the SDK path waits, which keeps the connection alive."""
+"""Seconds that a listing waits for sources that are starting. Then the SDK path waits instead, because it keeps the connection alive."""
 
 _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 
@@ -62,7 +62,7 @@ class PlainRequest:
     cursor: str | None
 
     def frame(self, result: bytes) -> bytes:
-        """Return the response with an encoded result."""
+        """Return the JSON-RPC response to the request that contains `result`, an encoded result."""
         return RESULT % (to_json(self.number), result)
 
 
@@ -97,7 +97,7 @@ def _parse(message: JsonMapping, methods: Set[str], *, is_modern: bool) -> Plain
 
 
 def _is_token(value: JsonValue) -> bool:
-    """Whether `value` is a progress token. Some clients send one with every request."""
+    """Whether `value` is a progress token. Some clients send a token with every request."""
     return isinstance(value, str | int) and not isinstance(value, bool)
 
 
@@ -119,16 +119,20 @@ class PlainAnswers:
     async def answer_in_session(
         self, request: PlainRequest, principal: Principal, session_id: str, *, is_resumable: bool = False
     ) -> bytes | None:
-        """Return the response to a 2025 request; `None` if the SDK path must answer. `session_id` selects the loaded tools that are shown.
+        """Return the response to a 2025 request; `None` if the SDK path must answer. The listing shows the tools
+        that session `session_id` has loaded.
 
-        With `is_resumable` the client can resume a streamed response; then the SDK path answers a listing with tools that can be tasks,
-        because it streams it.
+        With `is_resumable`, a listing that has tools with task support is left to the SDK path, whose streamed response the client can
+        resume.
         """
         result = await self._page(request, principal, session_id, is_resumable=is_resumable)
         return None if result is None else request.frame(result)
 
     async def whole_lists(self) -> dict[str, str]:
-        """Return the one-page listings of a new 2025 session of the local user, as JSON texts by method."""
+        """Return what a new 2025 session of the local user would get from each listing method, as JSON text by method.
+
+        Listings with more than one page are left out.
+        """
         found: dict[str, str] = {}
         for method in LISTINGS:
             page = await self._page(PlainRequest("", method, (), None), LOCAL, secrets.token_hex(8))
@@ -139,7 +143,7 @@ class PlainAnswers:
     async def _page(
         self, request: PlainRequest, principal: Principal, session_id: str | None, *, is_resumable: bool = False
     ) -> bytes | None:
-        """Return an encoded page for the 2026 era, or for a 2025 session."""
+        """Return an encoded page for the 2025 session `session_id`, or for the 2026 era; `None` if the SDK path must answer."""
         catalog = self._parts.catalog
         is_loop = self._parts.lists.is_loop(request.via)
         with anyio.move_on_after(WAIT_SECONDS) as waiting:
@@ -172,7 +176,7 @@ class PlainAnswers:
 
 
 def _plain_page(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable: bool) -> JsonObject | None:
-    """Return the page without unknown keys of its entries; `None` if the SDK's models must validate an entry."""
+    """Return the page, its entries without keys that the protocol does not define; `None` if the SDK's models must validate an entry."""
     key = WIRE_KEY[kind]
     listed = cast("Sequence[JsonObject]", page[key])
     if is_resumable and any("execution" in entry for entry in listed):
@@ -182,7 +186,7 @@ def _plain_page(page: JsonObject, kind: Listed, *, is_modern: bool, is_resumable
 
 
 def _encoded(result: JsonMapping, identity: JsonMapping | None) -> bytes | None:
-    """Return a result as JSON, with the server's identity in `_meta`; `None` if it cannot be encoded."""
+    """Return a result as JSON, with `identity` (the server's name and version) in `_meta` if given; `None` if it cannot be encoded."""
     meta = cast("JsonMapping", result.get("_meta") or {})
     stamped: JsonObject = dict(result) if identity is None else {**result, "_meta": {**meta, SERVER_INFO_META_KEY: identity}}
     try:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 MAX_KNOWN_TOOLS = 50_000
-"""Tools remembered with whether the fast path may call them. At the limit all are forgotten."""
+"""Maximum number of tools of which the fast path remembers whether it may call them. At the limit all are forgotten."""
 
 _VERSIONS = frozenset(MODERN_PROTOCOL_VERSIONS)
 _NOTHING: JsonMapping = {}
@@ -62,25 +62,25 @@ class PlainCalls:
     """Starts the plain calls of one HTTP endpoint, or of one connection over lines."""
 
     def __init__(self, parts: CallParts, envelopes: Envelopes, app: ASGIApp | None = None) -> None:
-        """`app` is the application that calls over HTTP are delegated to."""
+        """`app` is the ASGI application to which calls over HTTP are delegated; `None` over lines."""
         self._parts = parts
         self._envelopes = envelopes
         self._app = app
         self._caller = PlainCaller()
         self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
         self._last_client: KnownClient | None = None
-        """The client of the last 2026 call without headers."""
+        """The client that declared itself in the last 2026 call over lines."""
         self._server_info: JsonObject = {SERVER_INFO_META_KEY: parts.identity}
         self._deadlines = Deadlines()
         self._in_session: dict[tuple[str, int | str], InFlightCall] = {}
-        """Calls in 2025 sessions by session and request id."""
+        """Calls in flight in 2025 sessions, by `Mcp-Session-Id` and request id."""
 
     # -- starting ------------------------------------------------------------------------------------------------
 
     def start_in_session(
         self, message: JsonObject, session: LegacySession, principal: Principal, usage: Usage | None = None, size: int = 0
     ) -> StartedCall | None:
-        """Start a plain 2025 call with a body of `size` bytes; `None` if it is not plain."""
+        """Start a plain call of a 2025 session, whose request body has `size` bytes. Return `None` if the call is not plain."""
         params = _plain_params(message)
         if params is None:
             return None
@@ -99,7 +99,7 @@ class PlainCalls:
         return StartedCall(self._app, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
 
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
-        """Start a plain 2026 call that came with this head; `None` if it is not plain."""
+        """Start a plain 2026 call over HTTP, whose request has the head `head`. Return `None` if the call is not plain."""
         params = _plain_params(message)
         if params is None:
             return None
@@ -112,7 +112,7 @@ class PlainCalls:
         return self._start(message, params, *declared, principal, usage, head.length)
 
     def start_line(self, message: JsonObject, principal: Principal, session: LegacySession | None) -> StartedCall | None:
-        """Start a plain call that came without headers, in `session` if it is a 2025 call; `None` if it is not plain."""
+        """Start a plain call over lines: of the 2025 session `session`, or a 2026 call. Return `None` if the call is not plain."""
         if session is not None:
             return self.start_in_session(message, session, principal)
         params = _plain_params(message)
@@ -123,7 +123,7 @@ class PlainCalls:
         return self._start(message, params, *declared, principal)
 
     def in_session(self, wire_id: str, number: JsonValue) -> InFlightCall | None:
-        """Return the call of a 2025 session with this request id, if it is in flight here."""
+        """Return the call of a 2025 session with this request id; `None` if the fast path has no such call in flight."""
         return self._in_session.get((wire_id, number)) if isinstance(number, int | str) else None
 
     def _start(
@@ -136,7 +136,7 @@ class PlainCalls:
         usage: Usage | None = None,
         size: int = 0,
     ) -> StartedCall | None:
-        """Start a 2026 call. `forwarded` is the part of its `_meta` that is sent to the tool's server."""
+        """Start a 2026 call. `forwarded` is the part of the call's `_meta` that is sent to the tool's server."""
         tool = self._tool(params["name"])
         if tool is None or (tool.definition.may_ask and client.context.client.can_be_asked):
             return None
@@ -165,7 +165,7 @@ class PlainCalls:
         return KnownClient(meta, dataclasses.replace(context, takes_tasks=declares_tasks(context))), request_meta(meta)
 
     def _tool(self, name: str) -> GuardedTool | None:
-        """Return the tool of this exposed name, if the fast path may call it."""
+        """Return the tool that clients call `name`; `None` if it does not exist or the fast path may not call it."""
         try:
             tool = self._parts.catalog.find(name)
         except NotFound:
@@ -180,7 +180,7 @@ class PlainCalls:
     # -- answering -----------------------------------------------------------------------------------------------
 
     def _encode(self, number: JsonValue, outcome: ToolOutcome, *, is_modern: bool) -> Body | None:
-        """Return the response with an outcome, as the SDK path would send it; `None` if only the SDK's models can encode it."""
+        """Return the JSON-RPC response with an outcome; `None` if only the SDK path can encode the outcome. Both encode it alike."""
         result = self._plain_result(outcome, is_modern)
         if result is None:
             return None
@@ -248,7 +248,7 @@ def _forwarded(client: KnownClient, meta: JsonValue) -> JsonMapping | None:
 
 
 def _is_plain_meta(meta: JsonValue, *, has_envelope: bool = True) -> TypeGuard[JsonMapping]:
-    """Whether `_meta` requests nothing. The envelope of 2026 is allowed if `has_envelope`."""
+    """Whether `_meta` is an object that requests nothing, such as progress. Only if `has_envelope` may it have the 2026 envelope."""
     if not isinstance(meta, dict):
         return False
     fields = cast("JsonMapping", meta)

@@ -11,7 +11,7 @@ from typing import cast
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 
 Check = Callable[[JsonValue], JsonValue]
-"""Returns a value as it is sent; `None` if it is not plain."""
+"""Function that returns a value in the form in which the SDK's models would send it; `None` if only the models can decide that."""
 
 
 def _text(value: JsonValue) -> JsonValue:
@@ -45,7 +45,7 @@ def _list_of(check: Check) -> Check:
 
 
 def _open_object(value: JsonValue) -> JsonValue:
-    """Return an object with any keys; the models would leave out a key whose value is null."""
+    """Return `value` if it is an object without null values; else `None`, because the models would leave such keys out."""
     if not isinstance(value, dict):
         return None
     fields = cast("JsonObject", value)
@@ -108,12 +108,15 @@ _TOOL_OF_2025 = _object(_TOOL[0], {**_TOOL[1], "execution": _EXECUTION})
 
 
 def are_icons(value: JsonValue) -> bool:
-    """Whether `value` is a list of plain icons."""
+    """Whether `value` is a list of icons that the SDK's models would accept unchanged."""
     return _ICONS(value) is not None
 
 
 def plain_entry(kind: str, entry: JsonObject, *, is_modern: bool) -> JsonObject | None:
-    """Return the entry of a listing as it is sent; `None` if it is not plain. The 2025 protocol has one more key."""
+    """Return the entry of a listing as the SDK's models would send it; `None` if the models might reject or change it.
+
+    Tools of the 2025 protocol have one more key, `execution`.
+    """
     if is_modern:
         return _ENTRIES[kind](entry)
     if not _is_plain_schema(entry.get("inputSchema")) or not _is_plain_schema(entry.get("outputSchema")):

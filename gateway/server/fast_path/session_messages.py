@@ -18,12 +18,12 @@ INITIALIZED = to_json(notification("notifications/initialized", None))
 
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 _IGNORED = frozenset({"notifications/cancelled", "notifications/roots/list_changed"})
-"""Notifications without an effect. A cancellation of a request on the fast path was applied before."""
+"""Notifications that need nothing done here. Cancellations of requests on the fast path are applied before this module is called."""
 _LEVELS = frozenset({"debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"})
 
 
 def apply_notification(session: LegacySession, message: JsonMapping) -> bool:
-    """Apply a notification to its session; return false if the SDK path must handle it."""
+    """Apply a client's notification to its session; return false if the SDK path must handle the notification."""
     method, params = message.get("method"), message.get("params", {})
     if "id" in message or not message.keys() <= _MEMBERS or message.get("jsonrpc") != "2.0" or not isinstance(params, dict):
         return False

@@ -1,6 +1,7 @@
-"""`StartedRequest`: a request that the fast path started; it is answered there, or delegated to the SDK path.
+"""`StartedRequest`: a request that the fast path started, which it then answers or delegates to the SDK path.
 
-The HTTP server (`wire.http1_server`) and `dispatch` hold one while it runs. `in_flight.StartedCall` is the kind for tool calls.
+The HTTP server (`wire.http1_server`) and `dispatch` have a `StartedRequest` for each
+such request. `in_flight.StartedCall` is the kind for tool calls.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 Body = Sequence[bytes | memoryview]
-"""A JSON-RPC message in parts."""
+"""An encoded JSON-RPC message in parts."""
 
 
 class StartedRequest(ABC):
-    """A request on the fast path."""
+    """A request that the fast path started. Wait for `settled`, then send what `answer` returns, or call `go_on`; at last call `end`."""
 
     @property
     def is_cancelled(self) -> bool:
@@ -33,10 +34,10 @@ class StartedRequest(ABC):
         return False
 
     def cancel(self, msg: object = None) -> None:  # noqa: B027  # a refused request has nothing to cancel
-        """Cancel the request, as a server that stops does. `msg` is ignored."""
+        """Cancel the request. A stopping HTTP server passes `msg`, as to a task; it is ignored."""
 
     def left(self) -> None:
-        """Note that the client disconnected."""
+        """Handle a disconnect of the client: cancel the request."""
         self.cancel()
 
     async def settled(self) -> None:
@@ -47,7 +48,7 @@ class StartedRequest(ABC):
 
     @abstractmethod
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once, at that time."""
+        """Have `then` called once, when the request can be answered or must be delegated."""
 
     def answer(self) -> tuple[Field | None, Body] | None:
         """Return the header field of the 2025 session, if there is one, and the response; `None` if the request must be delegated."""
@@ -58,18 +59,18 @@ class StartedRequest(ABC):
         """Delegate the request to the application behind the fast path."""
 
     async def end(self) -> None:
-        """End the request: it was answered, or nobody waits for it."""
+        """Cancel the request if it still runs, because it was answered or nobody waits for an answer."""
         self.cancel()
 
     def forget(self) -> None:  # noqa: B027  # only calls are remembered
-        """Drop what is remembered of the request, which was answered."""
+        """Remove the request from the requests in flight, because it was answered."""
 
 
 class StartedAnswer(StartedRequest):
-    """A listing or `server/discover`, answered in a task."""
+    """A listing or `server/discover` request, which is answered in a task."""
 
     def __init__(self, app: ASGIApp, work: Coroutine[None, None, bytes | None], principal: Principal, usage: Usage) -> None:
-        """Start `work`, which returns the response, or `None` if `app` must answer. The request counts as a call of `usage`."""
+        """Start `work`, which returns the response, or `None` if `app` must answer. Meanwhile the request counts for `usage` as a call."""
         usage.calls += 1
         self._task = asyncio.get_running_loop().create_task(work)
         self._task.add_done_callback(lambda _: usage.release_call())
@@ -86,11 +87,11 @@ class StartedAnswer(StartedRequest):
         self._task.cancel()
 
     def when_settled(self, then: Callable[[], None]) -> None:
-        """Have `then` called once: when the task ended."""
+        """Have `then` called once, when the task ended."""
         self._task.add_done_callback(lambda _: then())
 
     def answer(self) -> tuple[Field | None, Body] | None:
-        """Return the response, without a header field."""
+        """Return the response without a header field; `None` if the SDK path must answer."""
         if self._task.cancelled() or self._task.exception() is not None:
             return None  # the SDK path finds the same error, and reports it
         body = self._task.result()
@@ -103,7 +104,7 @@ class StartedAnswer(StartedRequest):
 
 
 class RefusedRequest(StartedRequest):
-    """A request that a quota refuses. The refusal is sent in place of delegating it."""
+    """A request that a quota refuses: `answer` returns `None`, and `go_on` sends the refusal instead of delegating the request."""
 
     def __init__(self, refusal: Refusal, number: JsonValue) -> None:
         """`number` is the id of the request."""
