@@ -1,6 +1,7 @@
 """Runs compaction strategies: on a run's history (`CompactionProvider`), and before each model call (`RunCompaction`).
 
-Within a run, compaction works on copies: messages hidden from the model stay unchanged in the history. Compaction has no effect if the
+Compaction shortens what the model sees of a conversation. Within a run, it works on copies: messages hidden from the model stay
+unchanged in the history. Compaction has no effect if the
 model's provider stores the conversation.
 """
 
@@ -27,9 +28,10 @@ COMPACTION_STATE_KEY = "_compaction_messages"
 async def apply_compaction(
     messages: list[Message], *, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None
 ) -> list[Message]:
-    """Apply a strategy to `messages` and return those that the model sees. With only a tokenizer, messages are just counted.
+    """Apply a strategy to `messages` and return those that the model sees.
 
-    The newest group always stays, so that the model has something to answer.
+    Without a strategy, all messages are returned, and a tokenizer only counts their tokens. The newest group of messages always stays, so
+    that the model has something to answer.
     """
     if strategy is None and tokenizer is None:
         return messages
@@ -48,7 +50,7 @@ async def apply_compaction(
 
 
 class RunCompaction:
-    """Compaction within one run. An excluded message stays excluded, and each message is counted once."""
+    """Compaction of the conversation within one run. A message that was excluded stays excluded, and its tokens are counted only once."""
 
     def __init__(self, strategy: CompactionStrategy | None, tokenizer: TokenizerProtocol | None = None) -> None:
         self._strategy = strategy
@@ -108,7 +110,7 @@ class CompactionProvider(ContextProvider):
         context.context_messages.update(kept)
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Mark the messages stored in the session's state."""
+        """Apply `after_strategy` to the messages in the session's state, which marks the messages that it excludes."""
         stored = session.state.get(self.history_source_id)
         messages = cast("list[Message] | None", cast("JsonObject", stored).get("messages")) if isinstance(stored, dict) else None
         if self.after_strategy is None or not messages:

@@ -1,4 +1,6 @@
-"""Compaction strategies: choose the groups of a conversation that the model no longer sees. Names and defaults are agent-framework's.
+"""Compaction strategies: choose the groups of messages in a conversation that the model no longer sees.
+
+Names and defaults are agent-framework's.
 
 A strategy marks messages as excluded and may insert summaries; it never removes messages. `compaction_provider` runs strategies.
 """
@@ -59,7 +61,7 @@ class SummaryClient(Protocol):
 class TruncationStrategy:
     """Excludes the oldest groups when there are more than `max_n` messages (or tokens, with a tokenizer), until `compact_to` are left.
 
-    Logs a warning if more than `max_n` are left because the remaining groups must stay.
+    Logs a warning if more than `max_n` messages are left because the remaining groups of messages must stay.
     """
 
     def __init__(self, *, max_n: int, compact_to: int, tokenizer: TokenizerProtocol | None = None, preserve_system: bool = True) -> None:
@@ -93,7 +95,7 @@ class TruncationStrategy:
 
 
 class SlidingWindowStrategy:
-    """Keeps the newest `keep_last_groups` groups that are not system messages."""
+    """Keeps only the newest `keep_last_groups` groups of messages, not counting system messages."""
 
     def __init__(self, *, keep_last_groups: int, preserve_system: bool = True) -> None:
         if keep_last_groups <= 0:
@@ -102,7 +104,7 @@ class SlidingWindowStrategy:
         self.preserve_system = preserve_system
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Exclude older groups; with `preserve_system`, system messages stay."""
+        """Exclude the older groups of messages; with `preserve_system`, system messages stay."""
         groups = [group for group in groups_of(messages) if group.included]
         others = [group for group in groups if group.kind != "system"]
         gone = others[: -self.keep_last_groups] + [g for g in groups if g.kind == "system" and not self.preserve_system]
@@ -110,7 +112,7 @@ class SlidingWindowStrategy:
 
 
 class SelectiveToolCallCompactionStrategy:
-    """Excludes tool calls and their results except the newest `keep_last_tool_call_groups`. Other messages stay."""
+    """Excludes tool calls together with their results, except the newest `keep_last_tool_call_groups` such groups. Other messages stay."""
 
     def __init__(self, *, keep_last_tool_call_groups: int = 1) -> None:
         self.keep_last_tool_call_groups = _not_negative(keep_last_tool_call_groups)
@@ -121,7 +123,7 @@ class SelectiveToolCallCompactionStrategy:
 
 
 class ToolResultCompactionStrategy:
-    """Replaces tool calls by one line with their results, except the newest `keep_last_tool_call_groups`."""
+    """Replaces each tool call and its results by one line of text, except the newest `keep_last_tool_call_groups` calls."""
 
     def __init__(self, *, keep_last_tool_call_groups: int = 1) -> None:
         self.keep_last_tool_call_groups = _not_negative(keep_last_tool_call_groups)
@@ -139,7 +141,7 @@ class SummarizationStrategy:
     """Summarises older messages with a model when there are more than `target_count + threshold`; the newest messages stay."""
 
     def __init__(self, *, client: SummaryClient, target_count: int = 4, threshold: int | None = 2, prompt: str | None = None) -> None:
-        """Keep about `target_count` messages unchanged (system messages not counted); groups are never split."""
+        """Keep about `target_count` messages unchanged (system messages not counted); a group of messages is never split."""
         if target_count <= 0:
             raise ValueError("target_count must be greater than 0.")
         if threshold is not None and threshold < 0:
@@ -184,8 +186,8 @@ class TokenBudgetComposedStrategy:
     def __init__(
         self, *, token_budget: int, tokenizer: TokenizerProtocol, strategies: Sequence[CompactionStrategy], early_stop: bool = True
     ) -> None:
-        """Without `early_stop` every strategy runs once the budget is exceeded. If necessary, system messages are excluded last; the
-        newest group stays. A warning reports groups excluded beyond the strategies, and a budget that is still exceeded.
+        """Without `early_stop` every strategy runs once the budget is exceeded. If the strategies do not suffice, the oldest
+        groups of messages are excluded, system messages last; the newest group stays. Each such case is logged as a warning.
         """
         self.token_budget = token_budget
         self.tokenizer = tokenizer
@@ -267,14 +269,14 @@ class ContextWindowCompactionStrategy:
         self._truncate = TokenBudgetComposedStrategy(token_budget=truncated, tokenizer=counter, strategies=[truncate])
 
     async def __call__(self, messages: list[Message]) -> bool:
-        """Run each phase only if its threshold is exceeded."""
+        """Collapse old tool results above `tool_eviction_threshold`, then exclude the oldest groups above `truncation_threshold`."""
         annotate_message_groups(messages, tokenizer=self._tokenizer)
         collapsed = included_token_count(messages) > self._evicted and await self._collapse(messages)
         return await self._truncate(messages) or collapsed
 
 
 def _log_fallback(strategy: str, *, limit: int, left: int, dropped: int = 0, dropped_system: int = 0) -> None:
-    """Log that a strategy could not reach its limit by its own rule."""
+    """Log that a strategy could not reach its limit without excluding further groups, or could not reach the limit at all."""
     logger.warning(
         "compaction fell back strategy=%r limit=%d left=%d over_limit=%s dropped_groups=%d dropped_system_groups=%d",
         strategy, limit, left, left > limit, dropped, dropped_system,
@@ -300,7 +302,7 @@ def _older_tool_calls(messages: list[Message], keep: int) -> list[MessageGroup]:
 
 
 def _first_kept(groups: Sequence[MessageGroup], count: int) -> int:
-    """Return the index of the first group to keep, so that at least `count` messages (and one group) stay."""
+    """Return the index of the oldest group to keep, so that at least `count` messages stay, and at least one group."""
     kept = 0
     for index in range(len(groups) - 1, -1, -1):
         kept += len(groups[index].included)
@@ -315,7 +317,7 @@ def _is_summary(group: MessageGroup) -> bool:
 
 
 def _replace(messages: list[Message], groups: Sequence[MessageGroup], text: str, summary_id: str, *, reason: str) -> None:
-    """Exclude groups and insert a summary in place of the first; the summary and the groups refer to each other."""
+    """Exclude groups of messages and insert a summary in place of the first group. The marks of summary and groups refer to each other."""
     ids = [message.message_id for group in groups for message in group.included]
     marks = {SUMMARY_OF_MESSAGE_IDS_KEY: ids, SUMMARY_OF_GROUP_IDS_KEY: [group.id for group in groups]}
     summary = Message("assistant", [text], message_id=summary_id, additional_properties={GROUP_ANNOTATION_KEY: marks})

@@ -15,10 +15,12 @@ from gateway.sessions.session_context import ContextProvider, SessionContext, ca
 from gateway.types.messages import Message
 
 EXCLUDED_KEY = "_excluded"
-"""Key in a message's `additional_properties`: compaction hides the message from the model. It stays stored."""
+"""Key in the `additional_properties` of a message. If the value is true, compaction hides the message from the model; the message stays
+stored."""
 
 STORED_KEY = "dev.moongate/stored"
-"""Key in a loaded message's `additional_properties`: number of stored messages that it and the messages before it represent."""
+"""Key in the `additional_properties` of a loaded message: how many stored messages the conversation has up to and including this message.
+A summary counts for all messages that it replaces."""
 
 
 class HistoryOptions(TypedDict, total=False):
@@ -66,7 +68,7 @@ class HistoryProvider(ContextProvider):
 
     @property
     def loads_only(self) -> bool:
-        """Whether `before_run` is not overridden, so that it only adds the messages of `get_messages`."""
+        """Whether the subclass inherits `before_run`, which only adds the messages that `get_messages` returns."""
         return type(self).before_run is HistoryProvider.before_run
 
     async def load(self, session_id: str | None, state: JsonObject) -> list[Message]:
@@ -95,7 +97,7 @@ class HistoryProvider(ContextProvider):
         context.extend_messages(self, await self.load(context.session_id, state))
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the selected messages: other providers' context, the input, and the messages that the run added."""
+        """Store the kinds of messages that the constructor arguments select: other providers' context, the input, and the response."""
         new: list[Message] = []
         if self.store_context_messages:
             new += context.get_messages(sources=self.store_context_from, exclude_sources={self.source_id})

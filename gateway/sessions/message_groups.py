@@ -1,4 +1,4 @@
-"""Groups of messages that compaction excludes together, and the marks that it leaves on messages.
+"""Groups of messages that compaction excludes together, and the marks that compaction leaves on messages.
 
 A group is a system message, a user message, an assistant's text, or a tool call with its reasoning, results and approvals. Providers
 reject a conversation with a call without a result or a result without a call, so a group is never split. Marks are stored in
@@ -20,7 +20,7 @@ from gateway.types.messages import Message
 GroupKind = Literal["system", "user", "assistant_text", "tool_call"]
 
 GROUP_ANNOTATION_KEY = "_group"
-"""Key in `additional_properties` of the object that contains the keys below."""
+"""Key in the `additional_properties` of a message: its group marks, an object with the keys defined next."""
 GROUP_ID_KEY = "id"
 GROUP_KIND_KEY = "kind"
 GROUP_INDEX_KEY = "index"
@@ -51,21 +51,24 @@ class CharacterEstimatorTokenizer:
 
 @dataclass(slots=True)
 class MessageGroup:
-    """A group of messages, not necessarily adjacent: a result may follow after a person answered."""
+    """Messages that belong together, such as a tool call and its result.
+
+    They need not be adjacent: the result may come after an approval.
+    """
 
     id: str
     kind: GroupKind
     start: int
-    """Index of the first message in the list."""
+    """Index of the first message of the group in the conversation."""
     messages: list[Message] = field(default_factory=lambda: list[Message]())
 
     @property
     def included(self) -> list[Message]:
-        """Messages that are not excluded."""
+        """Messages of the group that compaction did not exclude."""
         return included(self.messages)
 
     def exclude(self, reason: str) -> bool:
-        """Exclude the group; return whether anything changed."""
+        """Mark all messages of the group as excluded; return whether anything changed."""
         left = self.included
         for message in left:
             message.additional_properties[EXCLUDED_KEY] = True
@@ -73,7 +76,7 @@ class MessageGroup:
         return bool(left)
 
     def note(self, **marks: object) -> None:
-        """Add marks to each message's annotation."""
+        """Add marks to the group marks of each message (`GROUP_ANNOTATION_KEY`)."""
         for message in self.messages:
             _annotate(message, marks)
 
@@ -110,7 +113,7 @@ def groups_of(messages: list[Message], tokenizer: TokenizerProtocol | None = Non
 
 
 def newest_group(groups: Sequence[MessageGroup]) -> MessageGroup | None:
-    """Return the last group that a model could answer; it is never excluded."""
+    """Return the last group that is not excluded and not a system message. Compaction never excludes it, so that the model has input."""
     return max((group for group in groups if group.kind != "system" and group.included), key=lambda group: group.start, default=None)
 
 
@@ -168,7 +171,7 @@ def _give_ids(messages: list[Message]) -> None:
 
 
 def _end_of_span(messages: Sequence[Message], start: int) -> int:
-    """Return the end of the adjacent messages of the group that begins at `start`."""
+    """Return the index after the last adjacent message that belongs to the group which begins at index `start`."""
     if messages[start].role in ("system", "user"):
         return start + 1
     head = start
@@ -199,14 +202,14 @@ def _is_reasoning(message: Message) -> bool:
 
 
 def _called(message: Message) -> list[str]:
-    """Ids of the calls in an assistant's message, including calls that wait for approval."""
+    """Return the ids of the calls in an assistant's message, including calls that wait for approval."""
     if message.role != "assistant":
         return []
     return [_call_id(content) for content in message.contents if content.type in ("function_call", "function_approval_request")]
 
 
 def _answered(message: Message) -> list[str]:
-    """Ids of the calls that a message answers, approves or rejects."""
+    """Return the ids of the calls that a message answers, approves or rejects."""
     return [_call_id(content) for content in message.contents if content.type in ("function_result", "function_approval_response")]
 
 
@@ -216,7 +219,7 @@ def _call_id(content: Content) -> str:
 
 
 def _as_text(message: Message) -> str:
-    """Return the counted form of a message: role and contents as JSON."""
+    """Return the text whose tokens are counted for a message: its role and contents as JSON."""
     contents: list[JsonObject] = [content.to_dict() for content in message.contents]
     for content in contents:
         content.pop("items", None)  # repeats `result`

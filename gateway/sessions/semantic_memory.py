@@ -63,8 +63,8 @@ class SemanticMemoryProvider(ContextProvider):
         store_outputs: bool = False,
         source_id: str = DEFAULT_SOURCE_ID,
     ) -> None:
-        """`url` is as for `SqlHistoryProvider`, or an object that opens a database. Without `owner`, memories belong to the caller of
-        the agent; with it, all callers share them. A different embedding model needs a different `collection`.
+        """`url` is a database URL or file path as for `SqlHistoryProvider`, or an object that opens a database. Without `owner`, memories
+        belong to the caller of the agent; with it, all callers share them. A different embedding model needs a different `collection`.
         """
         super().__init__(source_id)
         if top_k < 1 or not -1.0 <= min_similarity <= 1.0:
@@ -115,7 +115,7 @@ class SemanticMemoryProvider(ContextProvider):
             context.extend_messages(self, [Message("user", [f"{CONTEXT_PROMPT}\n{lines}"])])
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Store the run's texts."""
+        """Store the input of the run (and with `store_outputs` the answer) as new memories."""
         said = [message.text for message in context.input_messages if message.role == "user"]
         if self.store_outputs and context.response is not None:
             said.append(context.response.text)

@@ -16,7 +16,7 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 
 _STATE_TYPES: dict[str, type] = {"message": Message}
-"""Classes of objects in a stored state by the `type` of their JSON form. Modules that define such classes register them on import."""
+"""`type` in the JSON form of an object in a session's state → class of the object. Modules register their classes on import."""
 
 Registered = TypeVar("Registered", bound=type)
 
@@ -24,7 +24,7 @@ Registered = TypeVar("Registered", bound=type)
 def register_state_type(cls: Registered) -> Registered:
     """Allow objects of this class in a session's state; `to_dict` writes them and `from_dict` restores them.
 
-    For classes with `to_dict`/`from_dict` and for pydantic models. The `type` of their JSON form is the class name in lower case, or
+    Supported are classes with `to_dict`/`from_dict` and pydantic models. The `type` of their JSON form is the class name in lower case, or
     the result of the class method `_get_type_identifier`.
     """
     _STATE_TYPES[_identifier(cls)] = cls
@@ -81,7 +81,7 @@ class SupportsAgentRun(Protocol):
     def run(
         self, messages: str | Message | Sequence[str | Message], *, stream: bool = False, session: AgentSession | None = None
     ) -> Awaitable[AgentResponse] | ResponseStream[AgentResponseUpdate, AgentResponse]:
-        """Answer messages, as a whole or as a stream."""
+        """Run the agent on `messages`. Await the result for the whole response or, with `stream`, read it as a stream of updates."""
         ...
 
     def create_session(self, *, session_id: str | None = None) -> AgentSession:
@@ -89,7 +89,7 @@ class SupportsAgentRun(Protocol):
         ...
 
     def get_session(self, service_session_id: str, *, session_id: str | None = None) -> AgentSession:
-        """Return a conversation that a model provider stores."""
+        """Return a session for the conversation `service_session_id`, whose messages the model provider stores."""
         ...
 
 

@@ -79,7 +79,7 @@ class SessionContext:
         self._response = response
 
     def extend_messages(self, source: str | HasSourceId, messages: Message | Sequence[Message]) -> None:
-        """Add copies of messages before the input for provider `source`; each copy is marked with its source."""
+        """Add copies of messages before the input of the run. `source` is the provider that adds them; each copy is marked with its id."""
         attribution: JsonObject = {"source_id": source if isinstance(source, str) else source.source_id}
         if not isinstance(source, str):
             attribution["source_type"] = type(source).__name__
@@ -107,7 +107,7 @@ class SessionContext:
 
         Raises:
             TypeError: An object is not middleware.
-            MiddlewareException: It is agent middleware (this run has already started), or its kind cannot be determined.
+            MiddlewareException: An object is agent middleware, which is too late because the run has started, or of unknown kind.
         """
         items = list(cast("Sequence[object]", middleware)) if isinstance(middleware, Sequence) else [middleware]
         if isinstance(middleware, str | bytes) or not all(callable(i) or callable(getattr(i, "process", None)) for i in items):
@@ -128,7 +128,7 @@ class SessionContext:
         include_input: bool = False,
         include_response: bool = False,
     ) -> list[Message]:
-        """Return messages of all or selected providers in order, then the input and the response if requested."""
+        """Return the messages that all or selected providers added, in order; then the input and the response, if requested."""
         found: list[Message] = []
         for source_id, messages in self.context_messages.items():
             if (sources is None or source_id in sources) and not (exclude_sources and source_id in exclude_sources):
@@ -152,14 +152,20 @@ class ContextProvider:
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """Folders that this provider writes to for a model. A gateway rejects folders that contain code or configuration it runs."""
+        """Folders that this provider writes to for a model.
+
+        A gateway rejects folders that contain code or configuration which the gateway runs.
+        """
         return ()
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add messages, instructions, tools or middleware to `context`. Called in list order before the first model call."""
+        """Add messages, instructions, tools or middleware to `context`.
+
+        Providers are called in the order of the list, before the first model call.
+        """
 
     async def after_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Inspect the finished run; `context.response` is set. Called in reverse order."""
+        """Inspect the finished run; `context.response` is set. Providers are called in reverse order of the list."""
 
 
 async def call_hook(provider: object, name: str, *args: Any, **values: Any) -> Any:
@@ -184,7 +190,7 @@ def accepts(parameters: Mapping[str, inspect.Parameter], name: str) -> bool:
 
 
 def without_attribution(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages for storing: those marked during the run are copied without the mark."""
+    """Return the messages for storing, without the marks that name the provider which added them (`ATTRIBUTION_KEY`)."""
     kept: list[Message] = []
     for message in messages:
         if ATTRIBUTION_KEY in message.additional_properties:

@@ -69,7 +69,7 @@ class SqlHistoryProvider(HistoryProvider):
 
 
 def _key(session_id: str | None) -> str:
-    """Escape characters that databases reject in text."""
+    """Return a session id (`default` for `None`), with escapes for characters that databases reject in text."""
     return (session_id or "default").encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 

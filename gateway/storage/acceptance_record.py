@@ -1,4 +1,6 @@
-"""Record of accepted configuration entries: which of them may be executed. One file per configuration, readable only by its user.
+"""Record of the configuration entries that a person accepted, so that the gateway may execute them.
+
+There is one file per configuration, readable only by its user.
 
 The file contains salted digests, because entries may contain secrets. Processes change it under a lock. `policy.acceptance_rule`
 interprets the record. Every function blocks.
@@ -26,26 +28,26 @@ VERSION = 1
 
 @dataclass(slots=True)
 class Acceptances:
-    """Content of a record."""
+    """Content of one acceptance record."""
 
     salt: str = field(default_factory=lambda: secrets.token_hex(16))
     accepted: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Salted digest of the accepted entry, by the entry's key."""
+    """Key of an entry (such as `mcpServers.files`) → salted digest of the content that was accepted."""
     held: dict[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Location of each entry that awaits acceptance, by the entry's key."""
+    """Key of an entry that awaits acceptance → where the entry is written."""
     homes: list[str] = field(default_factory=lambda: cast("list[str]", []))
-    """State folders that contain a record of the same configuration."""
+    """State folders that contain an acceptance record of the same configuration."""
     has_run: bool = False
-    """Whether a gateway has run with this configuration. From then on somebody other than the user may have changed it."""
+    """Whether a gateway has run with this configuration. If so, an entry that is new may come from somebody other than the user."""
     edition: int = 0
-    """Incremented by each acceptance, so that running gateways read the record again."""
+    """Number that each acceptance increments. Running gateways read the record again if it changed."""
 
     def accepts(self, key: str, digest: str) -> bool:
-        """Return whether exactly this form of the entry was accepted."""
+        """Return whether the entry `key` was accepted with exactly the content that has this `digest`."""
         return self.accepted.get(key) == self._salted(digest)
 
     def accept(self, key: str, digest: str) -> None:
-        """Accept this form of an entry in place of any earlier form."""
+        """Accept the entry `key` with the content that has this `digest`, and no longer with earlier content."""
         self.accepted[key] = self._salted(digest)
         self.held.pop(key, None)
 
@@ -69,7 +71,8 @@ class AcceptanceRecord:
         """Return the recorded content, or an empty record if the file does not exist.
 
         Raises:
-            StorageError: The file is unreadable or damaged. It never counts as empty, because an empty record holds nothing back.
+            StorageError: The file is unreadable or damaged. A damaged file never counts as empty, because with an empty record no entry
+            waits for acceptance.
         """
         try:
             document = read_json(self.path)

@@ -1,8 +1,8 @@
-"""Conversations of callers with agents: owner, current holder, and expiry.
+"""Conversations of callers with agents: whose they are, which call uses them now (the holder), and when they expire.
 
 A session belongs to the principal that began it; for other principals it does not exist. A running call holds its session for a
-short time and renews the hold, so the session becomes free soon after its process dies. A turn is stored in one transaction and only
-by the current holder. `conversations` stores the messages.
+short time, so that no other call uses it, and renews the hold. The session is therefore free soon after a process dies. A turn is stored in
+one transaction and only by the current holder. `conversations` stores the messages.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ MAX_SESSION_BYTES = 16_777_216
 
 @dataclass(frozen=True, slots=True)
 class HeldSession:
-    """A session held by a call, with its messages. Returned by `claim` and `begin`."""
+    """A session that one call holds (no other call may use it), with its messages. Returned by `claim` and `begin`."""
 
     id: str
     principal: str
     agent: str
     holder: str
-    """Random id of the hold; proves that the session is still held."""
+    """Random id of this hold. While the database has the same id, no other call has taken the session."""
     state: JsonObject
     messages: list[JsonObject]
     is_new: bool = False
 
 
 class Sessions:
-    """Stores sessions."""
+    """Stores the conversations of callers with agents."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
         """Use the sessions of the gateway with id `gateway`; if it is empty, of all gateways that share the database."""
@@ -72,9 +72,9 @@ class Sessions:
         return HeldSession(secrets.token_hex(16), principal, agent, secrets.token_hex(8), {}, [], is_new=True)
 
     async def claim(self, session_id: str, principal: str) -> HeldSession | None:
-        """Hold a session of this caller and return it, or return `None` if another call holds it.
+        """Reserve a session of this caller for one call and return it, or return `None` if another call uses the session now.
 
-        A session from a version that did not record gateways becomes a session of this gateway.
+        A session that an earlier version of Moongate stored without a gateway becomes a session of this gateway.
 
         Raises:
             NotFound: The session is unknown, expired, or another caller's.
@@ -100,17 +100,17 @@ class Sessions:
             return HeldSession(session_id, principal, row["agent"], holder, _state_of(row), messages)
 
     async def renew(self, held: HeldSession) -> None:
-        """Hold the session for another `HOLD_SECONDS`. Raises `StorageError`."""
+        """Keep the session reserved for this call for another `HOLD_SECONDS`. Raises `StorageError`."""
         here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
         await self._database.change(sa.update(sessions).where(here).values(held_until=time.time() + HOLD_SECONDS))
 
     async def release(self, held: HeldSession) -> None:
-        """Release the session. Raises `StorageError`."""
+        """End the hold on the session, so that other calls may use it. Raises `StorageError`."""
         here = (sessions.c.id == held.id) & (sessions.c.holder == held.holder)
         await self._database.change(sa.update(sessions).where(here).values(held_until=0))
 
     async def keep(self, held: HeldSession, messages: Sequence[JsonObject], state: JsonObject, *, ttl_seconds: float) -> None:
-        """Store a turn, all of it or nothing, and restart the session's time to live.
+        """Store the messages and the state of one turn in one transaction, and restart the session's time to live.
 
         Raises:
             StorageError: The database is unavailable, the state is not JSON, or the session was deleted or taken by another call.

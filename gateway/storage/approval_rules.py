@@ -33,7 +33,7 @@ class ApprovalRules:
         self._gateway = gateway
 
     async def add(self, rule: ApprovalRule) -> None:
-        """Store a rule; it replaces a rule for the same calls. Committed on return. Raises `StorageError`."""
+        """Store a rule in place of an earlier rule for the same caller, tool and arguments. Committed on return. Raises `StorageError`."""
         mine = (rules.c.principal == rule.principal) & (rules.c.gateway == self._gateway)
         same = mine & (rules.c.source == rule.source) & (rules.c.name == rule.name) & (rules.c.arguments == rule.arguments)
         async with self._database.begin() as connection:
@@ -45,14 +45,17 @@ class ApprovalRules:
             await connection.execute(sa.insert(rules), {**asdict(rule), "gateway": self._gateway})
 
     async def find(self, principal: str, source: str, name: str, arguments: str) -> ApprovalRule | None:
-        """Return the rule that approves this call, or `None`. A rule for the whole tool comes first. Raises `StorageError`."""
+        """Return the rule that approves this call, or `None`.
+
+        A rule for all calls of the tool takes precedence over a rule for one call. Raises `StorageError`.
+        """
         tool = (rules.c.principal == principal) & (rules.c.source == source) & (rules.c.name == name) & (rules.c.gateway == self._gateway)
         fits = tool & rules.c.arguments.in_(("", arguments)) & (rules.c.expires_at > time.time()) & (rules.c.made_by != "")
         found = await self._database.rows(sa.select(rules).where(fits).order_by(rules.c.arguments).limit(1))
         return _to_rule(found[0]) if found else None
 
     async def list(self) -> list[ApprovalRule]:
-        """Return all rules of this gateway, oldest first, including ignored ones of earlier versions. Raises `StorageError`."""
+        """Return all rules of this gateway, oldest first, including rules of earlier versions, which are ignored. Raises `StorageError`."""
         shown = rules.c.gateway.in_(("", self._gateway)) & (rules.c.expires_at > time.time())
         held = sa.select(rules).where(shown).order_by(rules.c.created_at, rules.c.id)
         return [_to_rule(row) for row in await self._database.rows(held)]

@@ -116,7 +116,7 @@ def locked(path: Path) -> Generator[None, None, None]:
 
 
 def lock_file_of(path: Path) -> int:
-    """Open the lock file of `path`. Closing the descriptor, which the caller does, also releases a lock taken on it.
+    """Open the lock file of `path` and return its descriptor. The caller takes the lock, and closes the descriptor, which releases it.
 
     Raises:
         StorageError: The lock file cannot be created.

@@ -1,8 +1,8 @@
 """The audit log in the database: append-only rows, chained by digests so that changed or missing rows are detected.
 
-Each digest covers its row and the previous digest. One sealed row stores both ends of the chain, because retention deletes the oldest
-rows. Digests are keyed: without the installation's key nobody can forge them, even with write access to the file. Not detected: the
-loss of the whole file, and its replacement by an older copy together with the key.
+Each digest covers its row and the previous digest. One more row, with a keyed digest of its own, stores both ends of the chain, because old
+entries are deleted when they expire. Digests are keyed: without the installation's key nobody can forge them, even with write access to the
+file. Not detected: the loss of the whole file, and its replacement by an older copy together with the key.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _PAGE = 1000
 
 
 class AuditLog:
-    """Stores audit entries. `key` is the installation's key for the audit log."""
+    """Stores audit entries. `key` is the installation's secret key, with which the digests are computed."""
 
     def __init__(self, database: Database, key: bytes) -> None:
         self._database = database
@@ -67,7 +67,7 @@ class AuditLog:
         return [_to_entry(row) for row in reversed(rows)]
 
     async def verify(self) -> ChainReport:
-        """Recompute the chain and report the first problem. Raises `StorageError`."""
+        """Recompute the digests of all stored entries and report the first problem. Raises `StorageError`."""
         async with self._database.begin() as connection:
             chain = await self._chain(connection)
             if chain["seal"] != self._seal_of(chain):

@@ -15,7 +15,7 @@ MAX_CHECKPOINT_BYTES = 67_108_864
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRow:
-    """A checkpoint with the fields that can be queried without parsing its text."""
+    """A checkpoint: its JSON text, and the fields that queries need without parsing the text."""
 
     id: str
     workflow: str
@@ -27,7 +27,7 @@ class CheckpointRow:
 
 
 class Checkpoints:
-    """Stores checkpoints."""
+    """Stores checkpoints of workflow runs, by owner and workflow."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -62,17 +62,17 @@ def split_path(path: str, *, is_folder: bool = False) -> list[str]:
 
 @dataclass(slots=True)
 class _Place:
-    """An open folder: a descriptor if the platform supports it, otherwise a path."""
+    """A folder on the way to a file: open as a descriptor if the platform supports it, otherwise a path."""
 
     path: str
     descriptor: int | None
 
     def at(self, name: str) -> tuple[str, int | None]:
-        """Return the path and `dir_fd` to pass to functions of `os`."""
+        """Return how functions of `os` reach the entry `name` of this folder: the arguments path and `dir_fd`."""
         return (name, self.descriptor) if self.descriptor is not None else (os.path.join(self.path, name), None)
 
     def kind(self, name: str, shown: str) -> os.stat_result | None:
-        """Return the status of a name, or `None` if it does not exist. An error calls the name `shown`.
+        """Return the file status of the entry `name` of this folder, or `None` if it does not exist. Error texts name it `shown`.
 
         Raises:
             ValueError: The name is a link.
@@ -227,7 +227,7 @@ class ContainedFolder:
 
     @contextlib.contextmanager
     def _open(self, folders: list[str], *, create: bool = False) -> Generator[_Place, None, None]:
-        """Open the folders one by one from the root; yield the last."""
+        """Open the folders of a path one by one, starting at the root; yield the last folder."""
         flags = _FOLDER & ~_NOFOLLOW
         place = _Place(str(self.root), os.open(self.root, flags) if _OPENS_RELATIVE else None)
         try:

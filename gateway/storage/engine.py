@@ -36,20 +36,22 @@ BUSY_SECONDS = 5.0
 """Seconds for which a statement waits for another process's write; Moongate's writes take milliseconds."""
 
 MAX_KEPT_WAL_BYTES = 4 << 20
-"""Size to which the write-ahead log is truncated after a checkpoint; SQLite checkpoints at about this size. Long reads make it grow."""
+"""Size in bytes to which SQLite truncates the write-ahead log after copying it into the database (a checkpoint). Without long reads, the
+log stays at about this size."""
 
 SHORT_WAL_PAGES = 64
-"""Pages (of 4 KiB) of the write-ahead log after which a connection checkpoints once the disk was full; normally 1,000."""
+"""Pages (of 4 KiB) of the write-ahead log after which a connection copies the log into the database, once the disk was full; normally
+1,000."""
 
 WORK_SECONDS = 15.0
-"""Deadline of one transaction in seconds, waiting included; then the caller gets an error instead of a hang."""
+"""Maximum seconds of one transaction, waiting for a connection and for locks included. After that, the caller gets an error."""
 
 POOL_SIZE = 4
 """Connections of one process to a server."""
 
 FILE_POOL_SIZE = 1
 """Connections of one process to a file. SQLite has one writer at a time and waiting writers poll, so the transactions of a process
-queue here in order, and its newest never overtakes one that renews a lease."""
+queue here in order, and a new transaction never overtakes one that renews a lease."""
 
 CONNECT_SECONDS = 5
 """Connect timeout of a PostgreSQL server, in seconds."""
@@ -65,7 +67,8 @@ class Database:
     """An open database. Created by `open_database` or `open_url`; the creator calls `aclose`."""
 
     def __init__(self, engine: AsyncEngine, urgent: AsyncEngine, shown: str, hint: str) -> None:
-        """`urgent` serves urgent transactions; `shown` names the database in errors, without a password; `hint` says what to check."""
+        """`urgent` is the engine for urgent transactions. Errors contain `shown`, the database's name without a password, and `hint`, what
+        to check."""
         self._engine = engine
         self._urgent = urgent
         self._shown = shown
@@ -156,7 +159,7 @@ def _pool(size: int) -> dict[str, Any]:
 
 
 def _urgent(pool: dict[str, Any]) -> dict[str, Any]:
-    """Return settings for one connection if `pool` keeps connections; the connection opens on first use."""
+    """Return the pool settings for urgent transactions: one kept connection, or none if `pool` keeps none."""
     return _pool(1) if "pool_size" in pool else pool
 
 
@@ -208,7 +211,7 @@ def _migrate(engine: sa.Engine) -> None:
 
 
 def _own_transactions(engine: sa.Engine) -> None:
-    """Begin every transaction as a writer: SQLite may refuse to upgrade a reader to a writer.
+    """Make every transaction of this engine begin as a writer, because SQLite may refuse to upgrade a reader to a writer.
 
     After a write failed for lack of disk space, the next transaction first empties the write-ahead log. A long read can make the log
     fill the disk, and SQLite itself empties it only after a successful write.
@@ -243,7 +246,7 @@ def _own_transactions(engine: sa.Engine) -> None:
 def _empty_log(connection: sa.Connection) -> None:
     """Copy the write-ahead log into the database and truncate it, as far as readers and disk space permit, without waiting for readers.
 
-    From then on this connection checkpoints more often, so that the log does not fill a small disk again.
+    From then on, this connection copies the log into the database more often, so that the log does not fill a small disk again.
     """
     connection.exec_driver_sql(f"PRAGMA wal_autocheckpoint={SHORT_WAL_PAGES}")
     connection.exec_driver_sql("PRAGMA busy_timeout=0")

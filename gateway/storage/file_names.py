@@ -29,7 +29,10 @@ def file_stem(given: str, *, prefix: str) -> str:
 
 
 def id_of_stem(stem: str, *, prefix: str) -> str:
-    """Return the id that `file_stem` encoded. A stem that holds a digest or was not encoded is returned unchanged."""
+    """Return the id that `file_stem` encoded.
+
+    A stem that was not encoded, or that contains only a digest of a long id, is returned unchanged.
+    """
     encoded = stem.removeprefix(prefix)
     if encoded == stem or encoded.startswith(_DIGEST):
         return stem

@@ -20,7 +20,7 @@ MAX_CONVERSATION_BYTES = 67_108_864
 
 
 class History:
-    """Stores conversations."""
+    """Stores the messages of conversations, by owner and session."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -1,4 +1,6 @@
-"""Questions for a person whose client cannot show them: approvals, and forms of workflows. Other processes list and answer them.
+"""The pending list: questions for a person that the client cannot show, such as approvals and forms of workflows.
+
+Other processes, such as `moongate approvals`, list and answer the questions.
 
 A row is `open` until it is answered, withdrawn by the waiting call, or expired, whichever comes first.
 """
@@ -28,7 +30,7 @@ MAX_OPEN_PER_PRINCIPAL = 32
 
 
 class PendingQuestions:
-    """Stores pending questions."""
+    """Stores the questions of the pending list."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -83,7 +85,7 @@ class PendingQuestions:
         return bool(await self._database.change(sa.update(asks).where(here).values(**changed)))
 
     async def spend(self, mark: str, seconds: float) -> bool:
-        """Record that an approved call used its mark; return `False` if the mark was used before. Kept for `seconds`.
+        """Record for `seconds` that a retry used the approval mark in its `requestState`; return `False` if the mark was used before.
 
         Raises:
             StorageError: The database is unavailable.

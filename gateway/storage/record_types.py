@@ -10,20 +10,21 @@ from typing import Literal, cast
 from gateway.json_types import JsonObject, JsonValue
 
 Steps = dict[str, tuple[bool, JsonValue]]
-"""Steps of a task by key: whether the step is done, and its result."""
+"""Recorded steps of a task: key of the step → whether the step is done, and its result."""
 
 KEPT = "kept:"
-"""Key prefix of values that a task stores besides its steps (`DurablePort.keep`)."""
+"""Key prefix, in `Steps`, of values that a task stores besides the results of its steps (`DurablePort.keep`)."""
 
 QuestionState = Literal[
     "open", "approved", "approved_always", "approved_always_with_arguments", "answered", "denied", "expired", "withdrawn",
     "delivered",
 ]
-"""`delivered`: the waiting call received the approval or answer. `withdrawn`: the call ended before an answer came."""
+"""State of a pending question. `delivered`: the waiting call received the approval or the answer. `withdrawn`: the call ended before an
+answer came."""
 
 
 QuestionApprover = Literal["caller", "operator", "other-principal"]
-"""Who may decide: the waiting caller, an operator, or any principal except the caller."""
+"""Who may answer a pending question: the caller of the waiting call, an operator, or any principal except the caller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,7 @@ class PendingQuestion:
     """Approval of a tool call, approval of a server's sampling request, or a workflow's question, which has a form."""
     source: str
     name: str
-    """Name of the tool or method."""
+    """Name of the tool that is to be called, or the MCP method `sampling/createMessage`."""
     principal: str
     shown: str
     """Text for the person, of bounded length and without control characters."""
@@ -75,7 +76,7 @@ class PendingQuestion:
     answer: JsonObject | None = None
     """Values of the fields, once the question is answered."""
     by: QuestionApprover = "operator"
-    """Who may decide."""
+    """Who may answer the question."""
     decided_by: str = ""
     """Id of the principal that decided; empty before the decision."""
 
@@ -90,7 +91,7 @@ class PendingQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
-    """A standing approval: matching calls of one caller run without asking."""
+    """A standing approval: calls of one caller that match the rule run without asking a person."""
 
     id: str
     principal: str
@@ -127,7 +128,7 @@ class StoredSession:
     used_at: float
     expires_at: float
     is_busy: bool
-    """Whether a call is running in it."""
+    """Whether a call of the agent is running in this conversation."""
 
     def to_json(self) -> JsonObject:
         """Return the session as `session_list` and `moongate sessions --json` show it; times in seconds since the epoch."""
@@ -138,12 +139,12 @@ class StoredSession:
 
 
 def is_open(item: JsonObject) -> bool:
-    """Return whether a question in `TaskRow.asked` waits for an answer."""
+    """Return whether a question (a value of `TaskRow.asked`) still waits for an answer."""
     return "answer" not in item and not item.get("withdrawn")
 
 
 def is_answer_to(stored: JsonObject, item: JsonObject) -> bool:
-    """Return whether a stored question has an answer that the task has not seen or refused yet; `item` is the task's copy of it."""
+    """Return whether the stored question has an answer that the task has not refused. `item` is the running task's copy of the question."""
     return "answer" in stored and stored.get("refusals", 0) == item.get("refusals", 0)
 
 
@@ -174,7 +175,7 @@ class TaskRow:
     created_at: float = field(default_factory=time.time)
     updated_at: float = field(default_factory=time.time)
     gone_at: float = 0.0
-    """Time at which the task may be deleted; 0 while it is unfinished."""
+    """Time at which the task expires and may be deleted; 0 while the task is unfinished."""
     is_cancelled: bool = False
     attempts: int = 1
     """Number of processes that have run the task."""
@@ -182,11 +183,12 @@ class TaskRow:
     """Number of those processes that died during the work. Processes that stopped, or died while a person was asked, do not count."""
     owner: str = ""
     limits: list[JsonObject] = field(default_factory=lambda: cast("list[JsonObject]", []))
-    """Limits under which the task is queued: `scope`, and `running` and `perMinute` if they are limited."""
+    """Limits that the task waits for in the queue. Each has a `scope`, and the maximum of `running` tasks, of starts `perMinute`, or
+    both."""
     admitted_at: float = 0.0
     """Time at which the task was started; 0 while it is queued."""
     request_key: str = ""
-    """Digest of the caller's idempotency key; empty if the caller gave none."""
+    """Digest of the idempotency key that the caller sent with the call; empty without a key."""
     gateway: str = ""
     """Id of the gateway that may run the task; empty if every gateway that shares the database may."""
 
@@ -201,7 +203,7 @@ class TaskRow:
 
 @dataclass(frozen=True, slots=True)
 class WaitingTask:
-    """A queued task and the limits it needs, or a running task and the limits it uses."""
+    """A queued or running task with its limits (see `TaskRow.limits`), for the decision which queued tasks may start."""
 
     id: str
     principal: str
@@ -209,4 +211,4 @@ class WaitingTask:
 
 
 Choose = Callable[[Sequence[WaitingTask], Sequence[WaitingTask], Mapping[str, int]], list[str]]
-"""Returns the ids of queued tasks to start, given the queued tasks, the running tasks, and the number of recent starts by scope."""
+"""Function (queued tasks, running tasks, recent starts by scope) → ids of the queued tasks to start now."""

@@ -65,7 +65,7 @@ class Records:
     """Access to the gateway's database: one method per kind of record. The owner runs `run` in a task group, and calls `aclose`."""
 
     def __init__(self, state: StateFolder, *, audit_days: int, url: str | None = None, gateway: str = "") -> None:
-        """Store the settings; nothing is opened. With a `url` the database is on a server instead of in the state folder.
+        """Store the settings; nothing is opened. With a `url`, the database is on a PostgreSQL server instead of in the state folder.
 
         `gateway` separates the tasks, sessions, budgets and standing approvals of configurations that share a state folder. It is
         ignored with a `url`: gateways that share a server share everything.
@@ -89,23 +89,23 @@ class Records:
         return self._opened is not None
 
     async def audit(self) -> AuditLog:
-        """Return the audit log. Raises `StorageError`."""
+        """Open the database if necessary, and return the audit log. Raises `StorageError`."""
         return (await self._open()).audit
 
     async def questions(self) -> PendingQuestions:
-        """Return the pending questions. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of pending questions. Raises `StorageError`."""
         return (await self._open()).questions
 
     async def rules(self) -> ApprovalRules:
-        """Return the standing approvals. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of standing approvals. Raises `StorageError`."""
         return (await self._open()).rules
 
     async def budget(self) -> SamplingUse:
-        """Return the counted sampling requests. Raises `StorageError`."""
+        """Open the database if necessary, and return the counter of sampling requests. Raises `StorageError`."""
         return (await self._open()).budget
 
     async def sessions(self) -> Sessions:
-        """Return the conversations of callers with agents. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of conversations of callers with agents. Raises `StorageError`."""
         return (await self._open()).sessions
 
     async def database(self) -> Database:
@@ -113,14 +113,14 @@ class Records:
         return (await self._open()).database
 
     async def tasks(self) -> TaskRows:
-        """Return the tasks. Raises `StorageError`."""
+        """Open the database if necessary, and return the store of tasks. Raises `StorageError`."""
         return (await self._open()).tasks
 
     def has_orphans(self, now: float) -> bool:
-        """Return whether an unfinished task has no living process, without opening the database. Blocks.
+        """Return whether some unfinished task may belong to a process that has stopped or died, so that it can be taken over. Blocks.
 
-        Reads the file with the standard library, because a start must not wait for the database driver. Always true for a server,
-        which cannot be queried without the driver.
+        Reads the SQLite file with the standard library, because the start of a gateway must not wait for the import of the database
+        driver. Always true for a PostgreSQL server, which cannot be queried without the driver.
         """
         if self._url is not None:
             return True
@@ -185,7 +185,7 @@ class Records:
         """Write all queued entries; return when they are committed.
 
         Raises:
-            StorageError: They cannot be written; they stay in the queue.
+            StorageError: The entries cannot be written; they stay in the queue.
         """
         async with self._writing:
             if not self._queue:

@@ -33,13 +33,14 @@ RESULT_SCHEME = "moongate://results/"
 """Prefix of a stored result's URI; the id follows."""
 
 MIN_FILE_COST = 4_096
-"""Minimum size that a file counts against the cap: about its size on disk. It also bounds the number of files."""
+"""Bytes that a smaller file counts against the storage limit of its caller, because it uses this much on disk. This also limits the
+number of files."""
 
 MAX_SWEEP_SECONDS = 60.0
 """Maximum seconds between two sweeps for expired results."""
 
 STALE_TEMPORARY_SECONDS = 600.0
-"""Age in seconds at which a temporary file is removed: its writer died."""
+"""Age in seconds at which a temporary file is removed, because the process that wrote it must have died."""
 
 MAX_HEADER_BYTES = 4_096
 """Maximum size of the metadata line; names chosen by a peer are cut to fit."""
@@ -121,7 +122,7 @@ class ResultStore:
         return kept
 
     def find(self, owner: str, result_id: str) -> KeptResult:
-        """Return a result's metadata.
+        """Return the metadata of the stored result with this id.
 
         Raises:
             NotFound: The id is unknown, expired, or another owner's.
@@ -193,7 +194,7 @@ class ResultStore:
                 path.unlink()
 
     def _files(self, folder: Path) -> list[tuple[Path, os.stat_result]]:
-        """Complete results of one owner."""
+        """Return the files in the folder of one owner that contain complete results."""
         found: list[tuple[Path, os.stat_result]] = []
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:

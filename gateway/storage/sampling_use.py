@@ -11,7 +11,7 @@ from gateway.storage.tables import locks, of_gateway, sampling_use
 
 
 class SamplingUse:
-    """Stores one row per counted sampling request."""
+    """Counts sampling requests in the database, with one row per request."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
         """Count only requests of the gateway with id `gateway`; if it is empty, of all gateways that share the database."""
@@ -19,7 +19,7 @@ class SamplingUse:
         self._gateway = gateway
 
     async def count(self, server: str, principal: str, *, limit: int, window_seconds: float) -> int:
-        """Return the number of requests in the window before this one, and count this one if that number is below `limit`.
+        """Return the number of earlier requests in the time window, and count the present request if that number is below `limit`.
 
         Atomic across processes, so a budget is never exceeded. Raises `StorageError`.
         """

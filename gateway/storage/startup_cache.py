@@ -47,7 +47,7 @@ Signature = tuple[int, int, int, int] | None
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswers:
-    """Cached answers, independent of the client."""
+    """Cached responses to `initialize` and to the listings, the same for every client."""
 
     introduction: JsonObject
     """Result of `initialize` without the protocol version."""
@@ -59,7 +59,10 @@ class StartupCache:
     """The cache file of one configuration. Every method blocks."""
 
     def __init__(self, configuration: Path, version: str) -> None:
-        """Compute the file's path without reading it. `version` is the gateway's. Raises `StorageError` if the user has no home folder."""
+        """Compute the path of the cache file.
+
+        `version` is the version of the gateway. Raises `StorageError` if the user has no home folder.
+        """
         self._configuration = configuration
         self._origin = [str(FORMAT), version, sys.version, sys.prefix, str(configuration)]
         self._state = StateFolder(default_state_dir())
@@ -67,7 +70,7 @@ class StartupCache:
         self.path = self._state.path / FOLDER / f"{name}.json"
 
     def read(self) -> CachedAnswers | None:
-        """Return the cached answers, or `None` if the file is missing, not authentic, or made from other inputs."""
+        """Return the cached answers, or `None` if the file is missing, not authentic, or made from other files, variables or versions."""
         try:
             tag, _, body = _read_own(self.path).partition(b"\n")
             key = self._state.key("first-answers")
@@ -87,7 +90,7 @@ class StartupCache:
         return CachedAnswers(cast("JsonObject", document["introduction"]), cast("dict[str, str]", document["lists"]))
 
     def keep(self, files: Iterable[Path], since_ns: int, known: CachedAnswers) -> bool:
-        """Store answers; return whether they were stored.
+        """Store the responses for the next start; return whether they were stored.
 
         `files` decide what is listed. Nothing is stored if one of them changed after `since_ns` (the start of this process), because the
         gateway may have read it before the change. Raises `StorageError` and `OSError`.

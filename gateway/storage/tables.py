@@ -14,13 +14,15 @@ def _table(name: str, *columns: str) -> sa.TableClause:
 
 
 locks = _table("locks", "name")
-"""One row per counted or chained set of rows. A transaction that changes the set locks this row first (`SELECT … FOR UPDATE`)."""
+"""One row per table whose rows are counted or chained by digests. A transaction that adds such rows locks this row first
+(`SELECT … FOR UPDATE`)."""
 
 audit = _table("audit", "id", "at", "kind", "source", "name", "principal", "fields", "digest")
 """The audit log. `fields` is JSON; `digest` covers the row and the previous digest."""
 
 audit_chain = _table("audit_chain", "id", "first", "base", "last", "head", "seal")
-"""One row: the first stored entry and the digest before it, the last entry and its digest, and a seal over all four."""
+"""One row: the first stored entry and the digest before it, the last entry and its digest, and a keyed digest of these four values (the
+seal)."""
 
 sampling_use = _table("sampling_use", "id", "server", "principal", "at", "gateway")
 """One row per sampling request that counts towards a budget. A budget counts only requests of its own gateway (`of_gateway`)."""
@@ -38,7 +40,7 @@ approval_rules = _table(
 `gateway`: two configurations may use one name for two servers."""
 
 spent_approvals = _table("spent_approvals", "id", "until")
-"""Request states of approved calls that were used. Each approves one more round of the call, once."""
+"""Approval marks that were used. A mark in the `requestState` of an approved call approves one retry of the call, once."""
 
 sessions = _table(
     "sessions", "id", "principal", "agent", "state", "turns", "bytes", "created_at", "used_at", "expires_at",
@@ -56,7 +58,7 @@ tasks = _table(
 )  # fmt: skip
 """Long-running calls. `call`, `outcome` and `asked` are JSON. `gone_at` is 0 while the task is unfinished. `owner` is the process that
 runs it. While `admitted_at` is 0 the task is queued under `limits` (JSON). Requests of one caller with the same `request_key` are one
-task. Only processes of the same `gateway` run a task; if it is empty, all do."""
+task. Only processes of the same `gateway` run a task; if `gateway` is empty, every process may."""
 
 task_owners = _table("task_owners", "id", "until")
 """One row per process that runs tasks. Other processes may take over its tasks when its lease has expired."""
@@ -75,7 +77,9 @@ memories = _table("memories", "id", "owner", "collection", "text", "vector", "fi
 
 
 def of_gateway(table: sa.TableClause, gateway: str) -> sa.ColumnElement[bool]:
-    """Return the condition that a row belongs to `gateway` or to a version that did not record gateways; true for all if it is empty.
+    """Return the condition that a row belongs to `gateway`, or comes from a version that did not record gateways.
+
+    If `gateway` is empty, the condition holds for every row.
 
     A gateway is identified by its configuration: all its processes and ports share their rows.
     """

@@ -1,4 +1,4 @@
-"""Storing of new tasks and starting of queued tasks: both count tasks of all processes under one database lock.
+"""Stores new tasks and starts queued tasks. Both count the tasks of all processes, under one database lock.
 
 Only one process holds the lock at a time, so a process stores all its new tasks in one transaction: the time for fifty tasks does not
 grow with the process's other work. `policy.task_scheduling` chooses the tasks to start. Used only by `tasks`.
@@ -40,7 +40,7 @@ class NewTask:
     """A task to store. The constructor raises `TypeError` or `ValueError` if the task is not JSON."""
 
     def __init__(self, row: TaskRow, steps: Steps, choose: Choose | None, *, max_open: int, max_kept: int) -> None:
-        """See `TaskRows.add`."""
+        """The arguments are those of `TaskRows.add`: the task, its finished steps, how to queue it, and the limits of its principal."""
         self.row = row
         self.choose = choose
         self.max_open = max_open
@@ -59,14 +59,14 @@ class NewTasks:
     """Stores new tasks in batches."""
 
     def __init__(self, database: Database, gateway: str) -> None:
-        """Ignore tasks of other gateways than `gateway` for limits and for request keys (`of_gateway`)."""
+        """Only tasks of `gateway` count for limits and can have the same request key; all tasks if it is empty (`of_gateway`)."""
         self._database = database
         self._gateway = gateway
         self._waiting: list[NewTask] = []
         self._turn = anyio.Lock()
 
     async def add(self, new: NewTask) -> None:
-        """Return when the task is committed, or raise the reason why not. Shielded from cancellation: the caller must know which."""
+        """Store a task: return when it is committed, or raise why it was not stored. Cancellation waits, so that the caller knows which."""
         self._waiting.append(new)
         with anyio.CancelScope(shield=True):  # each transaction has its own deadline
             async with self._turn:
@@ -93,7 +93,7 @@ class NewTasks:
                     new.error = _copy(failed)
 
     async def _judged(self, connection: Any, batch: Sequence[NewTask]) -> list[NewTask]:
-        """Return the tasks that are new and whose callers are below their limits."""
+        """Return the tasks of `batch` that may be stored: their request keys are new, and their callers have not too many tasks."""
         batch = await self._unknown(connection, batch)
         callers = sorted({new.row.principal for new in batch})
         is_open = sa.func.count().filter(tasks.c.gone_at == 0)
@@ -156,7 +156,7 @@ class NewTasks:
 
 
 async def lock(connection: Any) -> None:
-    """Hold the lock for counting tasks until the transaction ends."""
+    """Take the database lock under which tasks are counted. It is held until the transaction of `connection` ends."""
     query = sa.select(locks.c.name).where(locks.c.name == "tasks").with_for_update()
     if connection.dialect.name == "postgresql":
         query = query.add_columns(sa.func.set_config("idle_in_transaction_session_timeout", str(IDLE_MS), True))
@@ -166,7 +166,10 @@ async def lock(connection: Any) -> None:
 async def admit(
     connection: Any, choose: Choose, gateway: str, new: Sequence[WaitingTask] = (), begun: Sequence[WaitingTask] = ()
 ) -> list[str]:
-    """Start queued tasks of `gateway` and return their ids. `new` are queued and `begun` are running, both not stored yet."""
+    """Mark the queued tasks of `gateway` that `choose` selects as started, and return their ids.
+
+    `new` are further queued tasks and `begun` further running tasks; neither is stored yet.
+    """
     waiting: list[WaitingTask] = []
     running = list(begun)
     columns = sa.select(tasks.c.id, tasks.c.principal, tasks.c.limits, tasks.c.admitted_at)
@@ -225,7 +228,7 @@ async def delete(connection: Any, ids: Sequence[str]) -> None:
 
 
 def to_row(row: TaskRow) -> JsonObject:
-    """Return a task's columns."""
+    """Return the values of the table's columns for a task."""
     values: JsonObject = {name: getattr(row, name) for name in TaskRow.__dataclass_fields__}
     values.update((name, json.dumps(values[name])) for name in JSON_COLUMNS)
     return {**values, "is_cancelled": int(row.is_cancelled)}

@@ -22,7 +22,7 @@ from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
 from gateway.storage.task_admission import JSON_COLUMNS, NewTask, NewTasks, admit, delete, lock, sweep, to_row
 
 _DOUBT = re.compile(r"!\d+$")
-"""Matches the durable key of the question how to continue after a step with unknown outcome."""
+"""Matches the durable key of the question whether to retry a step whose process died, so that its outcome is unknown."""
 
 FORGET_OWNER_SECONDS = 86_400.0
 """Seconds after which an expired lease is deleted."""
@@ -42,10 +42,10 @@ _PUT_STEP = sa.text(
 
 
 class TaskRows:
-    """Stores tasks. Every method raises `StorageError` as `Database.begin` does."""
+    """Stores tasks. Every method raises `StorageError` if the database is unavailable, locked for too long, full or damaged."""
 
     def __init__(self, database: Database, gateway: str = "") -> None:
-        """With a `gateway`, this gateway and others that share the database do not run each other's tasks."""
+        """With a gateway id `gateway`, only tasks of this gateway are started, taken over and counted; without one, all tasks."""
         self._database = database
         self._gateway = gateway
         self._new = NewTasks(database, gateway)
@@ -53,11 +53,12 @@ class TaskRows:
     async def add(
         self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
     ) -> str:
-        """Store a new task and the steps it has already done; committed on return. `row.admitted_at` says whether it may start.
+        """Store a new task and the steps it has already done; committed on return. Afterwards, `row.admitted_at` is not 0 if it may start
+        now.
 
-        With `choose` the task is queued; without it, it has already started. The principal's oldest finished tasks beyond `max_kept`
-        are deleted. If an earlier request with the same key created a task, nothing is stored and its id is returned; otherwise the
-        result is an empty string.
+        With `choose`, the task is queued, and `choose` selects the queued tasks that may start. Without it, the task already runs. The
+        principal's oldest finished tasks beyond `max_kept` are deleted. If an earlier request with the same key created a task, nothing is
+        stored and its id is returned; otherwise the result is an empty string.
 
         Raises:
             TaskError: The principal has `max_open` unfinished tasks.
@@ -68,20 +69,21 @@ class TaskRows:
         return new.existing
 
     async def made_by(self, principal: str, request_key: str) -> str:
-        """Return the id of the task created by a request with this key, or an empty string."""
+        """Return the id of the task that an earlier request with the idempotency key digest `request_key` created, or an empty string."""
         there = (tasks.c.principal == principal) & (tasks.c.request_key == request_key)
         there &= of_gateway(tasks, self._gateway) & ((tasks.c.gone_at == 0) | (tasks.c.gone_at > time.time()))
         found = await self._database.rows(sa.select(tasks.c.id).where(there).order_by(tasks.c.created_at).limit(1))
         return found[0]["id"] if found else ""
 
     async def discard(self, ids: Sequence[str], *, owner: str) -> None:
-        """Delete tasks of the owner, which could not tell whether they had been stored."""
+        """Delete those of the tasks `ids` that were stored for the process `owner`, which got an error and does not know whether they
+        were."""
         async with self._database.begin() as connection:
             mine = sa.select(tasks.c.id).where(tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner))
             await delete(connection, [found for (found,) in await connection.execute(mine)])
 
     async def admit(self, choose: Choose) -> list[str]:
-        """Start queued tasks of any process that `choose` selects; return their ids."""
+        """Mark the queued tasks that `choose` selects as started, whatever process they belong to; return their ids."""
         async with self._database.begin() as connection:
             await lock(connection)
             return await admit(connection, choose, self._gateway)
@@ -102,7 +104,7 @@ class TaskRows:
     async def retry(self, task_id: str, *, from_start: bool) -> bool:
         """Queue a finished task again, for any process of this gateway; return `False` if it is unfinished or unknown.
 
-        It continues after the steps that succeeded, or runs again `from_start`.
+        The task continues after the steps that succeeded; with `from_start`, all steps run again.
         """
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
@@ -144,10 +146,10 @@ class TaskRows:
             return [_from_row(found) for found in (await connection.execute(query)).mappings()]
 
     async def save(self, row: TaskRow, *, owner: str, drop_results: bool = False) -> bool:
-        """Store the owner's state of a task: status, message, outcome, questions. Return `False` if another process took it over.
+        """Store the state of a task as the process `owner` has it. Return `False` if the task is over or belongs to another process.
 
-        Answers stored by another process are kept and copied into `row`. A finished task does not change. Steps are kept as long as the
-        task. With `drop_results` their results are deleted, because no retry needs them.
+        Answers that another process stored are kept, and copied into `row`. With `drop_results`, the results of the steps are deleted,
+        because no retry needs them.
         """
         async with self._database.begin() as connection:
             found = await _locked(connection, row.id)
@@ -184,7 +186,7 @@ class TaskRows:
             return found
 
     async def cancel(self, task_id: str) -> None:
-        """Request cancellation; a task without a living process is cancelled at once."""
+        """Request the cancellation of a task. If no living process runs the task, it is cancelled at once."""
         now = time.time()
         async with self._database.begin() as connection:
             found = await _locked(connection, task_id)
@@ -201,8 +203,8 @@ class TaskRows:
     ) -> tuple[set[str], list[TaskRow]]:
         """Renew the owner's lease. Only the owner writes this row, so the update never waits for another transaction.
 
-        `known` maps the owner's tasks to the time of their last change that it has seen. Return the ids of tasks that still belong to
-        the owner, and the stored rows of those that changed.
+        `known` maps the id of each task of the process `owner` to the time of the last change that the process has seen. Return the ids of
+        tasks that still belong to the owner, and the stored rows of those that changed.
         """
         async with self._database.begin(urgent=True) as connection:
             until = _now(connection) + lease_seconds
@@ -221,15 +223,15 @@ class TaskRows:
             return set(held), [_from_row(item) for item in found.mappings()]
 
     async def any_orphans(self, *, owner: str) -> bool:
-        """Return whether there are tasks to take over."""
+        """Return whether there are tasks that the process `owner` may take over, because their process stopped or died."""
         async with self._database.begin() as connection:
             return (await connection.execute(sa.select(tasks.c.id).where(self._orphaned(owner, connection)).limit(1))).first() is not None
 
     async def take_over(self, *, owner: str, limit: int) -> list[TaskRow]:
-        """Give the owner the tasks of processes that stopped or died. A task that was still queued has not been attempted.
+        """Assign tasks of processes that stopped or died to the process `owner`; return them with their attempts and deaths counted.
 
-        A process that died leaves an expired lease; one that stopped deleted its lease. The owner's own tasks are never orphaned, however
-        late it renews.
+        A process that died leaves an expired lease; a process that stopped has deleted its lease. The tasks of `owner` itself are left out,
+        even if its lease has expired.
         """
         async with self._database.begin() as connection:
             query = sa.select(tasks).where(self._orphaned(owner, connection)).order_by(tasks.c.created_at).limit(limit)
@@ -251,18 +253,18 @@ class TaskRows:
         return of_gateway(tasks, self._gateway) & (tasks.c.gone_at == 0) & (tasks.c.owner != owner) & ~_has_owner(connection)
 
     async def release(self, *, owner: str) -> None:
-        """Delete the owner's lease, so that other processes can take over its tasks at once."""
+        """Delete the lease of the process `owner`, so that other processes can take over its tasks at once."""
         await self._database.change(sa.delete(task_owners).where(task_owners.c.id == owner))
 
     # -- steps -------------------------------------------------------------------------------------------------
 
     async def steps(self, task_id: str) -> Steps:
-        """Return the task's steps."""
+        """Return the recorded steps of a task."""
         async with self._database.begin() as connection:
             return await _steps(connection, task_id)
 
     async def listed(self, task_id: str | None = None) -> dict[str, list[str]]:
-        """Return the ids of pending questions that a task (or each task) waits for, by task."""
+        """Return task id → ids of the questions on the pending list that the task waits for; for one task or for all."""
         query = sa.select(task_steps.c.task, task_steps.c.value).where(task_steps.c.key.like(f"{KEPT}%/listed"))
         query = query if task_id is None else query.where(task_steps.c.task == task_id)
         found: dict[str, list[str]] = {}
@@ -280,19 +282,20 @@ class TaskRows:
             return bool((await connection.execute(_PUT_STEP, row)).rowcount)
 
     async def drop_step(self, task_id: str, key: str) -> None:
-        """Delete a step that failed before anything was recorded."""
+        """Delete the record that a step began, because the step failed without effect and may run again."""
         await self._database.change(sa.delete(task_steps).where((task_steps.c.task == task_id) & (task_steps.c.key == key)))
 
 
 def _now(connection: Any) -> sa.ColumnElement[float]:
-    """Return the time used for leases: the server's clock if there is a server."""
+    """Return the present time for leases: from the clock of the PostgreSQL server if there is one, otherwise from the clock of this
+    machine."""
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
     return sa.literal(time.time(), sa.Float)
 
 
 def _has_owner(connection: Any) -> sa.ColumnElement[bool]:
-    """Return the condition that the task's process is alive."""
+    """Return the SQL condition that the process of a task is alive: its lease has not expired."""
     lives = (task_owners.c.id == tasks.c.owner) & (task_owners.c.until >= _now(connection))
     return sa.exists().where(lives).correlate(tasks)
 
@@ -303,7 +306,7 @@ async def _steps(connection: Any, task_id: str) -> Steps:
 
 
 def _is_failure(value: JsonValue) -> bool:
-    """Whether a step's recorded result is a failed call."""
+    """Whether the recorded result of a step is a tool result with `isError`."""
     result = cast("JsonObject", value).get("result") if isinstance(value, dict) else None
     return isinstance(result, dict) and bool(cast("JsonObject", result).get("isError"))
 

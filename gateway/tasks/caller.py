@@ -116,8 +116,7 @@ class TaskCaller:
             await self._save(self._task)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message to the client that waits for the call; without one, drop the message, because tasks have no channel for
-        logs."""
+        """Send a log message to the client that waits for the call, or drop it: a task has no channel for logs."""
         if self._live is not None:
             await self._live.log(level, data, logger)
 
@@ -155,8 +154,7 @@ class TaskCaller:
         return True
 
     def resume(self, version: int) -> bool:
-        """At the start of a new attempt, withdraw the open questions of earlier attempts that no code will ask again. Return whether any
-        were.
+        """Withdraw the open questions of earlier attempts that this attempt will not ask again. Return whether there were any.
 
         A question without a durable key ends with its attempt. Version 1 of the step rules stored no durable keys, so its open questions
         stay until the code asks a question with the same text (`_claim`).
