@@ -390,7 +390,7 @@ class Catalog:
         return shelf, shelf.natives["prompts"][name]
 
     async def may_ask(self, kind: Literal["resources", "prompts"], name: str) -> bool:
-        """Return whether reading an exposed URI or prompt may use `CallContext.ask` (`AskingSource`); false for unknown names."""
+        """Return whether reading an exposed URI or prompt may send the client a request for input; false for unknown names."""
         await self.ready()
         try:
             shelf, _ = self._locate(name) if kind == "resources" else self._owner_of_prompt(name)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _GLOB = frozenset("*?[")
 
 _OWN = ("agent", "workflow", "function", "skill")
-"""Names of local sources, as they begin a tool pattern (`agent/…`). They are never names of servers."""
+"""Names of local sources, with which a tool pattern may begin (`agent/…`). A server cannot have one of these names."""
 
 REACH_SECONDS = 10.0
 """Timeout for fetching the agent card (the A2A description) of a remote agent."""

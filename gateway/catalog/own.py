@@ -27,11 +27,11 @@ TASK_TOOLS = frozenset({"task_status", "task_result", "task_cancel"})
 """Tools that are listed only while another tool can become a task."""
 
 UNLIMITED_BYTES = 2**62
-"""Results of this source are not shortened again, because they were judged when they were stored."""
+"""Limit on results of this source: none. Stored results were judged when they were stored, so they are not shortened again."""
 
 
 class OwnSource:
-    """Implements `Source`."""
+    """The gateway's own tools and resources, as a `Source`."""
 
     def __init__(
         self,
@@ -86,8 +86,7 @@ class OwnSource:
         self._on_change = on_change
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """Return the status. Stored results are not listed, because they belong to their callers and are named by the results that link
-        them."""
+        """List the status resource. Stored results are not listed: each belongs to one caller, whose shortened result links it."""
         if kind == "resources" and self._status is not None:
             return [status_resource()]
         if kind == "templates":

@@ -98,7 +98,7 @@ class SkillFace:
         return _has_extension(shelf)
 
     def exposed(self, shelf: Shelf, uri: str) -> str | None:
-        """Return a native URI as exposed; `None` for a URI that policy hides."""
+        """Return the exposed URI for a source's own URI; `None` if policy hides the URI."""
         return expose_uri(shelf.label, uri) if judge_skill_uri(uri, shelf.entry.policy.skills) else None
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:

@@ -50,7 +50,7 @@ def status_resource() -> JsonObject:
 
 
 class GatewayStatus:
-    """Implements `Tool`: `gateway_status(server?)`."""
+    """The tool `gateway_status(server?)`."""
 
     def __init__(self, sources: Callable[[], Sequence[SourceStatus]], problems: Callable[[], Sequence[str]]) -> None:
         """`sources` returns the state of each source, `problems` the problems of the gateway itself, both without secrets."""

@@ -104,7 +104,7 @@ def _work_folders(pairs: Iterable[tuple[str, str]], folder: Path) -> list[Path]:
 
 
 def _pairs(command: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yield `(previous word, word)` for each argument, for the part after `=`, and for the words that a shell would make of an argument."""
+    """Yield `(previous word, word)` for the arguments, and for the words in each argument: around `=`, and as a shell would split it."""
     for words in (command, *(pieces for argument in command for pieces in _pieces(argument))):
         for before, word in pairwise(("", *words)):
             for form in (word, word[2:] if word.startswith("-") and not word.startswith("--") else ""):

@@ -26,7 +26,7 @@ MAX_DOCUMENT_BYTES = 262_144
 """A larger definition file is rejected unread (the largest real frontmatter seen has 9.6 KB)."""
 
 MAX_DEPTH = 64
-"""Nesting depth of a document."""
+"""Maximum nesting depth of a document."""
 
 _LIBYAML_TOO_DEEP = "exceeded maximum nesting depth"
 """The error of libyaml 0.2.6 and later beyond 1,000 levels. Its scanner reads ahead, so it may fail before levels are counted here."""

@@ -42,10 +42,10 @@ class RunEntry:
 
 
 class Admission(Protocol):
-    """Decides which entries may run. Its methods block."""
+    """Decides which commands and modules of a configuration may run. Its methods block."""
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Prepare for a configuration file. Called before any part of it is executed; `state_folder` is its `storage.dir`."""
+        """Prepare to judge the entries of a configuration file, before any of them is executed. `state_folder` is its `storage.dir`."""
         ...
 
     def refusal(self, entry: RunEntry) -> str | None:

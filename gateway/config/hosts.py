@@ -44,7 +44,7 @@ KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_heade
 """Other spellings of Moongate's keys: Windsurf, Gemini CLI, Codex, older hosts."""
 
 HEADER_VARIABLES = ("bearer_token_env_var", "env_http_headers")
-"""Codex: the environment variable with the bearer token, and those with other headers. They become `headers`."""
+"""Keys of Codex that name environment variables: one for the bearer token, and one per further header. They become `headers`."""
 
 TYPE_ALIASES: dict[str, str] = {
     "streamable-http": "http",

@@ -24,13 +24,13 @@ SEARCHED = ("gateway.json", "config/gateway.json")
 
 
 def bundled(kind: BundledKind) -> Path:
-    """Return a folder that ships with Moongate: in the installed package, else at the repository root."""
+    """Return the path of a folder that ships with Moongate, in the installed package or else at the repository root."""
     packaged = Path(str(files("gateway"))) / "_bundled" / kind
     return packaged if packaged.is_dir() else Path(__file__).resolve().parents[2] / kind
 
 
 def is_bundled_config(file: Path) -> bool:
-    """Return whether `file` is the configuration that ships with Moongate, in a clone too."""
+    """Return whether `file` is the configuration that ships with Moongate, installed or in a clone of the repository."""
     return file.resolve() == (bundled("config") / "gateway.json").resolve()
 
 

@@ -91,7 +91,7 @@ def _read(text: str, hint: object, variable: str) -> object:
 
 
 def _checked(value: object, hint: object, name: str) -> object:
-    """Return a value from `overrides` after checking its type. A string becomes a `SecretString` if the field is one; callables pass."""
+    """Return a value from `overrides` after checking its type. For a `SecretString` field a string is converted."""
     kinds = _kinds(hint)
     classes = tuple(kind for kind in kinds if isinstance(kind, type))
     if isinstance(value, str) and any(issubclass(kind, SecretString) for kind in classes):

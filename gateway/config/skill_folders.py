@@ -24,7 +24,7 @@ _FOLDERS: dict[Vendor, tuple[str, str]] = {
 
 
 def vendor_folders(vendors: Sequence[Vendor], base_dir: Path, home: Path) -> list[Path]:
-    """Return the folders of these hosts that exist, the project's before the user's."""
+    """Return the existing skill folders of the agent hosts `vendors`, those of the project before those of the user."""
     project = [base_dir / _FOLDERS[vendor][0] for vendor in vendors]
     places = [*project, *(home / _FOLDERS[vendor][1] for vendor in vendors)]
     return [place for place in dict.fromkeys(places) if place.is_dir()]

@@ -133,7 +133,7 @@ def may_need_approval(config: GatewayConfig) -> bool:
 
 
 def approvers_of(config: GatewayConfig, default: ApprovalBy) -> set[ApprovalBy]:
-    """Return who may approve the calls that the configuration's rules cover."""
+    """Return who may approve the calls for which the configuration requires approval."""
     return {policy.approval_by or default for policy in _policies_with_approval(config)}
 
 

@@ -124,7 +124,7 @@ class Reading:
 
 
 def read_text(text: str) -> tuple[Reading, ...]:
-    """Read a text with `camelCase` split; if it differs, also as written and with look-alike characters replaced."""
+    """Return readings of a text: with `camelCase` split; if that or look-alikes occur, also unsplit and with look-alikes replaced."""
     plain = read_plain(text)
     readings = [_found(_words(plain, camel=True))]
     if _CAMEL.search(plain) is not None:
@@ -272,7 +272,7 @@ def _paired(reading: Reading, known: Lexicon) -> Iterator[Hit]:
 
 
 def _is_between(reading: Reading, index: int) -> bool:
-    """Return whether a word may stand between the two words of a pair."""
+    """Return whether the word at `index` may stand between the two words of a pair (`PAIRS`)."""
     if index in reading.covered or reading.words[index].plain[:1].isdigit():
         return True
     return not reading.roles[index].keys().isdisjoint(("small", "of", "any value"))

@@ -86,7 +86,7 @@ def combine_labels(*labels: ContentLabel) -> ContentLabel:
 
 
 def check_confidentiality_allowed(context_label: ContentLabel, max_allowed: ConfidentialityLabel) -> bool:
-    """Return whether content with this label may be sent to a place for content up to `max_allowed`."""
+    """Return whether content with this label may be sent to a place that accepts content up to the confidentiality `max_allowed`."""
     return _RANK[context_label.confidentiality] <= _RANK[max_allowed]
 
 

@@ -93,7 +93,7 @@ class CallerQuotas:
 
 
 def caller_quotas(limits: LimitSettings, connections: int, max_request_bytes: int) -> CallerQuotas:
-    """Return the limits of callers in a process with this many `connections`. Settings that are left out become a share of them."""
+    """Return the limits of callers in a process with this many `connections`. Limits that are left out get defaults."""
     calls = limits.calls_per_caller or max(1, connections // 4)
     streams = limits.streams or max(1, connections // 2)
     reserve = max(RESERVE, connections // RESERVED_SHARE)

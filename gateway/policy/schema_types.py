@@ -32,7 +32,7 @@ def types_of(schema: JsonValue, root: JsonObject) -> frozenset[str]:
 
 
 def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]], depth: int) -> frozenset[str]:
-    """Cache the types of parts by identity in `known`, so that each part is read once however often references lead to it."""
+    """Return the types that `schema` accepts. `known` caches them by `id` of the part, so that a part with many references is read once."""
     node = as_object(schema)
     if node is None or depth > _MAX_DEPTH:
         return ALL_TYPES

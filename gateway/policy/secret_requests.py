@@ -82,7 +82,7 @@ def names_other_thing(reading: Reading, kind: str) -> bool:
 
 
 def names_part(reading: Reading) -> bool:
-    """Return whether each PIN in a text is a part or a place, and nothing else in it is a secret ("GPIO pin number")."""
+    """Return whether every "pin" in a text is the pin of a chip, plug or map ("GPIO pin number"), and no other secret is named."""
     return bool(reading.hits) and all(hit.kind == "pin" and reading.ends("not pin", hit.start) for hit in reading.hits)
 
 

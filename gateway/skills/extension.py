@@ -84,7 +84,7 @@ def _page(key: str, items: Sequence[tuple[str, JsonMapping]], cursor: str | None
 
 
 def resource_wire(skill: Skill, file: SkillFile) -> JsonObject:
-    """Return a file as an MCP `Resource`. `SKILL.md` has the skill's own name and description."""
+    """Return a file as an MCP `Resource`. For a `SKILL.md`, name and description are those of the skill."""
     wire: JsonObject = {"uri": file_uri(skill.root_uri, file.path), "name": file.path.rpartition("/")[2]}
     if file.path == MANIFEST:
         wire |= {"name": skill.document.name, "description": skill.document.description, "mimeType": MARKDOWN}

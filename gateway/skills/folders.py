@@ -25,7 +25,7 @@ _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
 """Control characters, backslashes and undecodable bytes: no client can name such a file."""
 
 JUNK = (".git", "node_modules", "__pycache__", ".venv", ".DS_Store", "*.pyc", ".env*")
-"""Never served: caches, dependencies and secrets. One published skill has 48 MB of them."""
+"""Names of files and folders that are never served: caches, dependencies, secrets. One published skill has 48 MB of them."""
 
 MAX_ENTRIES = 20_000
 """Maximum number of directory entries listed per skill; further entries are not served. The largest published skill has 1,104 files."""
