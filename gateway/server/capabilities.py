@@ -19,7 +19,7 @@ _TASKS_2025: JsonMapping = {"cancel": {}, "list": {}, "requests": {"tools": {"ca
 
 
 def modern_capabilities(extensions: Mapping[str, JsonObject]) -> JsonObject:
-    """Return the capabilities declared to 2026 clients. `extensions` are those of the server, by id."""
+    """Return the capabilities declared to 2026 clients. `extensions` are the settings of the server's protocol extensions, by id."""
     return {**_SHARED, "extensions": dict(extensions)} if extensions else dict(_SHARED)
 
 

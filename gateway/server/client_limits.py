@@ -16,10 +16,10 @@ RESOURCE_LINKS_SINCE = "2025-06-18"
 
 @dataclass(frozen=True, slots=True)
 class ClientLimits:
-    """Features that a client supports."""
+    """Which kinds of content a client supports."""
 
     resource_links: bool = True
-    """If false, the client drops a whole result with a `resource_link`, so links are sent as text."""
+    """If false, the client cannot show a result with a `resource_link` block, so the block is sent as text."""
 
 
 _CAPABLE = ClientLimits()
@@ -28,11 +28,11 @@ CLIENTS: tuple[tuple[str, ClientLimits], ...] = (
     # "Unsupported response item type: resource_link": https://github.com/kirodotdev/Kiro/issues/7983, 8960, 9439
     ("kiro", ClientLimits(resource_links=False)),
 )
-"""Limits by the start of the client's name, in lower case."""
+"""Start of a client's name in lower case, and the limits of such clients."""
 
 
 def limits_of(client: ClientProfile) -> ClientLimits:
-    """Return the limits of a client."""
+    """Return which content a client supports, by its name and protocol version."""
     name = client.name.lower()
     for start, limits in CLIENTS:
         if name.startswith(start):
@@ -43,7 +43,7 @@ def limits_of(client: ClientProfile) -> ClientLimits:
 
 
 def fit_outcome(outcome: Complete, client: ClientProfile) -> Complete:
-    """Return a result that the client supports; `outcome` itself if nothing needs to change."""
+    """Return the result with content that the client supports; `outcome` itself if nothing needs to change."""
     if limits_of(client).resource_links or not any(_is_link(block) for block in outcome.content):
         return outcome
     return Complete({**outcome.result, "content": [_inlined(block) for block in outcome.content]})

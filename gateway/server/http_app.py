@@ -31,7 +31,8 @@ def build_http_app(
 ) -> KeyGate:
     """Compose the ASGI application: authentication, then the fast path, then 2025 sessions without the SDK, then the SDK path.
 
-    Its lifespan is that of the 2025 sessions. `routes` makes the routes of other packages when the first request needs them.
+    The application must receive ASGI lifespan events, which start and end 2025 sessions. `routes` returns the Starlette routes of other
+    packages, when a request first needs the SDK path.
 
     Raises:
         ConfigError: `check_bind` refuses the address.

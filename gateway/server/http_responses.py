@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def json_response(content: JsonMapping, status: int = 200, headers: Mapping[str, str] | None = None) -> ASGIApp:
-    """Return an application that responds with a JSON object."""
+    """Return an ASGI application that responds with a JSON object."""
     body = json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode()
     return _response(body, status, {**(headers or {}), "content-type": "application/json"})
 
@@ -35,7 +35,10 @@ class Refusal:
     retry_after_seconds: int | None = None
 
     def to_response(self, *, is_rpc: bool, number: JsonValue = None) -> ASGIApp:
-        """Return a JSON-RPC error for the MCP endpoint, or an object with `message`. `number` is the request's id, if known."""
+        """Return an ASGI application that sends the refusal: with `is_rpc` as a JSON-RPC error for the request with the id `number`.
+
+        Otherwise the body is an object with `message`.
+        """
         headers = {} if self.retry_after_seconds is None else {"Retry-After": str(self.retry_after_seconds)}
         if is_rpc:
             content: JsonObject = {"jsonrpc": "2.0", "id": number, "error": {"code": self.code, "message": self.message}}
@@ -45,7 +48,7 @@ class Refusal:
 
 
 def text_response(text: str, status: int) -> ASGIApp:
-    """Return an application that responds with plain text."""
+    """Return an ASGI application that responds with plain text."""
     return _response(text.encode(), status, {"content-type": "text/plain; charset=utf-8"})
 
 

@@ -1,6 +1,6 @@
 """Builds the `instructions` that clients receive: the sources behind this endpoint and how to start, in a few lines.
 
-They are rebuilt when listings change. A client reads them once, when it connects.
+The instructions are rebuilt when listings change. A client reads them once, when it connects.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _INTRODUCTION = "This endpoint is a gateway: its tools come from several sources
 def build_instructions(
     configured: str | None, sources: Sequence[SourceStatus], notes: Mapping[str, str], skills: int, scopes: Sequence[str] | None = None
 ) -> str:
-    """Return the instructions for a caller with these `scopes`; sources that it may not use are left out.
+    """Return the instructions for a caller whose key has these `scopes`. Sources that the caller may not use are left out.
 
     `configured` is the operator's text, `notes` are the instructions of remote servers by source name, `skills` is the number of skills.
     """

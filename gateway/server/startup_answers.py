@@ -36,13 +36,13 @@ SHORT_BYTES = 4_096
 """A writable pipe accepts this many bytes without blocking (`PIPE_BUF`)."""
 
 MAX_LINE = 65_536
-"""Maximum bytes of a line that is answered early."""
+"""Maximum bytes of a line that is answered before the gateway is ready."""
 
 MAX_NESTED = 100
-"""Maximum objects and lists in such a line."""
+"""Maximum objects and lists in a line that is answered before the gateway is ready."""
 
 MAX_ID = 256
-"""Maximum characters of an id in such a line."""
+"""Maximum characters of a request id that is answered before the gateway is ready."""
 
 INITIALIZE = "initialize"
 
@@ -52,43 +52,46 @@ CHANGED = {
     "resources/list": "notifications/resources/list_changed",
     "resources/templates/list": "notifications/resources/list_changed",
 }
-"""The notification for a change of each listing."""
+"""Method of the notification that a listing changed, by the method of the listing."""
 
 _MEMBERS = frozenset({"jsonrpc", "id", "method", "params"})
 
 Number = int | str
-"""The id of a request."""
+"""The JSON-RPC id of a request."""
 
 Write = Callable[[bytes], Awaitable[None]]
 
 Listed = Callable[[], Coroutine[None, None, None]]
-"""Runs after the first listing of a session."""
+"""A function that runs after the first listing of a session."""
 
 
 @dataclass(slots=True)
 class EarlyExchange:
-    """The input and the answers before the gateway was ready."""
+    """What was read from the client, and answered, before the gateway was ready."""
 
     data: bytes = b""
-    """All bytes that were read."""
+    """All bytes that were read from standard input."""
     unsent: bytes = b""
-    """The part of an answer that was not written yet."""
+    """The part of the last response that was not written yet."""
     told: dict[Number, tuple[str, str]] = field(default_factory=lambda: cast("dict[Number, tuple[str, str]]", {}))
     """Method and result (JSON text) of each answered request, by id."""
 
 
 class StartupAnswers:
-    """Early answers of one run. `begin` starts the thread and `take` ends it."""
+    """The answers that a thread gives before the gateway is ready. `begin` starts the thread, and `take` ends it."""
 
     def __init__(self, configuration: Path, version: str) -> None:
-        """`configuration` is the absolute path of the file, `version` that of the gateway. Raises `StorageError` without a home folder."""
+        """`configuration` is the absolute path of the configuration file, `version` the version of the gateway.
+
+        Raises `StorageError` if the user has no home folder for the cache.
+        """
         self.file = StartupCache(configuration, version)
         self.since_ns = time.time_ns()
-        """Start of this run. Files that change later may have been read before."""
+        """When this process started. The cache must not be written if a file changed later, because this run may have read it before."""
         self._answering: Answering | None = None
 
     def begin(self) -> None:
-        """Start answering, if the cache of an earlier run is valid and standard input is a pipe or socket."""
+        """Start answering in a thread, if the cache of an earlier run is valid and standard input is a pipe or socket."""
         if not _is_stream(0):
             return
         with contextlib.suppress(OSError, StorageError):
@@ -98,16 +101,16 @@ class StartupAnswers:
                 self._answering.start()
 
     def take(self) -> EarlyExchange:
-        """Stop answering. Return what was read and answered."""
+        """Stop answering. Return what was read and answered until now."""
         answering, self._answering = self._answering, None
         return answering.end() if answering is not None else EarlyExchange()
 
 
 class Answering:
-    """The thread that answers. It waits only for the client and for `end`."""
+    """A thread that answers requests of the client from the cache. `end` stops the thread, even while it waits for the client."""
 
     def __init__(self, known: CachedAnswers, wire_in: int = 0, wire_out: int = 1) -> None:
-        """The descriptors must be pipes or sockets."""
+        """`known` are the cached answers. The descriptors `wire_in` and `wire_out` must be pipes or sockets."""
         self._known = known
         self._taken = EarlyExchange()
         self._stop, self._stopper = os.pipe()
@@ -120,7 +123,7 @@ class Answering:
         self._thread.start()
 
     def end(self) -> EarlyExchange:
-        """Stop the thread. Return what was read and answered."""
+        """Stop the thread. Return what was read and answered until now."""
         os.write(self._stopper, b"x")
         self._thread.join()
         for descriptor in (self._stop, self._stopper, self._out):
@@ -146,7 +149,7 @@ class Answering:
                 return
 
     def _waits_for(self, descriptor: int, event: int) -> bool:
-        """Wait until `descriptor` is ready. Return false if `end` was called."""
+        """Wait until `descriptor` can be read or written, as `event` says. Return false if `end` was called."""
         poll = select.poll()
         poll.register(descriptor, event)
         poll.register(self._stop, select.POLLIN)
@@ -180,7 +183,7 @@ class Answering:
         return self._known.lists.get(method) if _is_plain(params) else None
 
     def _sends(self) -> bool:
-        """Write `unsent`. Return false if `end` was called meanwhile."""
+        """Write the rest of the last response. Return false if `end` was called meanwhile."""
         taken = self._taken
         while taken.unsent:
             if not self._waits_for(self._out, select.POLLOUT):
@@ -191,14 +194,17 @@ class Answering:
 
 
 class AnsweredFilter:
-    """Writes lines of the gateway to the client, except responses to requests that were answered early."""
+    """Writes the gateway's lines to the client, except responses to requests that were answered before the gateway was ready."""
 
     def __init__(self, taken: EarlyExchange, write: Write) -> None:
         self._told = dict(taken.told)
         self._write = write
 
     async def write(self, line: bytes) -> None:
-        """Write a line. In place of a response that the client has already, notify the client if the listing differs."""
+        """Write a line. A response to a request that was already answered is dropped.
+
+        If it is a listing that differs from the earlier answer, the client is notified that the list changed.
+        """
         if not self._told or not isinstance(message := json.loads(line), dict):
             await self._write(line)
             return
@@ -222,7 +228,7 @@ def _agreed(result: JsonValue) -> list[JsonValue]:
 
 
 def _message(line: bytes) -> JsonMapping | None:
-    """Parse a line that every JSON parser reads alike; `None` unless it has only the members of a request or notification."""
+    """Parse a line that contains a JSON-RPC request or notification; `None` for others, and for JSON that parsers may read differently."""
     is_odd = b"\\u" in line or b"NaN" in line or b"Infinity" in line
     if is_odd or len(line) > MAX_LINE or line.count(b"{") + line.count(b"[") > MAX_NESTED:
         return None
@@ -243,7 +249,7 @@ def _plain_id(number: JsonValue) -> Number | None:
 
 
 def _is_plain(params: JsonValue) -> bool:
-    """Whether a listing has no parameters, except a progress token, which some clients send with every request."""
+    """Whether a listing request has no parameters except a progress token, which some clients send with every request."""
     if params == {}:
         return True
     fields = cast("JsonMapping", params) if isinstance(params, dict) else None

@@ -29,9 +29,10 @@ logger = logging.getLogger(__name__)
 
 
 async def keep_answers(loaded: LoadedConfig, server: GatewayServer, modules: Collection[str], first: StartupAnswers) -> None:
-    """Store the current results of `server`, unless a file that they depend on changed since the start. Failures are logged.
+    """Store the current results of `initialize` and of the listings, unless a file on which they depend changed since the start.
 
-    `modules` are the files of the Python modules that agents, workflows and functions import. `first` holds the file and the start time.
+    `modules` are the files of the Python modules that agents, workflows and functions import. `first` has the cache and the time of the
+    start. Failures are logged.
     """
 
     def keep(known: CachedAnswers) -> bool:

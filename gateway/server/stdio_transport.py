@@ -31,7 +31,10 @@ class StdioParts(ServerParts, Protocol):
 
 
 async def serve_stdio(server: StdioParts, first: StartupAnswers | None = None, listed: Listed | None = None) -> None:
-    """Serve one client until it closes the pipe. `first` answered it until now; `listed` is as in `LineDispatch`."""
+    """Serve one client until it closes the pipe. `first` answered the client until now.
+
+    `listed` runs after the first listing of a 2025 session.
+    """
     try:
         await _serve(server, first, listed)
     finally:
@@ -68,7 +71,7 @@ async def _serve_file(server: StdioParts) -> None:
 
 
 class _Utf8Lines:
-    """The lines of a file, for the SDK. A line that `problem_of` rejects becomes an empty line, which the SDK skips."""
+    """Reads the lines of standard input for the SDK's loop. A line that `problem_of` rejects becomes empty; the SDK skips empty lines."""
 
     def __init__(self, descriptor: int) -> None:
         self._file = anyio.wrap_file(os.fdopen(descriptor, "rb", closefd=False))
@@ -79,7 +82,7 @@ class _Utf8Lines:
 
 
 class _Out:
-    """Writes whole lines to a pipe, socket or terminal, in order. A full pipe blocks only the writers."""
+    """Writes whole lines to a pipe, socket or terminal, in order. A full pipe blocks only the tasks that write."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -102,7 +105,7 @@ class _Out:
 
 
 async def _lines(descriptor: int, data: bytes = b"") -> AsyncGenerator[bytes, None]:
-    """Yield the lines of a pipe, socket or terminal. `data` was read before. Waiting for a line can be cancelled."""
+    """Yield the lines of a pipe, socket or terminal. `data` is input that was already read. Waiting for a line can be cancelled."""
     pending: list[bytes] = []
     while True:
         if not data:

@@ -1,6 +1,6 @@
 """`TaskHandler`: decides which calls become tasks, and finds tasks for clients. Used by `calls` and by the SDK path's task methods.
 
-A task either belongs to a remote server and is relayed under a sealed handle, or runs here (`tasks.runner`): a slow tool that policy
+A task either belongs to a remote server and is relayed under an encrypted handle, or runs here (`tasks.runner`): a slow tool that policy
 promotes, or a call that a server of the other era runs as a task. Clients cannot distinguish the two. Ids that are unknown, expired, or
 belong to another principal cause the same error.
 """
@@ -33,7 +33,7 @@ from gateway.tools.drive import drive
 from gateway.upstream.tasks import poll_seconds
 
 OWN_SOURCES = ("agent", "workflow")
-"""Sources whose tools may require to run as tasks. For remote servers the gateway decides."""
+"""Sources whose tools may require that clients run them as tasks. Whether remote servers' tools run as tasks is the gateway's choice."""
 
 CurrentCaller = Callable[[Principal], Principal | None]
 """Returns a caller with the current scopes of its API key, or `None` if the key is revoked or expired. Raises `StorageError`."""
@@ -52,7 +52,7 @@ def declares_tasks(ctx: CallContext) -> bool:
 
 
 class TaskHandler:
-    """The tasks of one server."""
+    """Starts and finds the tasks of one gateway's MCP server."""
 
     def __init__(self, catalog: Catalog, key: bytes) -> None:
         """`key` (32 bytes) seals the handles of relayed tasks."""
@@ -61,7 +61,7 @@ class TaskHandler:
         self._handles = TaskHandles(key)
 
     def run_with(self, runner: TaskRunner) -> None:
-        """Run tasks with `runner`."""
+        """Run the tasks of this gateway with `runner`."""
         self._given = runner
 
     @property
@@ -72,7 +72,7 @@ class TaskHandler:
         return self._given
 
     async def call(self, tool: str, arguments: JsonObject, ctx: CallContext) -> Complete | TaskStarted:
-        """Run the call of a task.
+        """Run the call of a task to its end, with requests for input sent to `ctx`'s caller.
 
         Raises:
             NotFound: The tool does not exist (`kind` is `tool`).
@@ -93,7 +93,7 @@ class TaskHandler:
     # -- starting ----------------------------------------------------------------------------------------------
 
     def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
-        """Whether a call becomes a task of this gateway. A call that policy refuses does not."""
+        """Whether a call becomes a task of this gateway. A call that policy refuses does not become a task."""
         runs_here = self._given is not None and tool.definition.task_by == "gateway"
         return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments, ctx.principal), Reject)
 
@@ -104,9 +104,9 @@ class TaskHandler:
         return not isinstance(tool.check(arguments, ctx.principal), Reject)
 
     async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
-        """Run `work` and return its outcome, or a task handle if it takes longer than `tasks.inlineSeconds` (`TaskRunner.attend`).
+        """Run `work` and return its outcome. If it takes longer than `tasks.inlineSeconds`, it goes on as a task, as the result says.
 
-        If the source's `timeoutSeconds` is shorter, it still applies, and the call never becomes a task.
+        If the source's `timeoutSeconds` is shorter, the call ends at this timeout, and never becomes a task.
         """
         seconds = self.runner.settings.inline_seconds
         inner = dataclasses.replace(ctx, in_task=seconds is not None and tool.rules.timeout_seconds > seconds)
@@ -118,23 +118,23 @@ class TaskHandler:
         return still_running(task, has_output_schema=tool.definition.output_schema is not None)
 
     def must_run_here(self, tool: GuardedTool) -> bool:
-        """Whether an agent or workflow requires to run as a task."""
+        """Whether the tool is of an agent or workflow that can only be called as a task."""
         return self._given is not None and tool.definition.task == "required" and tool.source in OWN_SOURCES
 
     async def start(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, ttl_seconds: float | None = None) -> Task:
-        """Run a call as a task of this gateway.
+        """Start a call as a task of this gateway, and return the task.
 
         Raises:
-            TaskError: The caller has too many.
+            TaskError: The caller has too many tasks.
         """
         return await self.runner.start(tool.exposed_name, arguments, ctx, ttl_seconds=ttl_seconds, kind=_kind(tool))
 
     def started(self, task: Task) -> TaskStarted:
-        """Return the outcome for a task that runs here."""
+        """Return the outcome of a call that became a task of this gateway."""
         return TaskStarted(modern_task(task))
 
     def relayed(self, tool: GuardedTool, outcome: TaskStarted, ctx: CallContext) -> TaskStarted:
-        """Return the outcome for a remote server's task, with a sealed handle as its id."""
+        """Return the outcome of a call that became a task of a remote server. The task id is replaced by an encrypted handle."""
         handle = Handle(tool.exposed_name, tool.source, str(outcome.task["taskId"]))
         return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.principal.id)})
 
@@ -143,7 +143,7 @@ class TaskHandler:
     async def follow(self, task_id: str, facts: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
         """Call `notify` with the task's 2026 state, now and after each change, until the task ends.
 
-        Calls are at least `SPACING_SECONDS` apart; changes in between are combined.
+        `notify` is called at most once per `SPACING_SECONDS`; changes in between are combined.
 
         Raises:
             NotFound: The id is unknown, expired, or belongs to another principal.
@@ -167,7 +167,7 @@ class TaskHandler:
             await anyio.sleep(max(changed, spacing))
 
     async def knows(self, task_id: str, facts: CallContext) -> bool:
-        """Whether the caller has a task with this id. A remote server is not asked."""
+        """Whether the caller may follow a task with this id. Whether a remote server still has its task is not checked."""
         try:
             await (self.open(task_id, facts) if "." in task_id else self.runner.find(task_id, facts.principal.id))
         except NotFound:
@@ -180,7 +180,10 @@ class TaskHandler:
         return await tool.task("tasks/get", {"taskId": handle.task_id}, plain)
 
     async def open(self, task_id: str, facts: CallContext) -> tuple[Handle, GuardedTool]:
-        """Return the content of a handle and the tool whose server has the task. Raises `NotFound`."""
+        """Return the content of a remote task's handle, and the tool whose server has the task.
+
+        Raises `NotFound` if the handle is not valid for this caller, or the tool no longer exists.
+        """
         handle = self._handles.open(task_id, facts.principal.id)
         tool = await self._catalog.seek(handle.tool)
         if tool.source != handle.source:

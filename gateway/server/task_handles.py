@@ -1,7 +1,7 @@
 """`TaskHandles`: the ids of remote servers' tasks as clients see them. The gateway stores nothing for them.
 
 A handle contains the tool and the server's id, encrypted with a key of the installation and bound to the principal. It is valid in every
-process of the installation and after a restart. Clients can neither create nor read one, and other principals cannot use it.
+process of the installation and after a restart. Clients can neither create nor read handles, and other principals cannot use them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _NONCE_BYTES = 12
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """The content of a handle."""
+    """The content of a handle of a remote server's task."""
 
     tool: str
     """Exposed name of the tool."""
@@ -36,14 +36,14 @@ class Handle:
 
 
 class TaskHandles:
-    """Seals and opens handles."""
+    """Encrypts and decrypts handles of remote servers' tasks."""
 
     def __init__(self, key: bytes) -> None:
-        """`key` is 32 bytes."""
+        """`key` (32 bytes) encrypts the handles."""
         self._key = key
 
     def seal(self, handle: Handle, principal: str) -> str:
-        """Return the handle for `principal`."""
+        """Return the encrypted handle, which only `principal` can use."""
         from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
         plain = json.dumps([handle.tool, handle.source, handle.task_id], separators=(",", ":")).encode()
@@ -52,7 +52,7 @@ class TaskHandles:
         return PREFIX + base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
 
     def open(self, text: str, principal: str) -> Handle:
-        """Return the content of a handle.
+        """Decrypt a handle that `principal` sent, and return its content.
 
         Raises:
             NotFound: The handle is invalid, or belongs to another principal.

@@ -11,7 +11,7 @@ POLL_MS = 500
 
 
 def modern_task(task: Task) -> JsonObject:
-    """Return a task as the extension's `Task`."""
+    """Return a task as `Task` of the 2026 extension."""
     wire: JsonObject = {"taskId": task.id, "status": task.status, "createdAt": task.created.isoformat()}
     wire |= {"lastUpdatedAt": task.updated.isoformat(), "ttlMs": int(task.ttl_seconds * 1000), "pollIntervalMs": POLL_MS}
     if message := status_message(task):
@@ -20,7 +20,7 @@ def modern_task(task: Task) -> JsonObject:
 
 
 def modern_state(task: Task) -> JsonObject:
-    """Return a task as the extension's `DetailedTask`, with its requests for input, result or error."""
+    """Return a task as `DetailedTask` of the 2026 extension, with its requests for input, result or error."""
     wire = modern_task(task)
     if task.status == "input_required":
         wire["inputRequests"] = dict(task.open_requests)

@@ -1,4 +1,4 @@
-"""`UnreadAnswers`: counts the bytes of responses that clients have not read yet, by caller. `HeldBytes` counts them.
+"""`UnreadAnswers`: limits the bytes of responses that clients have not read yet, per caller. `HeldBytes` counts bytes.
 
 `wire.http1_exchange` reports a response only if its socket does not accept the whole response at once. `server.usage` refuses further calls
 of a caller that has reached its quota; calls in flight at that time may still respond. Beyond `policy.quotas.UNREAD_EXCESS` times a
@@ -39,7 +39,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
     def __init__(self) -> None:
         self.total = 0
         self._held: dict[OwnerT, dict[PeerT, int]] = {}
-        """Bytes of each owner by connection; the connection that has held bytes longest is first."""
+        """Bytes of each owner by connection. The connection that has had bytes for the longest time is first."""
         self._owner: dict[PeerT, OwnerT] = {}
         self._size: dict[OwnerT, int] = {}
 
@@ -96,15 +96,15 @@ class UnreadAnswers:
     """The unread responses on all connections of one process."""
 
     def __init__(self, usages: Usages) -> None:
-        """`usages` holds the quotas and receives the number of unread bytes of each caller."""
+        """`usages` has the quotas, and is told the number of unread bytes of each caller."""
         self._usages = usages
         self._held: HeldBytes[Usage, UnreadConnection] = HeldBytes()
         self._log = SparseLog(logger)
 
     def hold(self, connection: UnreadConnection, exchange: Exchange[Head], size: int) -> bool:
-        """Set the unread bytes of a connection to `size`, counted for the caller of `exchange` if the connection held none.
+        """Set the unread bytes of a connection to `size`. They count for the caller of `exchange`, or of an earlier unread response.
 
-        Returns whether they count: responses to rejected requests, and of pages that need no API key, do not.
+        Return false if they do not count: for responses to rejected requests, and of pages that need no API key.
         """
         caller = _caller_of(exchange)
         if caller is None:

@@ -1,4 +1,4 @@
-"""`Usages`: counts what each caller has in progress over HTTP. `policy.quotas` decides about it.
+"""`Usages`: counts what each caller has in progress over HTTP. `policy.quotas` compares the counts with the quotas.
 
 Over stdio nothing is counted.
 """
@@ -35,19 +35,19 @@ PACED_BYTES = 262_144
 """Bodies over this size, or over `PACED_PARTS`, are parsed one after the other for each caller."""
 
 PACED_PARTS = 4_000
-"""Members, objects, lists and values of a body that takes about 2 ms of the event loop."""
+"""Maximum members, objects, lists and values of a body that is parsed at once: about 2 ms of the event loop."""
 
 BYTE_SECONDS, PART_SECONDS = 1e-8, 5e-7
 """Time on the event loop per byte, and per member, object, list or value, of a body on the SDK path."""
 
 PACE = 2
-"""The large bodies of one caller use at most one second of the event loop in this many."""
+"""The large bodies of one caller use at most one second of the event loop in this many seconds."""
 
 MAX_WAIT_SECONDS = 10.0
 """If large bodies of a caller wait longer, its further bodies over `SMALL_BYTES` are refused with 429."""
 
 MAX_KNOWN = 1_024
-"""Maximum number of callers; beyond it, callers without anything in progress are forgotten."""
+"""Number of callers from which on callers without anything in progress are forgotten."""
 
 
 class Totals:
@@ -60,7 +60,7 @@ class Totals:
 
 
 class Usage:
-    """Calls, requests, streams, sessions and bytes of one caller."""
+    """Counts the calls, requests, streams, sessions and bytes of one caller, and refuses more than the quotas allow."""
 
     __slots__ = (
         "_all",
@@ -90,7 +90,7 @@ class Usage:
         self._log = log
         self.is_admin = is_admin
         self.max_calls = quotas.calls.per_caller
-        """Number of calls from which on `refuse_call` must be asked; 0 while the caller has too many unread bytes."""
+        """While fewer calls than this are in progress, a small call is not refused; 0 while the caller has too many unread bytes."""
         self.calls = self.requests = self.streams = self.sessions = self.bytes = self.unread = 0
 
     @property
@@ -104,25 +104,25 @@ class Usage:
         return self._quotas.unread
 
     def refuse_call(self, size: int = 0) -> Refusal | None:
-        """Return the refusal of one more call with a body of `size` bytes, if a quota is used up."""
+        """Return the refusal of one more call with a body of `size` bytes; `None` if the quotas allow the call."""
         if self.calls < self.max_calls and (size <= SMALL_BYTES or self.refuse_bytes(size) is None):
             return None
         return self.refuse_unread() or self._judge(self._quotas.calls, self.calls, 0) or self.refuse_bytes(size)
 
     def refuse_request(self) -> Refusal | None:
-        """Return the refusal of one more HTTP request, if the quota is used up."""
+        """Return the refusal of one more HTTP request; `None` if the quota allows the request."""
         return self._judge(self._quotas.requests, self.requests, 0)
 
     def refuse_stream(self) -> Refusal | None:
-        """Return the refusal of one more stream, if a quota is used up."""
+        """Return the refusal of one more stream; `None` if the quotas allow the stream."""
         return self.refuse_unread() or self._judge(self._quotas.streams, self.streams, self._all.streams)
 
     def refuse_unread(self) -> Refusal | None:
-        """Return the refusal of a further response, if the caller has too many unread bytes."""
+        """Return the refusal of a request whose response the caller would have to read, if the caller has too many unread bytes."""
         return self._judge(self._quotas.unread, self.unread, 0)
 
     def refuse_bytes(self, size: int) -> Refusal | None:
-        """Return the refusal of a body of `size` bytes, if the quota is used up."""
+        """Return the refusal of a request body of `size` bytes; `None` if the quota allows the body."""
         if size > SMALL_BYTES and self.wait_seconds() > MAX_WAIT_SECONDS:
             text = f"Large bodies of this caller wait for more than {MAX_WAIT_SECONDS:g} s. Send fewer of them at a time."
             return self.refuse(QuotaReached(self._quotas.request_bytes.caller_key, text, is_own_share=True))
@@ -134,7 +134,7 @@ class Usage:
         return verdict if isinstance(verdict, QuotaReached) else None
 
     def refuse(self, reached: QuotaReached) -> Refusal:
-        """Return the refusal for a quota: 429 for the caller's share, 503 for the total."""
+        """Log and return the refusal for a quota that was reached: HTTP 429 for the caller's share, 503 for the total of all callers."""
         self._log.warning("request refused caller=%s setting=%s", self.name, reached.rule)
         return Refusal(429 if reached.is_own_share else 503, LIMIT_REACHED, reached.reason, RETRY_SECONDS)
 
@@ -143,16 +143,16 @@ class Usage:
         return self.refuse(verdict) if isinstance(verdict, Reject) else None
 
     def release_call(self) -> None:
-        """Subtract a call."""
+        """Stop counting a call, because it ended."""
         self.calls -= 1
 
     def hold_bytes(self, size: int) -> None:
-        """Add `size` bytes, which may be negative."""
+        """Add `size` bytes of request bodies; a negative `size` subtracts them."""
         self.bytes += size
         self._all.bytes += size
 
     def set_unread(self, size: int) -> None:
-        """Set the bytes of unread responses."""
+        """Set the number of bytes in responses that the caller's clients have not read yet. From the quota on, calls are refused."""
         self.unread = size
         self.max_calls = self._quotas.calls.per_caller if self.unread < self._quotas.unread.per_caller else 0
 
@@ -165,40 +165,40 @@ class Usage:
         return _seconds(len(body), counted)
 
     def wait_seconds(self) -> float:
-        """Return how long the next large body must wait."""
+        """Return how many seconds the next large body of this caller must wait before it is parsed."""
         return max(0.0, self._next - time.monotonic())
 
     def read_large(self, seconds: float) -> None:
-        """Have the next large body wait for a body that takes `seconds`."""
+        """Count a large body whose parsing takes `seconds`: the next large body of this caller must wait `PACE` times as long."""
         self._next = max(self._next, time.monotonic()) + seconds * PACE
 
     def hold_request(self, count: int) -> None:
-        """Add `count` HTTP requests, which may be negative."""
+        """Add `count` HTTP requests in progress; a negative `count` subtracts them."""
         self.requests += count
 
     def hold_stream(self, count: int) -> None:
-        """Add `count` streams, which may be negative."""
+        """Add `count` open streams; a negative `count` subtracts them."""
         self.streams += count
         self._all.streams += count
 
     def hold_session(self, count: int) -> None:
-        """Add `count` sessions, which may be negative."""
+        """Add `count` open sessions; a negative `count` subtracts them."""
         self.sessions += count
         self._all.sessions += count
 
 
 class Usages:
-    """The usage of every caller. `bound_by` sets the limits; before it nothing is refused."""
+    """The usage of every caller. `bound_by` sets the quotas; until then the default quotas apply."""
 
     def __init__(self) -> None:
         self._totals = Totals()
         self._log = SparseLog(logger)
         self.by_id: dict[str, Usage] = {}
-        """The callers that are known, by id of their principal. For a caller that is not in it, `of` makes the usage."""
+        """Usage of each known caller, by the id of its principal. `of` adds a caller that is not known yet."""
         self.bound_by(CallerQuotas())
 
     def bound_by(self, quotas: CallerQuotas) -> None:
-        """Set the quotas, before the first request."""
+        """Set the quotas. Call it before the first request."""
         self._quotas, self._unshared = quotas, quotas.unshared()
         self.by_id.clear()
 
@@ -208,7 +208,7 @@ class Usages:
         return usage if usage is not None else self._new(principal)
 
     def known(self, principal_id: str) -> Usage:
-        """Return the usage of the caller with this id."""
+        """Return the usage of the caller whose principal has this id."""
         return self.by_id.get(principal_id) or self._new(LOCAL if principal_id == LOCAL.id else Principal(principal_id))
 
     def _new(self, principal: Principal) -> Usage:
@@ -224,11 +224,14 @@ class Usages:
 class CountedBody:
     """The ASGI `receive` of a request, which counts its body for the caller and delays large bodies.
 
-    A body of unknown length counts as the maximum until it arrived.
+    A body of unknown length counts as one of the largest allowed length until it has arrived.
     """
 
     def __init__(self, receive: Receive, scope: Scope, usage: Usage, size: int, *, is_known: bool) -> None:
-        """`size` is the length of the body, or the maximum unless `is_known`. A counted body sets `COUNTED_SCOPE_KEY` in `scope`."""
+        """`size` is the length of the body; unless `is_known`, the largest allowed length.
+
+        When the parts of a body were counted and are within the limits, `COUNTED_SCOPE_KEY` is set in `scope`.
+        """
         self._receive = receive
         self._scope: Scope = scope
         self._usage = usage
@@ -239,7 +242,7 @@ class CountedBody:
         usage.hold_bytes(size)
 
     async def __call__(self) -> Message:
-        """Return the next message. The last part of a large body is delayed until earlier large bodies had their time."""
+        """Return the next ASGI message. The last part of a large body is delayed to spread the caller's large bodies over time."""
         message = await self._receive()
         if message["type"] == "http.request" and (self._parts is not None or not self._is_known):
             body = message.get("body", b"")
@@ -265,7 +268,7 @@ class CountedBody:
                 await anyio.sleep(wait)
 
     def release(self) -> None:
-        """Subtract the body, and drop the request, because the application may keep this object in a reference cycle."""
+        """Stop counting the body, and drop the references to the request, because the application may keep this object for long."""
         self._usage.hold_bytes(-self._size)
         self._receive, self._scope = _disconnected, {}
 

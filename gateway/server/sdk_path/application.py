@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_KNOWN_USERS = 1024
-"""Maximum number of cached callers in the SDK's form."""
+"""Maximum number of callers whose objects for the SDK (`AuthenticatedUser`) are cached."""
 
 
 async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
@@ -37,12 +37,12 @@ async def _refuse(request: Request, error: SessionRefused) -> ASGIApp:
 
 
 class SdkApplication:
-    """ASGI application of requests; `manager.run` must be running."""
+    """ASGI application for requests over HTTP. It needs a running `manager.run`, the task of the SDK's session manager."""
 
     def __init__(
         self, sdk: SdkServer, settings: HttpSettings, places: AcceptedOrigins, keep: Keeping, *, routes: Sequence[BaseRoute]
     ) -> None:
-        """`routes` are those of other packages."""
+        """`routes` are the Starlette routes of other packages."""
         security = TransportSecuritySettings(
             enable_dns_rebinding_protection=True, allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)
         )
@@ -54,12 +54,12 @@ class SdkApplication:
         self._app = cast("ASGIApp", ProxyHeadersMiddleware(cast("Any", site), PROXY_HOST))  # only redirects ask how the client came
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, after setting its caller in the SDK's form."""
+        """Serve a request, after telling the SDK which caller sent it."""
         self.introduce(scope)
         await self._app(scope, receive, send)
 
     def introduce(self, scope: Scope) -> None:
-        """Set the caller of a request in its scope, in the SDK's form."""
+        """Set `scope["user"]`, from which the SDK knows the caller of a request, to the authenticated principal."""
         principal: Principal = scope.get(PRINCIPAL_SCOPE_KEY, LOCAL)
         if principal is not LOCAL:
             user = self._users.get(principal.id)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 HEALTH_PATH = "/health"
-"""Page that shows that the process runs. With `?challenge=` it proves to a command of the same user which configuration it serves."""
+"""Page that shows that the process runs. With `?challenge=` it also proves to the user's commands which configuration it serves."""
 
 READY_PATH = "/ready"
 """Page that shows whether every source is ready or failed."""
@@ -39,12 +39,12 @@ READY_PATH = "/ready"
 
 @dataclass(frozen=True, slots=True)
 class Probes:
-    """Content of `/ready` and `/health`."""
+    """Functions from which `/ready` and `/health` get their content."""
 
     ready: Callable[[], bool]
     """Whether every source is ready or failed."""
     prove: Callable[[str], str]
-    """Returns the proof for a challenge (`Identity.prove`)."""
+    """Returns the proof for a challenge that `/health` received (`Identity.prove`)."""
 
 
 class SdkParts(Protocol):
@@ -59,7 +59,7 @@ class SdkParts(Protocol):
 
 
 class LazyApplication:
-    """ASGI application; its lifespan is that of the SDK path's sessions."""
+    """ASGI application of the SDK path. Its lifespan events start and end the sessions of the SDK path."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class LazyApplication:
         probes: Probes,
         routes: Callable[[], Sequence[BaseRoute]],
     ) -> None:
-        """`routes` returns the routes of other packages."""
+        """`routes` returns the Starlette routes of other packages, when a request first needs them."""
         self._parts = parts
         self._settings = settings
         self._places = places
@@ -92,7 +92,7 @@ class LazyApplication:
         await app(scope, receive, send)
 
     def _state(self, scope: Scope) -> ASGIApp | None:
-        """Answer `/health` and `/ready`, which need no key, without importing anything."""
+        """Return the response to `/health` or `/ready`, made without importing anything; `None` for other paths."""
         path = scope["path"]
         if path not in (HEALTH_PATH, READY_PATH):
             return None
@@ -114,7 +114,7 @@ class LazyApplication:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def sessions(self, scope: Scope) -> SessionManager:
-        """Return the SDK's session manager, after setting the caller in `scope` in the SDK's form."""
+        """Return the SDK's session manager, after setting `scope["user"]`, from which the SDK knows the caller of a request."""
         site = self._site or await self._open()
         site.introduce(scope)
         return site.manager

@@ -30,7 +30,7 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 MISSED_SECONDS = 10.0
-"""A new stream is notified of lists that changed so recently: its client may have read them before the change."""
+"""A new stream is notified of lists that changed within this time, because its client may have read the lists before the change."""
 
 _EVENTS: dict[ChangeKind, ServerEvent] = {
     "tools": ToolsListChanged(),
@@ -40,14 +40,14 @@ _EVENTS: dict[ChangeKind, ServerEvent] = {
 
 
 class _Bus(InMemorySubscriptionBus):
-    """The SDK's handler. A new stream also gets the recent changes, because its client may have listed before them."""
+    """The SDK's publisher of changes to listen streams. A new stream also gets the changes of the last `MISSED_SECONDS`."""
 
     def __init__(self, catalog: Catalog) -> None:
         super().__init__()
         self._catalog = catalog
 
     def subscribe(self, listener: Callable[[ServerEvent], None]) -> Callable[[], None]:
-        """As the SDK's."""
+        """Add the listener of a new stream, after sending it the recent changes. Return the function that removes it."""
         since = anyio.current_time() - MISSED_SECONDS
         for kind, at in self._catalog.changed_at.items():
             if at > since:
@@ -56,7 +56,7 @@ class _Bus(InMemorySubscriptionBus):
 
 
 class ListenStreams:
-    """Serves `subscriptions/listen`; `close` ends every stream."""
+    """Serves `subscriptions/listen` and sends changes to the open streams. `close` ends every stream."""
 
     def __init__(self, catalog: Catalog, clients: Clients, tasks: TaskNotifications) -> None:
         self._catalog = catalog
@@ -66,11 +66,11 @@ class ListenStreams:
         self._listen = ListenHandler(self._bus)
 
     async def list_changed(self, kind: ChangeKind) -> None:
-        """As `changes.Streams`."""
+        """Send the list-changed notification of `kind` to each stream that subscribed to this notification."""
         await self._bus.publish(_EVENTS[kind])
 
     async def resource_updated(self, uri: str) -> None:
-        """As `changes.Streams`."""
+        """Send a resource update to each stream that subscribed to the resource."""
         await self._bus.publish(ResourceUpdated(uri=uri))
 
     async def listen(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> SubscriptionsListenResult:

@@ -44,7 +44,7 @@ class _Allowance:
         self._credit_seconds = (burst - 1) * spacing_seconds
         self._spacing_seconds = spacing_seconds
         self._due = float("-inf")
-        """When the next message would be due if all messages were evenly spaced."""
+        """Time when the next message would be due if all messages were evenly spaced (event loop clock)."""
 
     def wait_seconds(self) -> float:
         """Seconds until a message may be sent; at most 0 if it may be sent now."""
@@ -53,18 +53,18 @@ class _Allowance:
         return self._due - now
 
     def use(self) -> None:
-        """Count a message that is sent now."""
+        """Count a message that is being sent."""
         self._due += self._spacing_seconds
 
 
 class ThrottledProgress:
-    """Sends the progress of one call: a report that must wait is replaced by the next one, and the last report is always sent.
+    """Sends the progress of one call at a bounded rate. A report that must wait is replaced by the next report; the last is always sent.
 
-    Values that do not grow are dropped, because the value of a progress notification must increase (MCP, Progress).
+    A report whose value does not grow is dropped, because the value of a progress notification must increase (MCP, Progress).
     """
 
     def __init__(self, send: SendProgress, tasks: anyio.abc.TaskGroup) -> None:
-        """`tasks` runs what sends delayed reports; it must outlive the call."""
+        """`tasks` runs the tasks that send delayed reports; it must outlive the call."""
         self._send = send
         self._tasks = tasks
         self._allowance = _Allowance(PROGRESS_BURST, PROGRESS_SPACING_SECONDS)
@@ -76,7 +76,7 @@ class ThrottledProgress:
         """Set while no message is being sent; replaced when sending begins."""
 
     async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send a report, or keep it until the rate allows it; returns at once in that case."""
+        """Send a report. If the rate does not allow it yet, keep the report to be sent later, and return at once."""
         if not progress > self._largest or self._is_over.is_set():
             return
         self._largest = progress
@@ -96,7 +96,7 @@ class ThrottledProgress:
                 self._sent.set()
 
     async def finish(self) -> None:
-        """Send the last report if it still waits; later reports are dropped. Call it before the result is sent."""
+        """Wait at most `FLUSH_SECONDS` until the last report is sent. Later reports are dropped. Call it before the result is sent."""
         self._is_over.set()
         if self._is_sending:
             with anyio.move_on_after(FLUSH_SECONDS):

@@ -39,7 +39,7 @@ Outcome = Finished | InputRequired
 
 
 class ReadMethods:
-    """Serves everything that is not a tool call or a listing."""
+    """Serves `resources/read`, `prompts/get`, `completion/complete`, resource subscriptions and `logging/setLevel`."""
 
     def __init__(self, catalog: Catalog, clients: Clients) -> None:
         self._catalog = catalog
@@ -51,7 +51,7 @@ class ReadMethods:
         self._parked = parked
 
     async def read(self, ctx: RequestContext, params: ReadResourceRequestParams) -> JsonObject:
-        """`resources/read`."""
+        """Serve `resources/read`."""
         uri = str((ctx.params or {}).get("uri") or params.uri)
         may_ask = await self._catalog.may_ask("resources", uri) if is_modern(ctx) else False
         wire = await self._answer(ctx, lambda call: self._catalog.read(uri, call), may_ask=may_ask)
@@ -61,12 +61,12 @@ class ReadMethods:
         return wire
 
     async def get_prompt(self, ctx: RequestContext, params: GetPromptRequestParams) -> JsonObject:
-        """`prompts/get`."""
+        """Serve `prompts/get`."""
         may_ask = await self._catalog.may_ask("prompts", params.name) if is_modern(ctx) else False
         return await self._answer(ctx, lambda call: self._catalog.get_prompt(params.name, params.arguments or {}, call), may_ask=may_ask)
 
     async def complete(self, ctx: RequestContext, params: CompleteRequestParams) -> JsonObject:
-        """`completion/complete`."""
+        """Serve `completion/complete`."""
         raw = ctx.params or {}
         facts = self._clients.context(ctx, WireCaller(ctx))
         context = cast("JsonObject | None", raw.get("context"))
@@ -77,7 +77,7 @@ class ReadMethods:
         return {"completion": completion, **({"resultType": "complete"} if is_modern(ctx) else {})}
 
     async def subscribe(self, ctx: RequestContext, params: SubscribeRequestParams) -> JsonObject:
-        """Serve `resources/subscribe` of 2025: one watch per session and URI."""
+        """Serve `resources/subscribe` of 2025. A session that subscribes to a URI twice watches the resource once."""
         session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
         if session.watched[uri]:
             return {}
@@ -95,14 +95,14 @@ class ReadMethods:
         return {}
 
     async def unsubscribe(self, ctx: RequestContext, params: UnsubscribeRequestParams) -> JsonObject:
-        """`resources/unsubscribe` (legacy)."""
+        """Serve `resources/unsubscribe` of 2025."""
         session, uri = self._clients.session_of(ctx), str((ctx.params or {}).get("uri") or params.uri)
         if session.watched.pop(uri, 0):
             await self._unwatch(uri)
         return {}
 
     async def release(self, session: LegacySession) -> None:
-        """End the watches of a 2025 session that ended."""
+        """Stop watching the resources that a 2025 session watched, because the session ended."""
         for uri in list(session.watched):
             await self._unwatch(uri)
         session.watched.clear()
@@ -114,12 +114,12 @@ class ReadMethods:
             return  # the server is gone or no longer has it: nothing is left to undo
 
     async def set_level(self, ctx: RequestContext, params: SetLevelRequestParams) -> JsonObject:
-        """`logging/setLevel` (legacy): for this session only."""
+        """Serve `logging/setLevel` of 2025, which sets the level for this session only."""
         self._clients.session_of(ctx).log_level = params.level
         return {}
 
     async def _answer(self, ctx: RequestContext, work: Callable[[CallContext], Awaitable[Outcome]], *, may_ask: bool) -> JsonObject:
-        """Run a read or prompt. Requests for input are sent to a 2025 client, and returned to a 2026 client."""
+        """Run a read or prompt, and return its result. Requests for input are sent to a 2025 client, and returned to a 2026 client."""
         modern = is_modern(ctx)
         era: Era = "modern" if modern else "legacy"
         caller = WireCaller(ctx, self._clients.tasks)

@@ -28,10 +28,13 @@ PRESENCE_SCOPE_KEY = "moongate.attendance"
 
 
 class RequestPresence:
-    """Implements `Presence` of one request. Ends the request when its client is needed and has had no stream for `RESUME_SECONDS`."""
+    """Implements `Presence` for one request: while `need` was called more often than `release`, the request needs its client.
+
+    The request is ended when it needs its client, and the client has had no stream open for `RESUME_SECONDS`.
+    """
 
     def __init__(self, running: MutableMapping[str, RequestPresence]) -> None:
-        """`running` has the requests in progress of the session, by id as text."""
+        """`running` contains the requests of the session that are in progress, by their ids as text."""
         self._running = running
         self._scope: anyio.CancelScope | None = None
         self._streams = self._needs = 0
@@ -52,7 +55,7 @@ class RequestPresence:
 
     @contextmanager
     def request(self, number: int | str) -> Generator[None, None, None]:
-        """Run the request inside; it is cancelled, and this returns, when the client is lost."""
+        """Run the request inside this context. When the client is lost, the code inside is cancelled, and the context ends."""
         key = str(number)
         self._running[key] = self
         try:
@@ -66,27 +69,27 @@ class RequestPresence:
 
     @property
     def is_here(self) -> bool:
-        """As `Presence`; also true when the request has ended, because a task that goes on has no client to wait for."""
+        """Whether the client has a stream open. True also after the request ended: a task that it started needs no client."""
         return self._streams > 0 or self._scope is None
 
     async def here(self) -> None:
-        """As `Presence`."""
+        """Wait until the client has a stream open, or the request has ended."""
         while not self.is_here:
             await self._came.wait()
 
     def need(self) -> None:
-        """As `Presence`."""
+        """End the request if its client is lost before `release`. Calls nest."""
         self._needs += 1
         self._update()
 
     def release(self) -> None:
-        """As `Presence`."""
+        """Undo one `need`."""
         self._needs -= 1
         self._update()
 
     @asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """As `Presence`."""
+        """Call `need`, and `release` at the end of the context: for a wait for a person or a queue."""
         self.need()
         try:
             yield

@@ -1,6 +1,6 @@
 """Runs the SDK's server for one client over lines; loaded by `dispatch` when a line first needs the SDK.
 
-As the SDK's `stdio_server`, except that a result with an unpaired surrogate, which only an escape sequence can encode, is sent too.
+It works like the SDK's `stdio_server`, but also sends results with an unpaired surrogate, which only an escape sequence can encode.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from gateway.server.fast_path.in_flight import InFlightCall
 from gateway.server.sdk_path.sdk_server import SdkServer
 
 DelegatedLine: TypeAlias = tuple[str, InFlightCall | None]
-"""A line, and the call of its request if the fast path started it."""
+"""A line, and the call of its request, if the fast path started this call."""
 
 
 async def serve_lines(
     sdk: SdkServer, lines: MemoryObjectReceiveStream[DelegatedLine], write_line: Callable[[bytes], Awaitable[None]]
 ) -> None:
-    """Serve until `lines` ends."""
+    """Serve the client until `lines`, the client's messages, ends. `write_line` sends a message to the client."""
     to_server, incoming = anyio.create_memory_object_stream[SessionMessage | Exception]()
     outgoing, from_server = anyio.create_memory_object_stream[SessionMessage]()
 

@@ -62,9 +62,9 @@ _UNCOUNTED = frozenset({"initialize", "ping", "subscriptions/listen"})
 
 
 async def keep_internals(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Outermost middleware: keep the text of an unexpected exception, which the SDK would send to 2025 clients.
+    """Outermost middleware: hide the text of an unexpected exception, which the SDK would send to 2025 clients.
 
-    Where metrics are made, it measures too.
+    It also measures the request, if instrumentation is on.
     """
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         transport = "pipe" if scope_of_request(ctx) is None else "tcp"
@@ -105,7 +105,7 @@ LOST_CLIENT = (
 
 
 async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-    """Middleware: end a request in a 2025 HTTP session when it needs a client that is lost (`request_presence`)."""
+    """Middleware: end a request in a 2025 HTTP session when the request needs its client, and the client is lost (`request_presence`)."""
     attendance = presence_of(ctx)
     if attendance is None or ctx.request_id is None:
         return await call_next(ctx)
@@ -125,7 +125,7 @@ class _Server(Server[Any]):
         *,
         protocol_version: str | None = None,
     ) -> ServerCapabilities:
-        """Return the capabilities that the fast path declares too. The arguments other than the version are ignored."""
+        """Return the capabilities of the gateway, as the fast path declares them. All arguments except `protocol_version` are ignored."""
         is_modern = protocol_version in MODERN_PROTOCOL_VERSIONS
         return ServerCapabilities.model_validate(modern_capabilities(self.extensions) if is_modern else legacy_capabilities())
 
@@ -145,12 +145,12 @@ class Parts:
     runner: TaskRunner | None
     calls: CallHandler
     group: anyio.abc.TaskGroup
-    """Outlives every request."""
+    """A task group that outlives every request."""
     instructions: Callable[[Principal], str]
 
 
 class SdkServer:
-    """The server of the SDK path. Create it inside the running server; `close` ends its listen streams."""
+    """The server of the SDK path. Create it while `GatewayServer` runs; `close` ends its listen streams."""
 
     def __init__(
         self,
@@ -163,7 +163,7 @@ class SdkServer:
         ask_timeout_seconds: float,
         extensions: dict[str, dict[str, Any]],
     ) -> None:
-        """`state_key` seals request state. `extensions` may change; each handshake declares the current ones."""
+        """`state_key` encrypts request state. `extensions` may change; each handshake declares the extensions of that time."""
         self._parts = parts
         methods = TaskMethods(parts.tasks, parts.catalog, parts.clients)
         news = TaskNotifications(parts.tasks, methods, parts.clients, parts.group, parts.runner)
@@ -196,7 +196,7 @@ class SdkServer:
         self.mcp.instructions = instructions
 
     async def released(self, session: LegacySession) -> None:
-        """Release what a session used; its connection ended."""
+        """Stop watching resources for a 2025 session, because the session ended."""
         await self._reads.release(session)
 
     async def _count_call(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
@@ -220,7 +220,7 @@ class SdkServer:
                 session.calls -= 1
 
     def _register(self, parts: Parts) -> None:
-        """Register the handlers. They return wire objects, which the types of the SDK's constructor do not allow."""
+        """Register the handlers. They return JSON objects, which the types of the SDK's constructor do not allow."""
         add, reads = self.mcp.add_request_handler, self._reads
         for method in LISTINGS:
             add(method, PaginatedRequestParams, self._list)
@@ -236,7 +236,7 @@ class SdkServer:
         bind_skills(self.mcp, parts.skills, lambda ctx: parts.clients.context(ctx, WireCaller(ctx)))
 
     async def _list(self, ctx: RequestContext, params: PaginatedRequestParams | None) -> JsonObject:
-        """The four listings."""
+        """Serve `tools/list`, `resources/list`, `resources/templates/list` and `prompts/list`."""
         asking = ListingRequest(
             principal_of(ctx),
             self._parts.clients.scope(ctx),
@@ -247,12 +247,12 @@ class SdkServer:
         return await self._parts.lists.page(ctx.method, asking)
 
     async def _arrived(self, ctx: RequestContext, params: NotificationParams) -> None:
-        """Note that a 2025 client sent a request, so that it is notified of changes from now on."""
+        """Serve `notifications/initialized`: a 2025 client completed the handshake, so it is notified of changes from now on."""
         if not is_modern(ctx):
             self._parts.clients.session_of(ctx)
 
     async def _describe_scoped(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: send a caller with scopes the instructions for the tools that it may use."""
+        """Middleware: send a caller whose key has scopes the instructions for the tools that this caller may use."""
         result = await call_next(ctx)
         if ctx.method == "initialize":
             self._parts.clients.adopt_session(ctx)

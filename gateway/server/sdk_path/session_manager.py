@@ -1,4 +1,4 @@
-"""`SessionManager`: 2025 sessions on the SDK path. `ReplayStore`: their sent events, so that a client can resume a broken SSE stream.
+"""`SessionManager`: the 2025 sessions on the SDK path. `ReplayStore`: the events of a session, so that its client can resume a stream.
 
 Each session has its own store, because the SDK names streams after request ids, which are not unique across sessions. Stores are in memory
 and bounded: beyond the limits the oldest stream is dropped and can no longer be resumed. The 2026 protocol has no resumption.
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from starlette.types import Message, Receive, Scope, Send
 
 MAX_STREAMS = 100
-"""Maximum number of streams kept per session."""
+"""Maximum number of streams per session whose events are kept."""
 
 MAX_CHARACTERS = 1_000_000
 """Approximate maximum size of the messages kept per session. A larger message cannot be sent again."""
@@ -86,7 +86,7 @@ class ReplayStore(EventStore):
         return event_id
 
     async def replay_events_after(self, last_event_id: str, send_callback: EventCallback) -> str | None:
-        """Send the later events of an event's stream, and return the stream's name; `None` if the event is no longer stored."""
+        """Send the events that follow an event on its stream, and return the name of the stream; `None` if it is no longer stored."""
         token, _, number = last_event_id.partition(".")
         name = self._names.get(token)
         stream = self._streams.get(name) if name is not None else None
@@ -101,11 +101,11 @@ class ReplayStore(EventStore):
         return name
 
     def stream_of(self, event_id: str) -> str | None:
-        """Return the name of the stream of an event: a request id as text, or `GET_STREAM_KEY`."""
+        """Return the name of the stream on which an event was sent: a request id as text, or `GET_STREAM_KEY`."""
         return self._names.get(event_id.partition(".")[0])
 
     def resume(self, stream_id: str, token: str, first: int, messages: Sequence[JSONRPCMessage]) -> None:
-        """Continue a stream whose events have the ids `<token>.<number>`, from number `first` on."""
+        """Add a stream that began on the fast path. Its event ids are `<token>.<number>`; `messages` are those from number `first` on."""
         self._tokens[stream_id], self._names[token] = token, stream_id
         stream = self._streams[stream_id] = _Stream(first, list(messages))
         stream.size = sum(size_of(message) for message in messages)
@@ -118,7 +118,7 @@ class ReplayStore(EventStore):
 
 
 class SessionRefused(Exception):
-    """A quota refuses a new session."""
+    """A quota refuses a new session: raised while the SDK opens the session, and answered with `refusal`."""
 
     def __init__(self, refusal: Refusal) -> None:
         super().__init__(refusal.message)
@@ -127,7 +127,7 @@ class SessionRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """The counters for the SDK path's sessions."""
+    """The parts of the server that count and limit sessions."""
 
     table: SessionTable
     usages: Usages
@@ -141,13 +141,13 @@ class _KeptSession:
         self.wire_id = transport.mcp_session_id or ""
         self.transport = transport
         self.is_established = False
-        """The SDK accepted its opening request."""
+        """Whether the SDK accepted the request that opened the session."""
         self._clients = clients
         self._end = end
         self._running: dict[str, RequestPresence] = {}
 
     def attended(self, scope: Scope) -> AbstractContextManager[None]:
-        """Count the stream of a request with this head for the request that it opens, or resumes, a stream of."""
+        """While the context is entered, count an open stream: for the request in this POST, or for the request that this GET resumes."""
         attendance: RequestPresence | None = None
         if scope["method"] == "POST":
             attendance = scope[PRESENCE_SCOPE_KEY] = RequestPresence(self._running)
@@ -159,7 +159,7 @@ class _KeptSession:
 
     @property
     def reason(self) -> Reason:
-        """Why the session ends, for the log."""
+        """Why the session ended, for the log."""
         scope = self.transport.idle_scope
         if self.transport.is_terminated:
             return "deleted"
@@ -168,7 +168,10 @@ class _KeptSession:
         return "failed" if self.is_established else "refused"
 
     def waits(self) -> tuple[int, float] | None:
-        """As `session_table.Kept.waits`; the SDK sets the deadline of a session when its last request ends."""
+        """Return 0 and the time since when the session is idle (monotonic); `None` while it is in use.
+
+        The SDK sets the deadline of a session when its last request ends, so the deadline tells the time.
+        """
         scope = self.transport.idle_scope
         calls, used = self._clients.use_of(self.wire_id)
         if scope is None or scope.deadline == math.inf or calls:
@@ -176,7 +179,7 @@ class _KeptSession:
         return 0, max(used, scope.deadline - DEFAULT_SESSION_IDLE_TIMEOUT)
 
     def give_way(self) -> None:
-        """As `session_table.Kept.give_way`."""
+        """End the session, because a new session replaces it."""
         self._end(self)
 
 
@@ -186,7 +189,7 @@ class SessionManager(StreamableHTTPSessionManager):
     def __init__(
         self, app: Server[Any], keep: Keeping, *, security_settings: TransportSecuritySettings, max_request_bytes: int
     ) -> None:
-        """`keep` counts the sessions and bounds their number."""
+        """`keep` has the session table, which counts the sessions and limits their number."""
         super().__init__(
             app,
             security_settings=security_settings,
@@ -199,12 +202,12 @@ class SessionManager(StreamableHTTPSessionManager):
 
     @property
     def event_store(self) -> EventStore:
-        """A new one."""
+        """A new event store: the SDK reads this property once for each session."""
         return ReplayStore()
 
     @event_store.setter
     def event_store(self, value: EventStore | None) -> None:
-        """Ignored, because the SDK's constructor sets no store."""
+        """Do nothing. The SDK's constructor sets this property."""
 
     def _admit_session(self, requestor: AuthorizationContext | None) -> StreamableHTTPServerTransport | None:
         usage = self._usage_of(requestor)
@@ -252,9 +255,10 @@ class SessionManager(StreamableHTTPSessionManager):
         await super()._discard_session(session_id, transport)
 
     async def take_over(self, wire_id: str, told: Told | None, opening: Scope, body: bytes) -> bool:
-        """Open a session with the id of a session of the fast path. Return whether the SDK accepted it.
+        """Open a session with the id of a session of the fast path. Return whether the SDK accepted its `initialize`.
 
-        `opening` and `body` are the client's `initialize`, which was answered before. `told` are the notifications of its listening GET.
+        `opening` and `body` are the client's `initialize`, which was answered before. `told` are the notifications of its listening GET,
+        which a client can resume.
         """
         store = ReplayStore()
         if told is not None:
@@ -276,7 +280,7 @@ class SessionManager(StreamableHTTPSessionManager):
         return wire_id in self._server_instances
 
     async def tell(self, wire_id: str, scope: Scope, body: bytes) -> None:
-        """Pass a notification of the client to its session."""
+        """Pass a notification of the client to the SDK's session."""
         await self._server_instances[wire_id].handle_request(scope, _said(body), _unheard)
 
     def is_listening(self, wire_id: str) -> bool:
@@ -290,7 +294,7 @@ def _notification(method: str, params: JsonObject | None) -> JSONRPCNotification
 
 
 def _said(body: bytes) -> Receive:
-    """The ASGI `receive` of a request that the gateway makes itself."""
+    """Return the ASGI `receive` of a request with this body that the gateway makes itself."""
     parts = [body]
 
     async def receive() -> Message:
@@ -302,7 +306,7 @@ def _said(body: bytes) -> Receive:
 
 
 async def _unheard(message: Message) -> None:
-    """The ASGI `send` of such a request, which drops the response."""
+    """Drop the response to a request that the gateway makes itself; used as its ASGI `send`."""
 
 
 def size_of(message: JSONRPCMessage | None) -> int:

@@ -42,7 +42,7 @@ from gateway.tools.context import CallContext
 from gateway.tools.questions import ask_until_usable
 
 RELATED_TASK = "io.modelcontextprotocol/related-task"
-"""`_meta` key of 2025-11-25 that names the task a message belongs to."""
+"""`_meta` key of 2025-11-25 that names the task to which a message belongs."""
 
 NO_TASK = "Task not found"
 
@@ -66,7 +66,7 @@ class TaskMethods:
         self._on_legacy: Callable[[RequestContext, Task], None] = lambda ctx, task: None
 
     def tell_legacy(self, on_start: Callable[[RequestContext, Task], None]) -> None:
-        """Call `on_start` with each task that a 2025 client starts."""
+        """Call `on_start` with each task that a 2025 client starts, and the request that started it."""
         self._on_legacy = on_start
 
     def bind(self, server: Server[Any]) -> None:
@@ -79,7 +79,7 @@ class TaskMethods:
         server.middleware.append(self.start_legacy)
 
     async def start_legacy(self, ctx: RequestContext, call_next: CallNext) -> HandlerResult:
-        """Middleware: serve a 2025 `tools/call` with `task`, if the tool supports tasks. The SDK's models do not see the result."""
+        """Middleware: serve a 2025 `tools/call` with `task`, if the tool supports tasks. The SDK's models do not see its result."""
         raw = ctx.params or {}
         if ctx.method != "tools/call" or is_modern(ctx) or not isinstance(raw.get("task"), dict):
             return await call_next(ctx)
@@ -177,7 +177,7 @@ class TaskMethods:
         return legacy_task(await self._handler.runner.cancel(task))
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
-        """Serve `tasks/result` of 2025-11-25: wait for the end, and send the task's requests for input to the client meanwhile."""
+        """Serve `tasks/result` of 2025-11-25: wait for the end of the task, and send its requests for input to the client meanwhile."""
         task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
         facts = self._context(ctx)
         while not task.is_over:

@@ -45,7 +45,7 @@ class _Notification(BaseModel):
 
 
 class _AckSession:
-    """The session of a listen request, which adds the accepted task ids to the acknowledgement."""
+    """Wraps the SDK's session of a listen request, to add the ids of accepted tasks to the acknowledgement of the subscription."""
 
     def __init__(self, session: Any, task_ids: list[str]) -> None:
         self._session = session
@@ -53,7 +53,7 @@ class _AckSession:
         self.acknowledged = anyio.Event()
 
     async def send_notification(self, notification: Any, related_request_id: Any = None) -> None:
-        """As the SDK's session."""
+        """Send a notification as the SDK's session does, with the task ids if it is the acknowledgement."""
         if isinstance(notification, SubscriptionsAcknowledgedNotification):
             honored = notification.params.notifications.model_dump(by_alias=True, exclude_none=True)
             named = SubscriptionFilter.model_validate({**honored, "taskIds": self._task_ids})
@@ -64,7 +64,7 @@ class _AckSession:
 
 
 class TaskNotifications:
-    """Sends the notifications of one server. `group` outlives the requests."""
+    """Sends the task notifications of one server. The task group `group` must outlive the requests."""
 
     def __init__(
         self, handler: TaskHandler, methods: TaskMethods, clients: Clients, group: anyio.abc.TaskGroup, runner: TaskRunner | None
@@ -79,10 +79,10 @@ class TaskNotifications:
 
     @asynccontextmanager
     async def on_stream(self, ctx: RequestContext, params: SubscriptionsListenRequestParams) -> AsyncGenerator[RequestContext]:
-        """Yield the context for serving a listen request; meanwhile send the states of the tasks that the request names.
+        """Yield the request context with which to serve a listen request. Meanwhile, send the states of the tasks that the request names.
 
         Raises:
-            RpcError: The request names tasks without declaring the extension, or too many.
+            RpcError: The request names tasks without declaring the tasks extension, or too many tasks.
         """
         wanted = (params.notifications.model_extra or {}).get("taskIds")
         if wanted is None:

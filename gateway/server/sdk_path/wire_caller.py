@@ -46,10 +46,10 @@ class _RawResult(BaseModel):
 
 
 class WireCaller:
-    """Implements `Caller` for one request."""
+    """Implements `Caller` for one request on the SDK path."""
 
     def __init__(self, ctx: RequestContext, tasks: anyio.abc.TaskGroup | None = None) -> None:
-        """`tasks` runs the tasks that send delayed progress; without it progress is dropped. The handler calls `finish`."""
+        """`tasks` runs the tasks that send delayed progress; with `None`, progress is dropped. The request's handler must call `finish`."""
         self._ctx = ctx
         self._session: ServerSession = ctx.session
         self._progress = None if tasks is None else ThrottledProgress(self._session.report_progress, tasks)
@@ -70,7 +70,7 @@ class WireCaller:
             await self._logs.log(level, data, logger)
 
     async def finish(self) -> None:
-        """Send the progress and the count of log messages that the rate limits held back. Call it before the result is sent."""
+        """Send progress that the rate limit delayed, and the number of dropped log messages. Call it before the result is sent."""
         if self._progress is not None:
             await self._progress.finish()
         await self._logs.finish()
@@ -105,16 +105,16 @@ class WireCaller:
 
     @property
     def presence(self) -> Presence | None:
-        """The presence of the client, for a request in a 2025 session over HTTP."""
+        """Reports whether the client is reachable, for a request in a 2025 session over HTTP; `None` for other requests."""
         return presence_of(self._ctx)
 
     @property
     def has_more(self) -> bool:
-        """As `CloseableCaller.has_more`: true if the client opened URLs."""
+        """Whether `close` has messages to send, because the client accepted to open URLs."""
         return bool(self._opened)
 
     async def close(self) -> None:
-        """Send the client a notification for each URL that it opened, because the request was answered."""
+        """Tell the client, for each URL that it opened, that the request for input is complete."""
         for elicitation_id in self._opened:
             notification = ElicitCompleteNotification(params=ElicitCompleteNotificationParams(elicitation_id=elicitation_id))
             await self._session.send_notification(notification, related_request_id=self._request_id)
@@ -122,7 +122,10 @@ class WireCaller:
 
 
 def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
-    """Return the parameters of a request for input for a 2025 client, and the id made for the URL of a 2026 server, which sends no id."""
+    """Return the parameters of a request for input in the form of 2025, and the elicitation id that was added, if any.
+
+    2025 requires such an id for URLs, and 2026 servers send none.
+    """
     if "params" not in request:
         return None, ""
     params: JsonObject = dict(request["params"])
@@ -133,7 +136,7 @@ def _for_legacy(request: JsonObject) -> tuple[JsonObject | None, str]:
 
 
 def is_call_result(result: JsonObject, version: str) -> bool:
-    """Whether the SDK's models of a protocol version accept a call's result. If not, the SDK would send an error or drop fields."""
+    """Whether the SDK's models of a protocol version accept a call's result. The SDK would not send other results to the client."""
     try:
         return "content" in methods.serialize_server_result("tools/call", version, result)
     except ValidationError:
