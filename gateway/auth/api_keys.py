@@ -35,7 +35,7 @@ _MAX_TOKEN_LENGTH = 200
 
 @dataclass(frozen=True, slots=True)
 class KeyInfo:
-    """Public data of a key."""
+    """Data of an API key without its secret."""
 
     id: str
     name: str

@@ -33,7 +33,7 @@ def build_transport(whom: str, url: str, *, max_answer_bytes: int | None = None)
     """Return a transport with pooled connections to `url`, through the proxy that the environment names for it.
 
     Raises:
-        NotSent: The environment names an invalid proxy. `whom` is the name in the message.
+        NotSent: The environment names an invalid proxy. The message names the server as `whom`.
     """
     limits = httpx2.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=60.0)
     proxy = proxy_for(whom, url, os.environ)

@@ -75,7 +75,7 @@ class GuardedFetch:
 
     @classmethod
     def for_server(cls, server_url: str, issuer: str | None) -> GuardedFetch:
-        """Return the `GuardedFetch` of the server at `server_url`, whose policy pins the OAuth issuer `issuer`, unless it is `None`."""
+        """Return a `GuardedFetch` for the server at `server_url`. The server's policy pins the OAuth issuer `issuer`, or none (`None`)."""
         server = origin_of(server_url)
         trusted = {server} if issuer is None else {server, origin_of(issuer)}
         return cls(frozenset(trusted), is_loopback_host(server[1]))

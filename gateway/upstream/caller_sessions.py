@@ -33,7 +33,7 @@ IDLE_SECONDS = 600.0
 """Idle timeout of a caller session."""
 
 OpenSession = Callable[[JsonObject, Holder], AbstractAsyncContextManager[Session]]
-"""Opens and negotiates a session that declares these client capabilities. Its child process, if any, is held by the `Holder`."""
+"""Opens and negotiates a session that declares these client capabilities. While idle, it may be stopped through the `Holder`."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ RELISTEN_SECONDS = 1.0
 """Wait before a broken listen stream is opened again; doubles up to `MAX_RELISTEN_SECONDS`."""
 
 MAX_RELISTEN_SECONDS = 30.0
-"""Longest wait between attempts to listen."""
+"""Longest wait between two attempts to open the listen stream."""
 
 ACKNOWLEDGED_SECONDS = 10.0
 """Timeout for the acknowledgement of a listen stream. It shows that the server understood the request."""

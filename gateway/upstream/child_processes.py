@@ -1,6 +1,6 @@
 """`ChildProcesses`: limits the server processes of one gateway, ends them with the gateway, and prevents that a gateway starts itself.
 
-Shared processes and those of single callers count alike. If all places are taken, the process that was idle longest is stopped. A killed
+Shared processes and those of single callers count alike. If the limit is reached, the process that was idle longest is stopped. A killed
 gateway cannot clean up, so a small shell watches it: the shell reads a pipe that only the gateway writes to, and when the pipe breaks it
 kills the registered process groups. That includes grandchildren and works on every POSIX system; a process that leaves its group (a daemon)
 is not covered. On Windows the SDK uses job objects.

@@ -45,13 +45,13 @@ RETRY_SPACING_SECONDS = 1.0
 """Shortest time between two attempts that calls trigger while the server is down."""
 
 MAX_SPACING_SECONDS = 10.0
-"""Upper limit of that time if attempts take long, because the server never answers. Calls fail at once meanwhile."""
+"""Longest time between two attempts that calls trigger. The time is as long as the last attempt took; calls fail at once meanwhile."""
 
 SILENT_SECONDS = 2.0
 """Listings wait this long for the first message of a server behind a URL."""
 
 PROBE_SECONDS = 3.0
-"""If the session of a failing server is still open, one call tries it and others fail at once; after this time the next one tries."""
+"""If the session of a failing server is open, one call tries the server and others fail at once. After this time, another call tries."""
 
 
 class Connection:
@@ -117,7 +117,7 @@ class Connection:
             self._places.note_idle()
 
     async def session(self, *, probe: bool = False, patient: bool = False) -> Session:
-        """Return the live session. If there is none, wait for the running attempt to open one, or start an attempt.
+        """Return the live session. If no session is open, wait for the running attempt to open one, or start an attempt.
 
         With `probe`, the caller is about to send a call: if the server is failing although its session is open, one caller gets the session
         to try the server, and others get the error. A `patient` caller does not fail at once after a failed attempt, but waits for the next
@@ -186,7 +186,7 @@ class Connection:
         self._retry_at = float("-inf")
 
     def note_failure(self, error: NotSent) -> None:
-        """Mark the server as failing although its session is open: over stateless HTTP a call could not be sent."""
+        """Mark the server as failing because a call could not be sent. Over stateless HTTP, its session stays open nevertheless."""
         if self._session is None:
             return
         self._session.forget_tools()
@@ -362,7 +362,7 @@ class Connection:
             logger.warning("%s: %s: %s", self.server, self.state, self.last_error)
 
     def _fail(self, error: BaseException, log: ChildLog, started: float) -> None:
-        """Note that an attempt failed, or that a session ended soon: the next attempt waits."""
+        """Note that an attempt to connect failed, or that a session ended soon after its start, so that the next attempt waits."""
         now = anyio.current_time()
         first = _first(error)
         took = 0.0 if self.state == "ready" else now - started

@@ -79,9 +79,6 @@ async def explain(
     `relayed` are the capabilities declared to the server for this caller. `judge` returns one request for input with the server's name
     added, or raises if policy refuses it.
 
-    `relayed` are the capabilities declared to the server for this caller. `judge` returns one request for input with the server's name
-    added, or refuses it.
-
     Raises:
         Rejected: The server's error, with judged URLs.
         PolicyDenied: Policy refuses a URL, or withholds the capability that the server needs.
@@ -116,7 +113,7 @@ def _url_asks(data: JsonValue) -> list[JsonObject]:
 
 
 def _held_back(data: JsonValue, client: ClientProfile, relayed: JsonMapping) -> str:
-    """Return the first capability that the server needs and the client has, but policy did not declare; `''` if there is none."""
+    """Return the first capability that the server needs and the client has, but policy did not declare; else an empty string."""
     required = cast("JsonObject", data).get("requiredCapabilities") if isinstance(data, dict) else None
     names = cast("JsonObject", required) if isinstance(required, dict) else {}
     return next((name for name in names if client.can(name) and name not in relayed), "")

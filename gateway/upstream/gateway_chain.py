@@ -16,7 +16,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import HOPS_KEY, VIA_KEY, gateway_ids, is_own_key, peer_meta
 
 MAX_HOPS = 8
-"""Gateways that one call may pass."""
+"""Maximum number of gateways through which one call may pass."""
 
 _DATA = frozenset({"_meta", "structuredContent", "arguments", "input"})
 """Members in which no further `_meta` is searched: their value is data of a tool, or `_meta` itself."""

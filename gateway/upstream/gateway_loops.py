@@ -33,7 +33,7 @@ class GatewayLoops:
 
     @property
     def problem(self) -> str | None:
-        """A text that names the loop through this server's configuration entry, and the fix; `None` if there is no loop."""
+        """A text that names the loop through this server's configuration entry, and the fix; `None` without a loop."""
         entry = f"mcpServers.{self._server}"
         if self._is_self:
             return f"It is this gateway itself, so nothing of it is listed. Remove {entry}, or let it lead to another gateway."

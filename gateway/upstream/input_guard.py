@@ -89,7 +89,7 @@ class InputGuard:
         self.answers_itself = models is not None and models.can_answer(self._model)
         """Whether a configured model may answer requests of this server."""
         self.approving: list[tuple[CallContext, str]] = []
-        """The requests that wait for an approval: the context of the call, and the approvers."""
+        """The calls whose request for input waits for an approval: the context of each call, and its approvers."""
 
     # -- what is declared --------------------------------------------------------------------------------------
 

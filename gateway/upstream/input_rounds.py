@@ -1,7 +1,8 @@
-"""The rounds of requests for input in results of a 2026 server: some are answered here, the others go to the caller.
+"""The rounds of requests for input in results of a 2026 server: models of the gateway answer some, the others go to the caller.
 
-If one result holds both kinds, the answers given here travel in the request state, which the server's boundary seals, and join the caller's
-answers on the retry. So no round is kept in memory, and no model is called twice. Called by `source` for every request.
+If one result has requests of both kinds, the models' answers are put into the request state, which `server` protects from the client, and
+are sent to the server together with the caller's answers on the retry. So no round is kept in memory, and no model is called twice. Called
+by `source` for every request.
 """
 
 from __future__ import annotations

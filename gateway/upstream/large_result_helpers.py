@@ -118,9 +118,6 @@ class HelperPool:
         If the message answers a `tools/call` (`is_call` of its id) with a complete and plain result, return the message with an empty
         result, and the `LargeResult` that has the real one. Otherwise return the whole message, parsed in this process, and `claim`.
 
-        If `is_call` is true for its id (an answer to `tools/call`) and its result is complete and plain, return the message with an empty
-        result, and the `LargeResult` that has the real one. Otherwise return the whole message, read here, and `claim`.
-
         Raises:
             ValueError: The message is not JSON.
             ToolFailed: The helper process ended.

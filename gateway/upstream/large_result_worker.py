@@ -37,7 +37,7 @@ def send(stream: IO[bytes], fields: JsonMapping, parts: Sequence[bytes] = ()) ->
 
 
 def receive(stream: IO[bytes]) -> tuple[JsonObject, bytes]:
-    """Read one frame.
+    """Read one frame; return the JSON object and its body.
 
     Raises:
         EOFError: The stream ended.
@@ -89,7 +89,7 @@ def _judged(result: JsonObject, order: JsonObject) -> tuple[JsonObject, Sequence
 
 
 def main() -> None:
-    """Process orders until the input ends."""
+    """Read orders from standard input and send the replies, until the input ends."""
     gc.disable()  # JSON has no cycles, and a collection would visit millions of objects
     source, target = sys.stdin.buffer, sys.stdout.buffer
     result: JsonObject | None = None

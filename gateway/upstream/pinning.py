@@ -20,7 +20,7 @@ from gateway.upstream.accepted_definitions import AcceptedDefinitions, Forms
 logger = logging.getLogger(__name__)
 
 NAMES_SHOWN = 5
-"""Tool names in one log line."""
+"""Maximum number of tool names in one log line."""
 
 
 class Pinning:

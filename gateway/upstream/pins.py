@@ -68,7 +68,7 @@ def read_pins(path: Path | None) -> Pins:
     """Return the pins in a lock file; without a file the result has no pins.
 
     Raises:
-        ConfigError: The file is unusable. It never counts as empty, because an empty one pins nothing.
+        ConfigError: The file is unusable. It is not treated as an empty file, because an empty file pins nothing.
     """
     if path is None:
         return NO_PINS

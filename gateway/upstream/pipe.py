@@ -1,4 +1,4 @@
-"""`Pipe`: matches the messages of one child process to calls.
+"""`Pipe`: the messages of one child process; matches its answers to calls.
 
 Used by `stdio`, which starts and stops the child, and by `PipeCarrier`. The answer to a call settles its future at once; other messages are
 passed on in order. A line that is not JSON-RPC is logged once and skipped, and the last lines of stderr are kept for error messages.
@@ -68,7 +68,7 @@ class ChildLog:
 
 
 class Pipe(FramedPipe):
-    """Writes messages to one child process, and matches the messages that it writes to calls."""
+    """Writes messages to one child process, and gives the child's answers to the calls that wait for them."""
 
     def __init__(self, server: str, log: ChildLog, max_line_bytes: int, bodies: LargeBodies | None = None) -> None:
         """`bodies` grants the memory for large lines and parses them. Without `bodies`, they are parsed in the event loop."""

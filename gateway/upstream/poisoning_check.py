@@ -31,7 +31,7 @@ Lists = Mapping[str, Sequence[JsonObject]]
 
 
 class PoisoningCheck:
-    """Checks the listings of one server."""
+    """Checks the listings of one server for definitions that read like orders to a model."""
 
     def __init__(self, server: str, lists: Callable[[], Lists]) -> None:
         """`lists` returns the server's current entries by kind."""

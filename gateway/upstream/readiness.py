@@ -29,7 +29,7 @@ class Readiness:
         return self._settled.is_set()
 
     async def settled(self) -> None:
-        """Wait until `is_settled`."""
+        """Wait until every server has connected or failed to connect once (`is_settled`)."""
         await self._settled.wait()
 
     async def watch(self, servers: Sequence[UpstreamSource], ready: Callable[[UpstreamSource], Coroutine[Any, Any, None]]) -> None:

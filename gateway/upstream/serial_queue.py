@@ -27,7 +27,7 @@ SETTLE_SECONDS = 0.25
 
 
 Leave = Callable[[CallContext, bool], None]
-"""Called when a call has ended, with whether it was cancelled, in which case the server may still work on it."""
+"""Called with the context of a call that has ended, and whether the call was cancelled: then the server may still work on it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -126,7 +126,7 @@ class SerialQueue:
 
     @property
     def question_ends_at(self) -> float:
-        """Loop time at which the first open request for input ends because calls of other clients wait; infinite if none wait."""
+        """Loop time at which the first open request for input ends because calls of other clients wait; else infinite."""
         return min((scope.deadline for scope in self._questions), default=math.inf)
 
     @asynccontextmanager

@@ -86,7 +86,7 @@ class ServerLists:
         self._shared = session
 
     async def _read(self, session: Session, kinds: Sequence[ChangeKind], *, announced: bool) -> None:
-        """Read lists and report which changed. A list that the server `announced` as changed is reported in any case."""
+        """Read lists and report the changed ones to `on_change`. If the server `announced` a change, the list is reported in any case."""
         for change in kinds:
             differs = False
             as_of = session.tool_changes
@@ -237,7 +237,7 @@ class ServerLists:
             await self.suspicions.judge()
 
     async def close(self) -> None:
-        """Store the last listing."""
+        """Store the last listing if it is not stored yet."""
         if self._unstored.is_set():
             await self._store()
 

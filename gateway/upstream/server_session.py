@@ -80,7 +80,7 @@ class Session:
     """One live session. Made by `open_session`; `closed` is set when it accepts no further requests."""
 
     def __init__(self, server: str, carrier: Carrier, hooks: SessionHooks, client: JsonObject, tasks: anyio.abc.TaskGroup) -> None:
-        """`client` is the `clientInfo` that the server gets; `tasks` ends with the connection."""
+        """`client` is the `clientInfo` that the server gets. The task group `tasks` ends with the connection."""
         self.server = server
         self.closed = anyio.Event()
         self._client = client
@@ -229,7 +229,7 @@ class Session:
         return agreed
 
     async def want_level(self, level: LogLevel | None) -> None:
-        """Have a 2025 server send log messages of `level`. The most verbose caller decides the level.
+        """Have a 2025 server send log messages of `level` and above. The most verbose caller decides the level.
 
         `server.detached_caller.wants_level` drops messages that other callers do not want.
         """

@@ -151,7 +151,7 @@ class UpstreamSource:
 
     @property
     def may_ask(self) -> bool:
-        """Whether the server may send a request for input during any request, as 2025 servers may, or a sampling approval may be needed."""
+        """Whether a request for input may arrive during any request: from a 2025 server, or because sampling needs an approval."""
         agreed = self._connection.negotiated
         return self._guard.asks_midway(is_modern=agreed is not None and agreed.era == "modern")
 
@@ -345,7 +345,7 @@ class UpstreamSource:
         return Finished(result)
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
-        """Complete an argument; a server without completion has no suggestions."""
+        """Return the server's suggestions for an argument; no suggestions if the server does not support completion."""
         session = await self._connection.session()
         if "completions" not in session.negotiated.capabilities:
             return {"values": []}

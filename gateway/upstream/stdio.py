@@ -36,7 +36,7 @@ LOOKS = 100
 """Number of checks within `GRACE_SECONDS` whether the processes that the child started have ended; no event reports their end."""
 
 _INHERITED = ("HOME", "LOGNAME", "PATH", "SHELL", "TERM", "USER", "XDG_STATE_HOME")
-"""Environment variables that a child inherits: those of the SDK, and one by which a Moongate as child finds its state folder."""
+"""Environment variables that a child inherits: the SDK's choice, and `XDG_STATE_HOME`, by which a Moongate finds its state folder."""
 
 
 @asynccontextmanager
@@ -52,8 +52,6 @@ async def open_stdio(
     """Start the child and yield its carrier. Leaving stops the child and everything that it started.
 
     With `children`, the child also ends if the gateway is killed, and its environment names the gateways through which it was started.
-
-    With `children` the child also ends if the gateway is killed, and its environment names the gateways that it was started through.
 
     Raises:
         NotSent: The program cannot be started.

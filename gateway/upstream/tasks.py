@@ -277,7 +277,7 @@ class _Followed:
     ) -> None:
         self.id = str(handle["taskId"])
         self.quiet = ctx.child()
-        """The context for requests about the task: no progress, no answers of an earlier round."""
+        """The context for polls and other requests about the task: without progress reports, and without answers of an earlier round."""
         self._server = server
         self._line = line
         self._tool = tool
@@ -293,7 +293,7 @@ class _Followed:
         self._messages = 0
 
     async def result(self) -> JsonObject:
-        """Poll until there is a result."""
+        """Poll the task until it has ended, and return its result."""
         latest = self._latest
         while True:
             await self._tell(latest)

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable
 
 KEPT_BYTES = 33_554_432
-"""Free memory that is kept."""
+"""Maximum bytes of free memory that are kept for the next large message."""
 
 BLOCK_BYTES = 8_388_608
 """Largest block that is allocated from the kept memory; a larger one is mapped by itself."""

@@ -32,7 +32,7 @@ STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".enc
 """Status lines, with their line break."""
 
 LATE_SECONDS = 1.0
-"""If a timer fires so long after it was due, this process was held up, and its peer may have been too: the timer is set once more."""
+"""A timer that fires this long after it was due is set once more: this process was held up, and its peer may have been, too."""
 
 _DISCONNECT: Message = {"type": "http.disconnect"}
 
@@ -317,7 +317,7 @@ class ConnectionWriter(asyncio.Protocol, Generic[HeadT]):
         return self._common[1]
 
     def write(self, data: bytes) -> None:
-        """Send bytes, after buffered ones."""
+        """Send bytes, after those that are buffered."""
         if self._buffer:
             data, self._buffer = self._buffer + data, b""
         self.transport.write(data)

@@ -26,7 +26,7 @@ class Admission:
     owner: str | None
     """Id of the principal; `None` if the caller is not known and only the address counts."""
     is_local: bool
-    """Whether the caller is the local user, who is the same principal for all programs on this machine."""
+    """Whether the caller is the local user: one principal for all programs on this machine."""
     waits: bool
     """Whether a request with a short body is started only when the body is complete; otherwise the application starts at once."""
 

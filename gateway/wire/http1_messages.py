@@ -49,7 +49,7 @@ _VALUE = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
 _FIXED_RESPONSE_FIELDS = frozenset(
     {b"content-type", b"connection", b"keep-alive", b"proxy-connection", b"upgrade", b"trailer", b"transfer-encoding"}
 )
-"""Fields that decide how a response is read."""
+"""Fields that decide how a response is read, so that they may not differ from those of a cached head."""
 
 
 class RequestHead:

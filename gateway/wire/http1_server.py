@@ -99,7 +99,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._arriving: Exchange[HeadT] | None = None
         """The request whose body is incomplete."""
         self._header_cache: HeaderCache[HeadT] | None = None
-        """Heads of requests that the fast path took."""
+        """Cached heads of requests that the fast path served; `None` before the first one."""
         self._pipelined: deque[Exchange[HeadT]] = deque()
         self._arrival_timer: asyncio.TimerHandle | None = None
         self._awaits_body = False

@@ -120,7 +120,7 @@ class HttpCarrier:
         self._writer = RequestWriter("_meta")
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection to the server."""
         self.pool.close()
 
     async def request(self, request: OutgoingRequest) -> JsonObject:

@@ -21,7 +21,7 @@ NEVER_MISSING = frozenset({"initialize", "tools/list", "tools/call", "resources/
 CHECK_URL = "check the URL; MCP endpoints often end in /mcp or /sse"
 
 MAX_SHOWN_URL = 200
-"""Characters of a foreign URL in an error text."""
+"""Maximum characters of a URL from a server that an error text shows."""
 
 
 def refusal(server: str, status: int, retry_after: str) -> RequestFailure | None:
@@ -65,7 +65,7 @@ def no_endpoint(status: int) -> str:
 
 
 def _not_followed(url: str, status: int, location: str) -> str | None:
-    """Return the error text for a redirect, or `None` if the SDK follows it: with the same method, and within the origin."""
+    """Return the error text for a redirect, or `None` if the SDK follows it: same method, within the server's origin."""
     where = ""
     try:
         asked, parts = urlsplit(url), urlsplit(urljoin(url, location))

@@ -18,7 +18,7 @@ CLOSE_SECONDS = 15.0
 
 
 class ContextTask(Generic[T]):
-    """Holds one entered context at a time."""
+    """Enters and leaves one context manager at a time, in a task of its own."""
 
     def __init__(self) -> None:
         self._task: asyncio.Task[None] | None = None

@@ -217,7 +217,7 @@ class MCPTool(ABC):
         return [f for f in found if not set(f.known_as).isdisjoint(allowed)]
 
     async def load_tools(self) -> None:
-        """List the server's tools again. If the server does not support tools, there are no tools, and no error.
+        """List the server's tools again. A server that does not support tools counts as one with an empty list.
 
         Raises:
             ToolFailed: The server does not list them, or two remote names become one local name.
@@ -245,7 +245,7 @@ class MCPTool(ABC):
         self._on_change("tools")
 
     async def load_prompts(self) -> None:
-        """List the server's prompts again. If the server does not support prompts, there are no prompts, and no error.
+        """List the server's prompts again. A server that does not support prompts counts as one with an empty list.
 
         Raises:
             ToolFailed: The server does not list them, or two remote names become one local name.

@@ -41,13 +41,13 @@ class MCPToolOptions(TypedDict, total=False):
     """Keyword settings of every `MCPTool`. The text of each setting names its default."""
 
     description: str | None
-    """For people; empty by default."""
+    """Description of the server for people; empty by default."""
     approval_mode: ApprovalMode | None
-    """Calls that a person must approve; `None`: none."""
+    """Which calls a person must approve; `None`: no call."""
     allowed_tools: Collection[str] | None
-    """Remote, normalised or local names that become functions; `None`: all, empty: none."""
+    """Remote, normalised or local names that become functions; `None`: all names. An empty collection: no name."""
     tool_name_prefix: str | None
-    """Prefix of local names, joined with `_`; `None`: none."""
+    """Prefix of local names, joined with `_`; `None`: no prefix."""
     load_tools: bool
     """Whether to list tools when connecting; true by default."""
     load_prompts: bool
@@ -61,7 +61,7 @@ class MCPToolOptions(TypedDict, total=False):
     request_timeout: float | None
     """Seconds for connecting and for each request; 30 to connect and 120 for a call by default."""
     client: SupportsChatGetResponse | None
-    """Answers sampling requests; `None`: sampling is not declared."""
+    """Chat client that answers sampling requests; `None`: the server learns that sampling is not supported."""
     sampling_approval_callback: SamplingApprovalCallback | None
     """Decides on each sampling request; `None` refuses all."""
     sampling_max_tokens: int | None

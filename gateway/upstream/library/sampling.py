@@ -46,7 +46,7 @@ class SamplingHandler:
         return {"sampling": {"tools": {}}} if self._client is not None else {}
 
     def reset(self) -> None:
-        """Reset the count for a new connection."""
+        """Reset the count of sampling requests, because a new connection begins."""
         self._used = 0
 
     def read(self, request: JsonObject) -> CreateMessageRequestParams:

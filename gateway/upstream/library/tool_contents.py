@@ -65,7 +65,7 @@ def _prompt_text(content: JsonValue) -> str:
 
 
 def prompt_schema(prompt: JsonMapping) -> JsonObject:
-    """Return the input schema of a prompt as a function; all its arguments are strings."""
+    """Return the input schema of the function for a prompt. All arguments are strings."""
     properties: JsonObject = {}
     required: list[str] = []
     for argument in cast("Sequence[JsonMapping]", prompt.get("arguments") or ()):

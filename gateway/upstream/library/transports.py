@@ -26,7 +26,7 @@ HeaderProvider = Callable[[JsonMapping], Mapping[str, str]]
 
 
 class MCPStdioTool(MCPTool):
-    """A server started as a child process."""
+    """An `MCPTool` whose server is started as a child process."""
 
     is_one_pipe = True
 
@@ -69,7 +69,7 @@ class MCPStdioTool(MCPTool):
 
 
 class MCPStreamableHTTPTool(MCPTool):
-    """A server reached over streamable HTTP."""
+    """An `MCPTool` whose server is reached over streamable HTTP."""
 
     def __init__(
         self,

@@ -34,7 +34,7 @@ class Redirected:
     code: str | None
     error: str | None
     issuer: str | None
-    """The `iss` parameter (RFC 9207)."""
+    """The `iss` parameter of the redirect (RFC 9207); `None` if it is missing."""
 
 
 class Callback:
@@ -54,7 +54,7 @@ class Callback:
         return self._result
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
+        """Answer one HTTP request of the browser, as an ASGI application."""
         status, text = self._judge(scope)
         headers = {"cache-control": "no-store", "referrer-policy": "no-referrer", "connection": "close"}
         await HTMLResponse(_PAGE.format(text), status, headers)(scope, receive, send)

@@ -33,7 +33,7 @@ AHEAD_SECONDS = 60.0
 """A token is renewed this long before its end, but at the earliest after half of its life."""
 
 LOOK_SECONDS = 1.0
-"""Interval of checking the file for a sign-in or sign-out by another process."""
+"""Interval of checking the token file for a sign-in or sign-out by another process."""
 
 REJECTED_TWICE_SECONDS = 30.0
 """A token that was renewed after a 401, and is rejected too, is not renewed again within this time."""
@@ -270,7 +270,7 @@ def _is_due(grant: Grant) -> bool:
 
 
 def _ends_within(grant: Grant, seconds: float, share: float) -> bool:
-    """Return whether the token expires within `seconds`, or within this share of its life if that is shorter."""
+    """Return whether the token expires within `seconds`, or within `share` of its whole life if that is shorter."""
     if grant.expires_at is None:
         return False
     return grant.expires_at - time.time() < min(seconds, (grant.expires_at - grant.obtained_at) * share)

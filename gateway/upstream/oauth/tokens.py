@@ -72,7 +72,7 @@ class Grant:
 
 
 class TokenFile:
-    """The grant of one server."""
+    """The file with the grant (client registration and tokens) of one server."""
 
     def __init__(self, state: StateFolder, server: str, url: str, *, owner: str = SHARED) -> None:
         """`url` is the server's endpoint: a changed address never gets the tokens of the old one. No side effects."""
@@ -90,7 +90,7 @@ class TokenFile:
         return found.st_mtime_ns, found.st_ino
 
     def read(self) -> Grant | None:
-        """Return the grant, or `None` without a file.
+        """Return the stored grant, or `None` if there is no file.
 
         Raises:
             StorageError: The file cannot be read, or is not of this installation; signing in again replaces it.
@@ -112,7 +112,7 @@ class TokenFile:
             raise StorageError(text) from None
 
     def write(self, grant: Grant) -> None:
-        """Replace the grant.
+        """Replace the stored grant.
 
         Raises:
             StorageError: The file cannot be written.
