@@ -90,7 +90,7 @@ def _parse(document: JsonValue) -> CachedListing:
     """Parse a stored listing.
 
     Raises:
-        ValueError: It was not written by this version.
+        ValueError: The document was not written by this version.
     """
     if not isinstance(document, dict):
         raise ValueError("it holds no object")

@@ -185,7 +185,7 @@ class ServerLists:
         """Read the tools of a session before a call, because they were not read on it or have changed since.
 
         Raises:
-            NotSent: They cannot be read; the call that waits for them was not sent.
+            NotSent: The tools cannot be read; the call that waits for them was not sent.
         """
         with anyio.move_on_after(LIST_TIMEOUT_SECONDS + REREAD_SPACING_SECONDS):
             try:

@@ -43,7 +43,7 @@ async def open_sse(server: str, entry: SseServer, credentials: Credentials | Non
     """Open the event stream, read the `endpoint` event, and yield the carrier.
 
     Raises:
-        NotSent: The server has no such stream.
+        NotSent: The server does not offer the HTTP+SSE transport at this URL.
     """
     async with (
         build_sse_client(server, entry.url, entry.headers, credentials) as client,
