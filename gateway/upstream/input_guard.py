@@ -114,7 +114,7 @@ class InputGuard:
     def capabilities_for(self, client: ClientProfile) -> JsonObject:
         """Return the client capabilities to declare for one caller: those that the caller has and policy relays, and those answered here.
 
-        The object is shared by many calls and must not be changed.
+        The returned object is used for many calls and must not be changed.
         """
         declared: JsonObject = {}
         for name, settings in client.capabilities.items():

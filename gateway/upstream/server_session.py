@@ -86,7 +86,7 @@ class Session:
         self._client = client
         self.carrier = carrier
         self._is_probing = False
-        """Whether a rejection, or no answer in time, only means that the server speaks 2025."""
+        """Whether a rejection, or no answer in time, only means that the server does not support MCP 2026."""
         self.negotiated = Negotiated("modern", LATEST_MODERN_VERSION, {})
         self.listed_tools: Mapping[str, str] | None = None
         """Digests of the tools as last listed on this session (`note_tools`); `None` if they may have changed since."""
@@ -96,7 +96,7 @@ class Session:
         self._messages = ServerMessages(server, hooks)
         self._level: LogLevel | None = None
         self._last_meta: tuple[Negotiated, JsonMapping, JsonMapping, LogLevel | None, JsonObject] | None = None
-        """The `_meta` of the last request, after the values that it was made of. Carriers recognize the object and reuse its JSON."""
+        """The values of which the last request's `_meta` was made, then this `_meta`. Carriers recognize the object and reuse its JSON."""
         self._headers_cache: dict[tuple[str, str, str | None], Headers] = {}
         """(protocol version, method, name or URI) → headers."""
 

@@ -259,7 +259,7 @@ class UpstreamSource:
         return await converse(self._guard, once, ctx)
 
     async def _offer_sign_in(self, error: Unauthorized, ctx: CallContext) -> JsonObject:
-        """Show the local user a sign-in page if their client can; other callers read which command signs in.
+        """Offer a sign-in page to the local user if their client can show URLs; else raise `error`, which names the command to sign in.
 
         A remote caller's browser would return to the caller's machine, and the gateway would be signed in as that caller.
         """

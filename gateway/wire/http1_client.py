@@ -422,7 +422,7 @@ class ClientConnection(asyncio.Protocol):
                 self._claim_bytes(self._length)
 
     def on_body(self, data: bytes) -> None:
-        """Store or stream a part of the body."""
+        """Store a part of the body, or pass it to the event stream."""
         self._other_bytes = 0
         stream = self._stream
         if stream is not None:

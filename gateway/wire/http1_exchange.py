@@ -29,7 +29,7 @@ _JSON_HEAD = b"HTTP/1.1 200 OK\r\n%bcontent-length: %d\r\ncontent-type: applicat
 """Template of a fast-path response's head, for: the common fields, the body's length, an additional field or nothing, the last lines."""
 
 STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in http.HTTPStatus}
-"""Status lines, with their line break."""
+"""Status code → status line, with its line break."""
 
 LATE_SECONDS = 1.0
 """A timer that fires this long after it was due is set once more: this process was held up, and its peer may have been, too."""
@@ -265,7 +265,7 @@ class UnreadResponses(Protocol[HeadT]):
         ...
 
     def drop(self, connection: UnreadConnection, /) -> None:
-        """Forget the unread bytes of a connection."""
+        """Stop counting a connection, because its client has read everything or has disconnected."""
         ...
 
 

@@ -13,7 +13,9 @@ SURPLUS_SCOPE_KEY = "moongate.surplus"
 """ASGI scope key of a request on a connection above the limit of connections: only health checks and administrators are served there."""
 
 UNSENT, HALF_SENT, IDLE = range(3)
-"""What a connection waits for: its first request, the rest of a request, the next request. In this order they are closed for new ones."""
+"""What a connection waits for: its first request, the rest of a request, or the next request. Connections are closed in this order to make
+room for new ones.
+"""
 
 Field = tuple[bytes, bytes]
 """Name and value of a header field."""

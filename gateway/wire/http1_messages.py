@@ -38,7 +38,7 @@ MAX_OUTGOING_HEADS = 1024
 _FRAMING_FIELDS = frozenset(
     {"host", "connection", "content-length", "transfer-encoding", "te", "trailer", "upgrade", "expect", "keep-alive", "proxy-connection"}
 )
-"""Fields that would change the framing of a request."""
+"""Fields that decide the framing or routing of a request, so that `OutgoingHeads` does not accept them."""
 
 _TARGET = re.compile(r"/[A-Za-z0-9\-._~!$&'()*+,;=:@%/?]*")
 _HOST = re.compile(r"[A-Za-z0-9\-._:]+")
@@ -285,7 +285,7 @@ class BufferedConnection(Protocol):
     """A connection that buffers bytes until `flush`."""
 
     loop: asyncio.AbstractEventLoop
-    """The connection's event loop; `asyncio.get_running_loop` takes a system call in Python 3.11."""
+    """The connection's event loop, kept because `asyncio.get_running_loop` takes a system call in Python 3.11."""
 
     def flush(self) -> None:
         """Write the buffered bytes, if there are any and the connection is open."""

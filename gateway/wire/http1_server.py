@@ -88,7 +88,7 @@ class ServerConnection(ConnectionWriter[HeadT]):
         self._target_url: bytes | None = None
         self._target: dict[str, Any] = {}
         self._authority: bytes | None = None
-        """These three: the last request target, its scope entries, and the host if the target names one."""
+        """`_target_url`, `_target`, `_authority`: the last request target, its scope entries, and the host if the target names one."""
         self._headers: Headers = []
         self._in_head = self._is_last = self._is_paused = self._is_lingering = False
         """A head is arriving; no further request is parsed; reading is paused; the rest of an answered request is dropped (`_linger`)."""

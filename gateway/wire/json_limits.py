@@ -46,7 +46,7 @@ class PartCounter:
 
     @property
     def is_over(self) -> bool:
-        """Whether a limit is exceeded."""
+        """Whether a count exceeds `MAX_PARTS` or `MAX_VALUES`."""
         return self.parts > MAX_PARTS or self.values >= MAX_VALUES
 
     def feed(self, data: bytes) -> None:

@@ -23,7 +23,7 @@ RESULT = b'{"jsonrpc":"2.0","id":%b,"result":%b}'
 _ID = rb'"id"\s*:\s*(-?\d{1,18}|"[^"\\]{1,200}")'
 _HEAD_ID = re.compile(rb'\s*\{\s*(?:"jsonrpc"\s*:\s*"2\.0"\s*,\s*)?' + _ID + rb'\s*,(?!\s*"method")')
 _TAIL_ID = re.compile(_ID + rb'\s*(?:,\s*"jsonrpc"\s*:\s*"2\.0"\s*)?\}\s*$')
-"""These two match the id of a response where JSON-RPC libraries put it: at the start or at the end of the message."""
+"""`_HEAD_ID` and `_TAIL_ID` match the id of a response where JSON-RPC libraries put it: at the start or end of the message."""
 
 _FIRST_ID = re.compile(rb'\{"jsonrpc":"2\.0","id":("[^"\\]*"|-?\d+)[,}]')
 _METHOD = re.compile(rb'"method":"([^"\\]*)"')

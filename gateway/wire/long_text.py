@@ -260,7 +260,7 @@ def _with_mark(node: JsonMapping, text: str) -> JsonMapping:
 
 
 def _joined(around: Sequence[_Part], between: _Part) -> list[_Part]:
-    """Return the parts of `around` with `between` after each but the last."""
+    """Return the parts of `around`, with `between` between each two of them."""
     found = [around[0]]
     for part in around[1:]:
         found += (between, part)

@@ -181,9 +181,9 @@ def origin(url: httpx2.URL) -> tuple[str, str, int | None]:
 
 
 class SteadyTransport(httpx2.AsyncBaseTransport):
-    """Wraps the transport to one server, which it owns and closes; see the module.
+    """Wraps the transport to one server for the SDK: a failed POST becomes a JSON-RPC error, and bodies are limited.
 
-    Cancellations, and answers to the server's requests, are sent in the background.
+    Cancellations, and answers to the server's requests, are sent in the background. Owns and closes the wrapped transport.
     """
 
     def __init__(
