@@ -399,7 +399,7 @@ class Catalog:
         return isinstance(shelf.entry.full, AskingSource) and shelf.entry.full.may_ask
 
     async def read(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read an exposed URI through the gate. Raises `NotFound`."""
+        """Read the resource with an exposed URI, if the gate allows it. Raises `NotFound`."""
         await self.ready()
         return await self.read_now(uri, ctx)
 
@@ -424,7 +424,7 @@ class Catalog:
             raise NotFound("resource", uri) from None
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> Finished | InputRequired:
-        """Render an exposed prompt through the gate. Raises `NotFound`."""
+        """Render the prompt with an exposed name, if the gate allows it. Raises `NotFound`."""
         await self.ready()
         shelf, native = self._owner_of_prompt(name)
         source = cast("Source", shelf.entry.full)

@@ -132,7 +132,7 @@ class _ListTools:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Return one line per tool, best match first."""
+        """Find tools, and return one page of them: one line per tool, best match first."""
         scope = scope_of(ctx.client.session_id, ctx.principal.id)
         names = self._disclosure.find(str(arguments.get("query") or ""), arguments.get("source"), ctx.on_behalf_of)
         offset, limit = int(arguments.get("offset") or 0), int(arguments.get("limit") or DEFAULT_LIMIT)

@@ -35,7 +35,7 @@ class UnmetNeed:
     """A tool, agent, workflow, skill or server that a file names and the gateway does not serve."""
 
     kind: str
-    """`agent` or `workflow`."""
+    """Kind of the file that names it: `agent` or `workflow`."""
     where: str
     """The file that names it."""
     text: str

@@ -78,7 +78,7 @@ class OwnSource:
         return SOURCE_ID
 
     async def tools(self) -> Sequence[Tool]:
-        """The built-in tools."""
+        """Return the gateway's own tools that are offered now."""
         return [*self._tools, *self._more]
 
     def subscribe(self, on_change: OnChange) -> None:

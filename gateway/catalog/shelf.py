@@ -155,7 +155,7 @@ class Shelf:
         self.listed[kind] = [{**wire, key: exposed[native]} for wire, native in zip(wires, natives, strict=True)]
 
     def _readable(self, kind: Kind, wires: Sequence[JsonObject]) -> Sequence[JsonObject]:
-        """Return the listed entries that policy allows."""
+        """Return the entries of `wires` that policy allows clients to see. Refused entries are added to `withheld`."""
         if kind == "resources":
             wires = [wire for wire in wires if judge_skill_uri(str(wire["uri"]), self.entry.policy.skills)]
         if self.hidden_text != "refuse":

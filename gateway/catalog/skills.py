@@ -102,7 +102,7 @@ class SkillFace:
         return expose_uri(shelf.label, uri) if judge_skill_uri(uri, shelf.entry.policy.skills) else None
 
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
-        """Answer `skills/get`. Raises `NotFound`."""
+        """Answer `skills/get` with the current entry of one skill. Raises `NotFound`."""
         shelf, native = await self._find("skill", uri)
         if not _has_extension(shelf):
             return {"skill": await self._shown(shelf, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}

@@ -39,7 +39,7 @@ QUARANTINE_ADVICE = (
 
 
 def status_resource() -> JsonObject:
-    """Return the status as a listed resource."""
+    """Return the resource `moongate://status` as `resources/list` shows it."""
     return {
         "uri": STATUS_URI,
         "name": "gateway-status",

@@ -8,7 +8,7 @@ from functools import lru_cache
 _EXPRESSION = re.compile(r"(?:\{([+#./;?&]?)[^{}]*\})+")
 
 MAX_TEMPLATE_CHARS = 2_000
-"""Longer templates and longer URIs never match."""
+"""Maximum length of templates and URIs; longer ones never match."""
 
 MAX_EXPRESSIONS = 6
 """Templates with more separate expressions never match, because a server's template must not make matching slow."""

@@ -71,7 +71,7 @@ def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> Run
 
 
 def middleware_entry(written: JsonValue) -> RunEntry:
-    """Return the entry for `agents.middleware`, which is imported."""
+    """Return the entry for the Python modules that `agents.middleware` names, which are imported."""
     return _entry("agents.middleware", "agents.middleware", written, f"imports {json.dumps(written)}")
 
 

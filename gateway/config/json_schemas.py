@@ -22,7 +22,7 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 class _Untitled(GenerateJsonSchema):
-    """Drops titles that only repeat the keys."""
+    """Generates JSON Schemas without the titles that pydantic makes from the keys."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False

@@ -44,7 +44,7 @@ class LoadedConfig:
     """A valid configuration: references are expanded, paths are absolute, and `config` has only servers that can start."""
 
     config: GatewayConfig
-    """`mcp_servers` holds no disabled entry."""
+    """The validated configuration. Its `mcp_servers` has no disabled entries."""
     path: Path | None
     """The file it was read from; `None` without a file."""
     base_dir: Path

@@ -17,7 +17,7 @@ from gateway.errors import ConfigError
 BundledKind = Literal["config", "agents", "skills"]
 
 CONFIG_VARIABLE = "MOONGATE_CONFIG"
-"""Environment variable naming the configuration file."""
+"""Environment variable with the path of the configuration file."""
 
 SEARCHED = ("gateway.json", "config/gateway.json")
 """Configuration files that are looked up in the working directory, in this order."""

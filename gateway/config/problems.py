@@ -27,14 +27,14 @@ _BOUNDS = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a document."""
+    """One mistake in a file, with the JSON path at which it is."""
 
     path: str
     text: str
     """The mistake, without its path."""
 
     def line(self) -> str:
-        """Return `path: text`."""
+        """Return the mistake as one line, `path: text`."""
         return f"{self.path}: {self.text}" if self.path else self.text
 
 

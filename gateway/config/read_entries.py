@@ -268,7 +268,7 @@ def _unusable(server: ServerEntry, path: str, base_dir: Path) -> list[ConfigErro
 
 
 def _in_folder(server: ServerEntry | None, base_dir: Path) -> ServerEntry | None:
-    """Return the entry with an absolute `cwd`."""
+    """Return a server entry with its `cwd` as an absolute path, resolved against `base_dir`."""
     if not isinstance(server, StdioServer) or server.cwd is None:
         return server
     return server.model_copy(update={"cwd": str(base_dir / Path(server.cwd).expanduser())})

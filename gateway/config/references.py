@@ -24,10 +24,10 @@ from gateway.errors import ConfigError
 from gateway.json_types import JsonValue
 
 MAX_SECRET_BYTES = 65_536
-"""A larger value is an error."""
+"""Maximum size of a secret's value; a larger value is an error."""
 
 KILL_WAIT_SECONDS = 2.0
-"""Grace period for a killed program."""
+"""Seconds to wait for the end of a killed program."""
 
 
 class NotAccepted(ConfigError):
@@ -40,10 +40,10 @@ class NotAccepted(ConfigError):
 
 @dataclass(slots=True)
 class References:
-    """The sources of secrets of one configuration."""
+    """Fetches the secrets that one configuration references, from files, the keyring and programs."""
 
     environ: Mapping[str, str]
-    """Environment of the programs."""
+    """Environment variables for the programs that are run."""
     base_dir: Path
     """Folder that relative paths start from, and in which programs run."""
     commands: Mapping[str, JsonValue] = field(default_factory=lambda: cast("dict[str, JsonValue]", {}))

@@ -85,7 +85,7 @@ class Reloader:
             self._wanted.set()
 
     async def run(self) -> None:
-        """Reload until cancelled."""
+        """Reload after each change and request, until cancelled."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._hear_signals)
             if self._watch is not None:

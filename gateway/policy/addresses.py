@@ -81,7 +81,7 @@ def judge_address(text: str, *, loopback_allowed: bool) -> str | None:
 
 
 def is_loopback_host(host: str) -> bool:
-    """Return whether a host, as written, is this machine."""
+    """Return whether a host name or address means this machine, judged by its text alone."""
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:

@@ -21,7 +21,7 @@ RULE = "approval"
 """Rule id in the rejection of a call or request that was not approved."""
 
 MAX_SHOWN_NAME = 80
-"""Maximum displayed length of a name."""
+"""Maximum displayed length of a tool's, source's or argument's name in an approval text."""
 
 MIN_SHOWN_VALUE, MAX_SHOWN_VALUE = 60, 400
 """Limits of the displayed length of one argument or message. The more arguments or messages, the shorter each of them is shown."""
@@ -63,7 +63,7 @@ class Approver:
     """A principal that wants to decide about a call."""
 
     principal: str
-    """Id of the principal."""
+    """Id of the principal that wants to decide."""
     is_operator: bool
     admits: bool = True
     """Whether the scopes of the principal's key cover the tool."""

@@ -82,7 +82,7 @@ def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
 
 
 def kind_of_name(name: str) -> ArgumentKind | None:
-    """Return the kind that an argument's name suggests, or `None`."""
+    """Return the kind (path, URL, mail address) that an argument's name suggests, or `None`."""
     if name.lower() in _WHOLE_NAMES:
         return _WHOLE_NAMES[name.lower()]
     words = [word.lower() for word in _WORDS.findall(name)]

@@ -152,7 +152,7 @@ class _Unjudged(ArgumentPolicy):
     __slots__ = ()
 
     def judge(self, arguments: JsonObject) -> Pass | Rewrite | Reject:
-        """Pass every call."""
+        """Accept every call without looking at its arguments."""
         return PASS
 
 

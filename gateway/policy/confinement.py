@@ -55,7 +55,7 @@ _WITH_CHILDREN = _SAME_VALUE | _PARTS | _REVERSIBLE
 _MAPS = frozenset({"properties", "patternProperties", "dependentSchemas"})
 
 _MAX_DEPTH = 64
-"""Maximum nesting of a rule."""
+"""Maximum nesting of a value rule; a deeper rule is unusable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ def _fault(node: JsonObject, *, reversible_by: str | None, depth: int) -> str | 
 
 
 def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
-    """Yield every direct subschema of `node` with its keyword."""
+    """Yield every direct subschema of `node`, with the keyword under which it is."""
     for keyword, value in node.items():
         if keyword not in _WITH_CHILDREN:
             continue

@@ -9,7 +9,7 @@ from gateway.json_types import JsonObject
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """Accept the input unchanged."""
+    """Verdict of a policy function: accept the input unchanged."""
 
 
 PASS = Pass()
@@ -18,7 +18,7 @@ PASS = Pass()
 
 @dataclass(frozen=True, slots=True)
 class Rewrite:
-    """Continue with `arguments` in place of the input, which is not modified."""
+    """Verdict of a policy function: continue with `arguments` in place of the input, which is not modified."""
 
     arguments: JsonObject
     """Arguments of a call, or the whole request if a request was judged."""
@@ -28,7 +28,7 @@ class Rewrite:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """Reject the input."""
+    """Verdict of a policy function: reject the input."""
 
     rule: str
     """Stable id of the rule, as in the configuration if it is written there: `arguments.read_text.path`."""
@@ -39,4 +39,4 @@ class Reject:
 
 
 Verdict = Pass | Rewrite | Reject
-"""Any verdict."""
+"""What a policy function decides: accept the input, replace it, or reject it."""

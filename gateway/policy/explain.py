@@ -24,13 +24,13 @@ class JudgedRule:
     outcome: Literal["passes", "refuses", "not given"]
 
     def to_json(self) -> JsonObject:
-        """Return the form that `--json` prints."""
+        """Return the JSON object that `moongate policy explain --json` prints."""
         return {"rule": self.rule, "argument": self.argument, "outcome": self.outcome}
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """What policy would do with one call."""
+    """What the gateway's policy would do with one tool call."""
 
     is_allowed: bool
     rule: str | None
@@ -45,7 +45,7 @@ class Explanation:
     """Arguments that would be sent; `None` if the call is rejected."""
 
     def to_json(self) -> JsonObject:
-        """Return the form that `--json` prints."""
+        """Return the JSON object that `moongate policy explain --json` prints."""
         return {
             "verdict": "allowed" if self.is_allowed else "refused",
             "rule": self.rule,

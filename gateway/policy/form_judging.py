@@ -245,7 +245,7 @@ class _Form:
         return found
 
     def _asked(self, text: _Text) -> str | None:
-        """Return the kind of secret that a text asks for, or `None`."""
+        """Return the kind of secret that a text of the form asks the user for, or `None`."""
         owner = text.field
         match text.use:
             case "label":
@@ -365,7 +365,7 @@ def _is_hidden_input(node: JsonMapping) -> bool:
 
 
 def _normalized(pattern: JsonValue) -> str:
-    """Return a pattern in a canonical spelling, without anchors."""
+    """Return a schema's `pattern` in a canonical spelling without anchors, for comparison; empty if it is long or no text."""
     text = pattern if isinstance(pattern, str) and len(pattern) < 200 else ""
     return text.lower().replace("[0-9]", r"\d").replace("(?:", "(").strip("^$")
 

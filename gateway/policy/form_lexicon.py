@@ -74,9 +74,9 @@ class Lexicon:
     """The word lists of `form_words`, `form_word_pairs` and `request_words`, in forms that are fast to search."""
 
     plain: EntryIndex
-    """All entries, by their words as written."""
+    """All entries, found by their words as the lists spell them."""
     spelled: EntryIndex
-    """Names of secrets, by their words as `spell_letters` returns them."""
+    """Names of secrets, found by their words as `spell_letters` spells them, so that disguised names match."""
     small: frozenset[str]
     """Words that may stand between the words of a secret's name, such as "of"."""
     pieces: frozenset[str]

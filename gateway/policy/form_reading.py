@@ -26,7 +26,7 @@ MAX_PIECES = 24
 """Maximum number of pieces that are joined to find a secret's name written in pieces."""
 
 _SIGNS = "@$!|+€£¢"
-"""Signs that replace letters inside words."""
+"""Signs that are used in place of letters inside words (`p@ssword`)."""
 
 _MARKED = r"\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff"
 """Letters and vowel signs of Indic scripts, Thai and Lao; `\\w` does not match the signs."""
@@ -75,7 +75,7 @@ class Word(NamedTuple):
     spelled: tuple[str, ...]
     """Spellings of the word with Latin letters in place of look-alike letters and digits."""
     is_odd: bool
-    """Whether a spelling differs from `plain`."""
+    """Whether one of the `spelled` forms differs from `plain`, so that the word may be a disguised name."""
     is_capitals: bool
     is_joined: bool
     """Whether the text separates the letters of the word, as in `P I N`."""
@@ -105,7 +105,7 @@ class Reading:
     roles: list[dict[str, int]]
     """For each word: role of an expression that begins at the word → index of the word after the expression."""
     clauses: list[range]
-    """Word indexes of each clause."""
+    """Range of word indexes of each clause, in order."""
     hits: list[Hit] = field(default_factory=list[Hit])
     covered: set[int] = field(default_factory=set[int])
     """Indexes of all words that belong to a hit."""
@@ -147,7 +147,7 @@ def _as_it_looks(found: re.Match[str]) -> str:
 
 
 def _words(plain: str, *, camel: bool) -> list[Word]:
-    """Split a plain text into words."""
+    """Split a text that `read_plain` has normalised into words; with `camel`, also inside `camelCase`."""
     text = _APART.sub(_together, _DOT_ENV.sub("dotenv", plain))
     if _HAS_CJK.search(text) is not None:
         text = _SCRIPT_EDGE.sub(" ", _set_apart(_SEPARATED_CJK.sub("", text)))

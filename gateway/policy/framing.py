@@ -22,7 +22,7 @@ MAX_COLUMNS = 76
 """Columns of a line after its prefix; a terminal of 80 columns does not wrap it, so no wrapped part lacks the prefix."""
 
 MAX_INDENT = 4
-"""Spaces kept at the beginning of a line."""
+"""Maximum number of spaces that are kept at the beginning of an untrusted line."""
 
 MAX_MARKS = 4
 """Combining marks kept on one letter; taller stacks cover the lines above."""

@@ -24,7 +24,7 @@ CLEANED_META_KEY = "dev.moongate/hiddenText"
 """Key in a result's `_meta` for hidden text that was removed; its value is `stripped`."""
 
 HiddenText = Literal["strip", "refuse", "allow"]
-"""Setting `hiddenText` of the configuration."""
+"""Values of the setting `hiddenText`: remove hidden characters, reject texts that have any, or accept them."""
 
 MAX_TEXT_DEPTH = 200
 """Maximum nesting that is searched; deeper text is rejected or dropped, because it was not searched."""

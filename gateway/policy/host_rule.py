@@ -50,7 +50,7 @@ class Host:
     """Lower case; a literal address in its canonical spelling. For a wildcard the part after `*`; `""` for `*` alone."""
     is_wildcard: bool = False
     port: int | None = None
-    """`None`: the scheme's default port."""
+    """The only port that is allowed; `None` for the scheme's default port."""
 
 
 @dataclass(frozen=True, slots=True)

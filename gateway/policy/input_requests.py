@@ -14,7 +14,7 @@ from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.framing import frame, one_line_texts
 
 MAX_PAGE_MESSAGE = 4_000
-"""Maximum length of a message in URL mode."""
+"""Maximum length of the message of an elicitation in URL mode."""
 
 
 def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests: int, *, origin: str = "") -> Pass | Rewrite | Reject:

@@ -18,7 +18,7 @@ from gateway.policy.decision import Reject
 
 
 class IntegrityLabel(StrEnum):
-    """Whether content can have been written by an outsider."""
+    """Whether an outsider (anybody but the user and trusted authors) can have written content."""
 
     TRUSTED = "trusted"
     UNTRUSTED = "untrusted"

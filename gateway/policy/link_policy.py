@@ -51,7 +51,7 @@ Hexadecimal addresses are recognised by these domains only: eight hexadecimal di
 _ADDRESS_IN_NAME = re.compile(r"(?<![0-9])(?=((?:[0-9]{1,3}[.-]){3}[0-9]{1,3})(?![0-9]))")
 
 MAX_LINK_CHARS = 8_192
-"""Maximum length of a link."""
+"""Maximum length of a link; a longer link is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Link:
     url: str
     """The link with the host that was judged."""
     host: str
-    """The host in ASCII."""
+    """Host of the link in ASCII (IDNA), lower case."""
 
 
 def judge_link(url: object, allowed: Sequence[str] = ()) -> Link | str:
@@ -87,7 +87,7 @@ def judge_link(url: object, allowed: Sequence[str] = ()) -> Link | str:
 
 
 def _ascii_host(parts: SplitResult) -> str:
-    """Return the host as a browser looks it up."""
+    """Return a host name in the ASCII form (IDNA) that a browser looks up."""
     host = (parts.hostname or "").removesuffix(".")
     if _DEVIATIONS.search(host):
         raise ValueError("two versions of IDNA look this host up under different names")

@@ -32,7 +32,7 @@ server; `note`: worth knowing, not a mistake."""
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A finding about one rule."""
+    """A remark about one rule of a policy: its place, its kind, and a text for the operator."""
 
     path: str
     """JSON path below `policies.<source>`; empty for the source itself."""

@@ -121,7 +121,7 @@ def looks_latin(name: str) -> bool:
 
 
 def read_letters(word: str) -> str:
-    """Replace digits and signs by the letters that they stand for."""
+    """Return a word with letters in place of digits and signs that look like them (`p4ss` → `pass`)."""
     return word.translate(_DIGITS_AS_LETTERS).replace("1", "i")
 
 

@@ -69,7 +69,7 @@ CONNECTION_KEYS = frozenset(
 """Keys that belong to one connection and never cross a gateway, unlike trace context and vendor keys."""
 
 MAX_ID_CHARS = 64
-"""Maximum length of a gateway's id; ours have 32 characters."""
+"""Maximum length of the id of a gateway in `via` and `hops`. Ids of Moongate have 32 characters."""
 
 MAX_PEER_ID_CHARS = 200
 """Maximum length of an id of any kind in `_meta` from a gateway behind this one (closer to the server)."""

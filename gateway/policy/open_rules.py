@@ -95,7 +95,7 @@ def _is_about_texts(rule: JsonObject) -> bool:
 
 
 def _nodes(rule: JsonObject) -> Iterator[JsonObject]:
-    """Yield a rule and its parts, except those under `not` or `if`."""
+    """Yield a rule and all its subschemas, except those under `not` or `if`."""
     stack: list[JsonValue] = [rule]
     while stack:
         node = as_object(stack.pop())

@@ -17,7 +17,7 @@ Registry = Literal["npm", "PyPI"]
 _NPM = re.compile(r"(?P<name>(@[\w.~-]+/)?[\w.~-]+)(@(?P<version>.*))?")
 _PYPI = re.compile(r"(?P<name>[A-Za-z0-9][\w.-]*)(\[[^\]]*\])?\s*(@|==)?\s*(?P<version>.*)")
 _EXACT = re.compile(r"v?\d+(\.\d+)*([-.+]?[\w.+-]+)?")
-"""A version, as opposed to a range, tag or wildcard."""
+"""Matches an exact version, but no range, tag or wildcard."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class _Starter:
     instead: frozenset[str] = frozenset()
     """Options with which the first plain argument is the command to run, not the name of a package."""
     others: frozenset[str] = frozenset()
-    """Other options with a value."""
+    """Further options with a value, which names no package."""
     asks: bool = False
     """Whether a name without a version may also mean an installed package, unless `-y` is given."""
 

@@ -173,7 +173,7 @@ def _is_dots(segment: str) -> bool:
 # -- URIs ----------------------------------------------------------------------------------------------------------
 
 MAX_URI_DECODINGS = 8
-"""Maximum levels of percent-encoding in a URI."""
+"""Maximum levels of percent-encoding in a URI; a URI with more is rejected."""
 
 _URI_SEPARATORS = re.compile(r"[/\\?#;&=,]")
 """Characters that end a segment for some servers: a backslash, a parameter (`..;v=1`), or a query that names a path."""

@@ -36,7 +36,7 @@ RESERVED_SHARE = 64
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """A limit on a resource that requests use."""
+    """Limits on a resource that requests use, such as open streams: for one caller, and for all callers together."""
 
     of: str
     """Name for people, such as "open streams"."""
@@ -47,7 +47,7 @@ class Quota:
     per_caller: int = NO_LIMIT
     total: int = NO_LIMIT
     reserve: int = 0
-    """Additional amount for administrators beyond `total`."""
+    """Amount beyond `total` that only administrators may use."""
 
     def unshared(self) -> Quota:
         """Return this quota for a gateway without API keys, whose only caller may use the whole total."""

@@ -50,7 +50,7 @@ class Shorten:
     """Verdict that text and data of a result exceed the limit: return the beginning of the result and store the whole."""
 
     max_bytes: int
-    """Limit for text and data."""
+    """Size to which the text and data of the result are shortened."""
 
 
 def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encoded_bytes: int | None = None) -> Pass | Shorten | Reject:

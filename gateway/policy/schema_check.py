@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import jsonschema_rs
 
 MAX_VALUE_DEPTH = 64
-"""Maximum nesting of arguments."""
+"""Maximum nesting of a call's arguments; deeper arguments are rejected."""
 
 MAX_INTEGER_BITS = 4_096
 """Maximum size of an integer in arguments (about 1,200 digits); the validator misreads integers beyond 4,300 digits."""
@@ -56,12 +56,12 @@ _BACKTRACKS = 10_000
 
 @dataclass(slots=True)  # not frozen, because a frozen one costs three times as much and every call creates one
 class ValueSize:
-    """Measurements of a value before it is checked."""
+    """Size of a value, measured before the value is checked against a schema."""
 
     nodes: int
-    """Number of values in it, containers included."""
+    """Number of values inside the value, lists and objects included."""
     characters: int
-    """Total length of all strings."""
+    """Total length of all strings in the value."""
     problem: str | None = None
     """Why measuring stopped: nested too deeply, or a number that JSON does not have."""
 
@@ -107,7 +107,7 @@ class _Compiled:
     cost: int
     max_characters: int | None
     max_values: int | None = None
-    """Maximum number of values to which a rule with words is applied."""
+    """Maximum number of values in an argument to which a rule with rule words is applied; `None` for other schemas."""
 
 
 class SchemaCheck:

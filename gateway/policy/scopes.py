@@ -20,7 +20,7 @@ from gateway.policy.path_rule import judge_uri
 RULE = "scopes"
 
 ScopeKind = Literal["tools", "resources", "prompts"]
-"""Templates and skills count as resources."""
+"""Kinds of items that a scope can name. Resource templates and skills count as resources."""
 
 OWN_SOURCE = "gateway"
 """Source of the gateway's own tools and resources; most of them show a caller only its own tasks, sessions and results."""

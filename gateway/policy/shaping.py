@@ -48,7 +48,7 @@ class ArgumentPlan:
     """Which arguments of a tool a caller may pass, and which values are added."""
 
     accepted: frozenset[str]
-    """Names accepted from a caller."""
+    """Names of the arguments that a caller may pass."""
     withheld: Mapping[str, str]
     """Declared argument that a caller may not pass → the rule that forbids the argument."""
     filling: Filling | None = None

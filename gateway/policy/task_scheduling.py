@@ -14,7 +14,7 @@ from gateway.json_types import JsonObject
 
 
 class Claim(Protocol):
-    """A queued or running task."""
+    """A queued or running task, which uses or will use slots."""
 
     @property
     def id(self) -> str:

@@ -36,7 +36,7 @@ class SkillBackend(Protocol):
         ...
 
     async def ready(self) -> None:
-        """Wait, with a deadline, until the skills were listed once."""
+        """Wait, with a deadline, until the backend has listed its skills for the first time."""
         ...
 
     async def renew(self, skill: Skill, ctx: CallContext) -> Skill:

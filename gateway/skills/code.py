@@ -264,7 +264,7 @@ def _quoted(text: str) -> str:
 
 
 def _to_bytes(value: object) -> bytes:
-    """Return bytes and text as they are, any other value as JSON."""
+    """Return the result of a function as bytes: text as UTF-8, and any value other than text or bytes as JSON."""
     if isinstance(value, bytes | bytearray):
         return bytes(value)
     return value.encode() if isinstance(value, str) else to_json(value, fallback=str)

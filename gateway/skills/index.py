@@ -63,7 +63,7 @@ class SkillIndex:
 
     @property
     def has_uris(self) -> bool:
-        """Whether any skill has URIs, including skills of servers."""
+        """Whether any served skill has `skill://` URIs, skills of servers included."""
         return any(skill.is_listed for skill in self.skills)
 
     def named(self, name: str) -> list[Skill]:
@@ -100,7 +100,7 @@ class SkillIndex:
 
 
 def file_uri(root_uri: str, path: str) -> str:
-    """Return the canonical URI of a path below `root_uri`."""
+    """Return the URI of the file `path` of a skill, whose root folder has the URI `root_uri`. Each segment is percent-encoded."""
     return "/".join((root_uri, *(quote(segment, safe=_SAFE) for segment in path.split("/"))))
 
 

@@ -37,7 +37,7 @@ REST_FACTOR = 20
 """The pause after a refresh is at least this many times as long as the refresh took, so that many skills do not keep a core busy."""
 
 _EMPTY = SkillIndex()
-"""The index before the first refresh."""
+"""The empty index, which is in use before the first refresh."""
 
 OnSwap = Callable[[SkillIndex, SkillIndex], None]
 """Called synchronously with the old and the new index after each change; must not block or raise."""
@@ -85,17 +85,17 @@ class SkillLibrary:
         return self._index
 
     def add(self, backend: SkillBackend) -> None:
-        """Serve the skills of another backend too."""
+        """Add a backend, whose skills are served from now on."""
         self._backends[backend.id] = backend
         backend.subscribe(self._combine)
         self._combine()
 
     def has(self, backend: SkillBackend) -> bool:
-        """Return whether this backend was added."""
+        """Return whether this backend object was added to the library."""
         return self._backends.get(backend.id) is backend
 
     def backend_of(self, skill: Skill) -> SkillBackend | None:
-        """Return the backend of a skill; `None` for a skill in a folder."""
+        """Return the backend that provides a skill; `None` for a skill in a folder."""
         return self._backends.get(skill.key[0])
 
     def subscribe(self, listener: OnSwap) -> None:

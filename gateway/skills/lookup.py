@@ -27,7 +27,7 @@ class SkillRights:
         self._named = frozenset[Key]() if self._scopes is None else skills_named(index, ctx.skills_in_files)
 
     def judge(self, skill: Skill, path: str) -> Verdict:
-        """Decide whether the call may read a file of a skill."""
+        """Decide whether the call may read the file `path` of a skill."""
         return PASS if skill.key in self._named else self._library.judge(skill, path, self._scopes)
 
     def readable(self, skills: Sequence[Skill]) -> Sequence[Skill]:

@@ -37,7 +37,7 @@ def digest_of(data: bytes) -> str:
 
 
 def is_utf8(data: bytes) -> bool:
-    """Return whether the bytes are strict UTF-8."""
+    """Return whether the bytes are valid UTF-8."""
     try:
         data.decode("utf-8")
     except UnicodeDecodeError:
@@ -113,7 +113,7 @@ class SkillFile:
     unknown."""
     mime_type: str
     is_text: bool = True
-    """Whether the bytes are strict UTF-8."""
+    """Whether the content of the file is valid UTF-8."""
     is_script: bool = False
     is_settled: bool = True
     """False if the file was hashed so soon after a change that an equal stamp (times and size) does not prove equal content."""
@@ -135,7 +135,7 @@ class SkillFile:
 
 @dataclass(frozen=True, slots=True)
 class SkillFunction:
-    """A script that is a function of this process instead of a file."""
+    """A script of a skill that is a Python function in the gateway's process instead of a file."""
 
     name: str
     description: str
@@ -145,7 +145,7 @@ class SkillFunction:
 
 @dataclass(frozen=True, slots=True)
 class Skill:
-    """A skill with the id and URIs that it is served under."""
+    """A skill with its content, and with the id and URIs under which it is served."""
 
     id: str
     """Id of the skill, unique in the index: its name, or `<prefix>/<name>` if another skill has that name."""
@@ -183,7 +183,7 @@ class Skill:
 
     @property
     def manifest(self) -> SkillFile:
-        """The file `SKILL.md`."""
+        """The entry of the skill's `SKILL.md` in `files`."""
         return self.files[MANIFEST]
 
     @property

@@ -34,7 +34,7 @@ HIDDEN = re.compile("[\u200b\u2060\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007
 """Characters that hide or reorder text: zero-width characters, bidirectional overrides, tags."""
 
 KNOWN_KEYS = frozenset({"name", "description", "license", "compatibility", "metadata", "allowed-tools"})
-"""Fields of the Agent Skills specification."""
+"""Frontmatter fields that the Agent Skills specification defines."""
 
 EXECUTABLE_KEYS = frozenset({"hooks", "model", "context", "agent", "shell", "allowed-tools"})
 """Fields with which some hosts run commands or widen permissions. The gateway treats them as data."""

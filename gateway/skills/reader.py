@@ -50,7 +50,7 @@ class SkillFolder:
 
     @property
     def segments(self) -> tuple[str, ...]:
-        """Path segments below the root folder."""
+        """Path of the skill folder below its root folder, as segments."""
         return segments_of(self.key)
 
     @property
@@ -60,7 +60,7 @@ class SkillFolder:
 
     @property
     def name(self) -> str:
-        """Name of the folder itself."""
+        """Name of the skill folder, without its path."""
         return os.path.basename(self.path)
 
     @property

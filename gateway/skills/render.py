@@ -225,7 +225,7 @@ def _function_wire(function: SkillFunction) -> JsonObject:
 
 
 def describe_file(file: SkillFile) -> str:
-    """Return size and kind of a file in a few words."""
+    """Return a few words about a skill's file: its size, and whether it is a script or binary."""
     if file.is_dynamic:
         return "made when it is read"
     return f"{file.size} bytes" + (", script" if file.is_script else "") + ("" if file.is_text else f", {file.mime_type}")

@@ -76,7 +76,7 @@ class RunSkillScript:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Read the skill again, and run its script."""
+        """Read the skill again and run the script that the arguments name. Raises `ToolFailed` or `PolicyDenied`."""
         index = await self._library.current()
         skill = await self._library.recheck(named_skill(self._library, index, arguments, ctx), ctx)
         path, is_function = _script_path(skill, str(arguments.get("script_name") or ""))

@@ -161,11 +161,11 @@ class SkillSource:
         return list(self._tools)
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the catalog's callback for changed listings."""
+        """Register the callback for changed lists. It replaces a callback registered earlier."""
         self._on_change = on_change
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Register the callback for changes of watched files."""
+        """Register the callback that is called with the URI of a watched file that has changed."""
         self._on_update = on_update
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
@@ -205,7 +205,7 @@ class SkillSource:
         return True
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Answer a request of the skills extension."""
+        """Answer a request of the skills extension (`skills/list`, `skills/get`, `resources/directory/read`)."""
         uri, cursor = str(params.get("uri") or ""), params.get("cursor")
         cursor = cursor if isinstance(cursor, str) else None
         match method:
@@ -243,7 +243,7 @@ class SkillSource:
         return {"values": shown, "total": len(values), "hasMore": len(values) > len(shown)}
 
     async def watch(self, uri: str) -> None:
-        """Watch a file for changes. Raises `NotFound`."""
+        """Start to watch a skill's file; changes go to the callback of `subscribe_updates`. Raises `NotFound`."""
         if uri not in self.index.by_file and uri != INDEX_URI:
             raise NotFound("resource", uri)
         self._watched[uri] += 1

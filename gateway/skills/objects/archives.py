@@ -29,9 +29,9 @@ class ArchiveLimits:
 
     max_files: int = 20
     max_bytes: int = 1_048_576
-    """Size of the archive itself."""
+    """Maximum size of the archive itself."""
     max_unpacked_bytes: int = 1_048_576
-    """Size of all unpacked members together."""
+    """Maximum size of all unpacked members together."""
     extensions: tuple[str, ...] = RESOURCE_EXTENSIONS
     search_depth: int = SEARCH_DEPTH
 

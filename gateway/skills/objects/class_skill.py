@@ -16,7 +16,7 @@ from gateway.skills.objects.skill import DefinedSkill, SkillFrontmatter, SkillRe
 Kind = Literal["resource", "script"]
 
 _MARK = "_gateway_skill_member"
-"""Attribute that marks a decorated method."""
+"""Attribute of methods that `@ClassSkill.resource` or `@ClassSkill.script` has decorated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class ClassSkill(DefinedSkill, ABC):
     @property
     @abstractmethod
     def instructions(self) -> str:
-        """The text that a model reads first."""
+        """The instructions of the skill, which a model reads when it loads the skill."""
 
     @property
     def resources(self) -> list[SkillResource]:

@@ -33,7 +33,7 @@ SEARCH_DEPTH = 2
 """Levels of a skill's folder whose files are offered by default: the folder itself and its sub-folders."""
 
 SKILL_DEPTH = 2
-"""Levels below a root that are searched for skills."""
+"""Levels of folders below each given path that are searched for skills."""
 
 MAX_FILES = 2_000
 """Maximum number of offered files of one skill; further files are left out."""
@@ -190,7 +190,7 @@ def _metadata(value: JsonValue, place: str) -> dict[str, str] | None:
 
 
 def _scalar(value: JsonValue) -> str | None:
-    """Return a YAML scalar as text, any other value as `None`."""
+    """Return a text, number or boolean of the frontmatter as text; `None` for any other value."""
     return value if isinstance(value, str) else json.dumps(value) if isinstance(value, bool | int | float) else None
 
 

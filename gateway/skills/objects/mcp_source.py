@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 INDEX_URI = "skill://index.json"
 
 REQUEST_SECONDS = 60.0
-"""Timeout of one request to the server."""
+"""Timeout of one request to the server, in seconds."""
 
 MAX_PAGES = 1_000
 """Maximum number of pages of one listing; guards against a server whose listing never ends."""

@@ -59,7 +59,7 @@ class MemberDecorator:
 
 
 class InlineSkillResource(SkillResource):
-    """A text, or a function that returns the content at each read."""
+    """A resource of a skill that is a text, or a function that returns the content at each read."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class InlineSkillResource(SkillResource):
 
 
 class FileSkillResource(SkillResource):
-    """A file of a skill's folder, read as UTF-8 at each use."""
+    """A resource of a skill that is a file in the skill's folder. It is read at each use, and must be UTF-8."""
 
     def __init__(self, *, name: str, full_path: str, description: str | None = None, root: str | None = None) -> None:
         """The file must be below `root`, by default its own folder, and no link may lead to it."""
@@ -107,7 +107,7 @@ class ScriptRefused(TypeError, ValueError):
 
 
 class InlineSkillScript(SkillScript):
-    """A function that runs in this process, without a runner."""
+    """A script of a skill that is a Python function. It runs in this process, without a `SkillScriptRunner`."""
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class SkillScriptRunner(Protocol):
 
 
 class FileSkillScript(SkillScript):
-    """A script file of a skill's folder, which a runner runs."""
+    """A script of a skill that is a file in the skill's folder. A `SkillScriptRunner` runs it."""
 
     def __init__(
         self,
@@ -183,7 +183,7 @@ class FileSkillScript(SkillScript):
 
     @property
     def parameters_schema(self) -> JsonObject | None:
-        """An array of strings: the words of a command line."""
+        """JSON Schema of the arguments of a script file: an array of strings, the words of a command line."""
         return {"type": "array", "items": {"type": "string"}}
 
     async def run(self, skill: Skill, args: ScriptArguments = None, **kwargs: object) -> object:

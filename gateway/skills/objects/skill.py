@@ -58,7 +58,7 @@ class SkillFrontmatter:
 
 
 class _Member:
-    """A resource or a script of a skill."""
+    """Base class of a resource or a script of a skill: its name and description."""
 
     def __init__(self, *, name: str, description: str | None = None) -> None:
         """Store name and description. Raises `ValueError` for a blank name."""
@@ -139,12 +139,12 @@ class DefinedSkill(Skill):
 
     @property
     def resources(self) -> list[SkillResource]:
-        """The resources, in order."""
+        """The resources of the skill, in order."""
         return list(self._resources)
 
     @property
     def scripts(self) -> list[SkillScript]:
-        """The scripts, in order."""
+        """The scripts of the skill, in order."""
         return list(self._scripts)
 
     async def get_resource(self, name: str) -> SkillResource | None:
@@ -185,5 +185,5 @@ class FileSkill(DefinedSkill):
         return self._content
 
     async def get_content(self) -> str:
-        """Return the file, then the lists of resources and scripts."""
+        """Return the text of the `SKILL.md`, followed by the lists of resources and scripts."""
         return self._content + member_blocks(self._resources, self._scripts)

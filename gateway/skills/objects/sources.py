@@ -22,7 +22,7 @@ MAX_CACHES = 1_000
 
 @dataclass(frozen=True, slots=True)
 class SkillsSourceContext:
-    """The agent and session that skills are fetched for."""
+    """The agent and the session for which a source is asked for its skills."""
 
     agent: SupportsAgentRun | None = None
     session: AgentSession | None = None
@@ -43,7 +43,7 @@ async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> li
 
 
 class InMemorySkillsSource(SkillsSource):
-    """A fixed list of skills."""
+    """A source with a fixed list of skills."""
 
     def __init__(self, skills: Sequence[Skill]) -> None:
         self._skills = list(skills)
@@ -54,14 +54,14 @@ class InMemorySkillsSource(SkillsSource):
 
 
 class DelegatingSkillsSource(SkillsSource, ABC):
-    """Base class of sources that wrap another one."""
+    """Base class of skill sources that wrap another source."""
 
     def __init__(self, inner_source: SkillsSource) -> None:
         self._inner_source = inner_source
 
     @property
     def inner_source(self) -> SkillsSource:
-        """The wrapped source."""
+        """The source that this source wraps."""
         return self._inner_source
 
     async def get_skills(self, context: SkillsSourceContext | None = None) -> list[Skill]:
@@ -166,7 +166,7 @@ class _Cache:
 
 
 def _positional(function: Callable[..., object]) -> int:
-    """Return how many positional arguments a function takes."""
+    """Return how many positional arguments a function accepts; 2 for `*args`, 1 if that is unknown."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError):

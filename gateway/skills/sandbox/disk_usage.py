@@ -19,7 +19,7 @@ SECONDS_BETWEEN = 0.1
 """Seconds between two measurements."""
 
 _BLOCK = 512
-"""Unit of `st_blocks`."""
+"""Bytes per unit of `st_blocks`."""
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 

@@ -148,7 +148,7 @@ class Unfit(Exception):
 
 
 def is_known_machine() -> bool:
-    """Return whether `NUMBERS` covers this processor."""
+    """Return whether the system calls of this machine's processor are known (`NUMBERS`)."""
     return MACHINE in MACHINES
 
 

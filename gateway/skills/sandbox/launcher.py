@@ -47,20 +47,20 @@ if TYPE_CHECKING:
 SIGKILL = 9
 
 PROBLEM_CODE = 125
-"""Exit code if the script was not started."""
+"""Exit code of the launcher if the script could not be started."""
 
 NO_ROOT_PRIVILEGES = 0b11
 """`SECBIT_NOROOT` and its lock (`SECBIT_NOROOT_LOCKED`): a program that root starts gets no capabilities."""
 
 _CHANNEL = 3
-"""Descriptor of the socket to the gateway."""
+"""File descriptor to which the launcher moves its socket to the gateway."""
 
 FILES, PROCESSES = 1, 2
 """Limits (disk usage, processes) that the launcher must enforce if the kernel does not. The script's process sends their sum."""
 
 
 class _Given:
-    """A `Spec` as read from the socket."""
+    """An object with the fields of a `Spec`, which was read from the socket. The class `Spec` itself is not imported, to save time."""
 
     def __init__(self, fields: dict[str, object]) -> None:
         self.__dict__.update(fields)
@@ -99,7 +99,7 @@ class Channel:
             pass
 
     def close(self) -> None:
-        """Close the socket in this process."""
+        """Close the socket to the gateway in this process; other processes keep theirs."""
         os.close(_CHANNEL)
 
 

@@ -84,20 +84,20 @@ print("answer: " + errno.errorcode.get(stream.connect_ex(("127.0.0.1", int(sys.a
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits of one run."""
+    """Limits of one run of a program in the sandbox."""
 
     seconds: float = 30.0
     memory_bytes: int = 512 * 1024 * 1024
-    """Memory of each process."""
+    """Maximum memory of each process."""
     file_bytes: int = 64 * 1024 * 1024
-    """Size of each file that the program writes."""
+    """Maximum size of each file that the program writes."""
     disk_bytes: int = 128 * 1024 * 1024
-    """Size of everything that the program writes, without the copy of its folder."""
+    """Maximum size of all files that the program writes, not counting the copy of its folder."""
     disk_files: int = 10_000
-    """Files and folders that the program creates."""
+    """Maximum number of files and folders that the program creates."""
     processes: int = 64
     files: int = 64
-    """Files open at the same time."""
+    """Maximum number of files that a process has open at the same time."""
     output_bytes: int = 256 * 1024
     """Bytes of standard output, and of standard error, that are kept; the rest is dropped."""
 
@@ -123,7 +123,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class FinishedJob:
-    """The result of a run."""
+    """The result of running a `Job`."""
 
     exit_code: int
     """128 plus the number of the signal for a program that was killed."""
@@ -354,7 +354,7 @@ def _state_of(folder: str, file: str) -> tuple[object, ...]:
 
 
 def readable(job: Job) -> list[str]:
-    """Return the paths that a program may read besides its copy."""
+    """Return the paths that a job's program may read, besides the copy of the job's files."""
     return [*SYSTEM_PATHS, *CERTIFICATE_PATHS, *(NETWORK_PATHS if job.network else ()), *job.read_paths]
 
 
@@ -398,7 +398,7 @@ def _send(launcher: socket.socket, spec: Spec) -> None:
 
 
 def _reports(launcher: socket.socket) -> dict[str, str]:
-    """Return the reports of a launcher that has ended, by kind."""
+    """Return the reports that a launcher sent before it ended: kind (`problem`, `gap`, `stopped`) → text."""
     launcher.setblocking(False)
     data = b""
     with suppress(OSError):
@@ -409,7 +409,7 @@ def _reports(launcher: socket.socket) -> dict[str, str]:
 
 
 async def _end(process: Process) -> None:
-    """Kill the process group and close the pipes."""
+    """Kill the launcher's process group, wait for its end, and close the pipes to it."""
     with anyio.CancelScope(shield=True), anyio.move_on_after(KILL_SECONDS):
         _kill(process)
         await process.wait()
