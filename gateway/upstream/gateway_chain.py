@@ -79,7 +79,7 @@ def configuration_of(gateway_id: str) -> str:
 
 
 def extend_via(meta: JsonMapping, own_id: str, server: str) -> JsonObject:
-    """Return the `_meta` of a request to `server` with `own_id` appended to its `via` list.
+    """Return the `_meta` of a request to `server`, with `own_id` appended to `via`: the ids of the gateways that the request passed.
 
     Raises:
         ToolFailed: The call came through this gateway before, or through too many gateways.

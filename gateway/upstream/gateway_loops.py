@@ -15,7 +15,7 @@ class GatewayLoops:
     """Detects whether the listings of one server lead back to this gateway."""
 
     def __init__(self, server: str, own_id: str) -> None:
-        """`own_id` is this gateway's id, which listings of chained gateways name."""
+        """`own_id` is this gateway's id, which a gateway writes into the entries that it lists to another gateway."""
         self.own_id = own_id
         self._server = server
         self._is_self = False

@@ -212,7 +212,7 @@ class LargeResult:
         self._claim = claim
 
     async def judge(self, rules: ResultRules, keeper: ResultKeeper | None, source: ResultOrigin) -> Judged | None:
-        """Judge the result in the helper process, by `judge_whole`; return `None` if the result passes unchanged.
+        """Judge the result in the helper process, by the gate's function `judge_whole`; return `None` if it passes unchanged.
 
         Raises:
             ToolFailed: The helper process ended, or took too long.

@@ -156,7 +156,7 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
 
 
 def _task_support(execution: JsonValue) -> TaskSupport:
-    """Return `required` if a tool of a 2025 server must be called as a task, else `never`: a tool that may be called plainly is."""
+    """Return `required` if a 2025 server requires that a tool is called as a task, else `never`: optional tasks are not used."""
     support = cast("JsonMapping", execution).get("taskSupport") if isinstance(execution, dict) else None
     return "required" if support == "required" else "never"
 

@@ -18,7 +18,7 @@ class Readiness:
     """Follows the first connection of each server of one gateway while `watch` runs. The other methods may be called before it."""
 
     def __init__(self, startup_timeout_seconds: float) -> None:
-        """The timeout for listings starts now."""
+        """Start the timeout of the first listings (`server.startupTimeoutSeconds`)."""
         self._deadline = anyio.current_time() + startup_timeout_seconds
         self._settled, self._listable = anyio.Event(), anyio.Event()
         self._awaited: set[str] = set()
@@ -50,7 +50,7 @@ class Readiness:
             self.skip(server.id)
 
     def skip(self, server: str) -> None:
-        """Stop waiting for this server before a listing."""
+        """Let listings no longer wait for this server."""
         self._awaited.discard(server)
         if not self._awaited:
             self._listable.set()

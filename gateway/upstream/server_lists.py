@@ -44,7 +44,7 @@ class ServerLists:
     """Tools, resources, resource templates and prompts of one server."""
 
     def __init__(self, server: str, policy: SourcePolicy, own_id: str, sender: Sender, asks_midway: Callable[[bool], bool]) -> None:
-        """`own_id` is this gateway's id, which listings of chained gateways name.
+        """`own_id` is this gateway's id, by which entries are recognized that come from this gateway itself.
 
         `asks_midway` gets whether the server speaks MCP 2026, and returns whether requests for input may arrive while a call runs. No side
         effects.

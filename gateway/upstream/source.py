@@ -55,7 +55,7 @@ class UpstreamSource:
         credentials: OwnedCredentials | None = None,
         children: ChildProcesses | None = None,
     ) -> None:
-        """`own_id` is this gateway's id in chains of gateways, `client` the `clientInfo` that the server gets.
+        """`own_id` is this gateway's id, by which loops between gateways are found; `client` is the `clientInfo` that the server gets.
 
         `children` counts the server's processes. No side effects.
         """

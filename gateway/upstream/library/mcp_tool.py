@@ -490,7 +490,7 @@ class MCPTool(ABC):
         return await self.answer_sampling(request, ctx)
 
     async def notified(self, method: str, params: JsonMapping, ctx: CallContext | None) -> None:
-        """Read a list again that the server announced as changed; log a log message (`SessionHooks`)."""
+        """Read a list again that the server announced as changed, or write a log message to the log (`SessionHooks`)."""
         kind = _RELOADS.get(method)
         if kind is not None:
             self._dirty.add(kind)

@@ -85,7 +85,7 @@ _BY_TOOL = tuple(MCPSpecificApproval.__annotations__)
 
 
 def check_options(options: MCPToolOptions) -> None:
-    """Reject settings that would be ignored, because a misspelled guard must not let calls through.
+    """Reject unknown settings, because a misspelled restriction that is ignored would let calls through.
 
     Raises:
         TypeError: A setting is unknown, or `task_options` has another type.

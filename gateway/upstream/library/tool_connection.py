@@ -99,7 +99,7 @@ class ToolConnection:
     """Holds the session of one `MCPTool`. Safe for concurrent calls: the first one that finds it broken opens another one for all."""
 
     def __init__(self, server: str, make: Callable[[], AbstractAsyncContextManager[Session]]) -> None:
-        """`make` opens a negotiated session. No side effects."""
+        """`make` returns a context manager that opens, negotiates and closes a session. Nothing is opened yet."""
         self._server = server
         self._make = make
         self._owner: ContextTask[Session] = ContextTask()
