@@ -41,7 +41,7 @@ from gateway.config.watch import FileWatch
 from gateway.gate.acceptance import Acceptance
 from gateway.gate.approvals import Approvals
 from gateway.gate.audited_events import audit
-from gateway.gate.concurrency import Usage
+from gateway.gate.concurrency import ActiveCalls
 from gateway.gate.function_rules import FunctionRules
 from gateway.gate.own_tools import OwnToolGates
 from gateway.gate.pipeline import GateServices
@@ -242,16 +242,16 @@ class Gateway:
         unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
         own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
         entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
-        entries += [self._entry(local.source, local.held.usage, is_local=True) for local in self._local.table.values()]
-        entries += [self._entry(server.source, server.held.usage, is_local=False) for server in self._servers.table.values()]
+        entries += [self._entry(local.source, local.held.active, is_local=True) for local in self._local.table.values()]
+        entries += [self._entry(server.source, server.held.active, is_local=False) for server in self._servers.table.values()]
         return entries
 
-    def _entry(self, source: ToolSource, usage: Usage, *, is_local: bool) -> CatalogEntry:
+    def _entry(self, source: ToolSource, active: ActiveCalls, *, is_local: bool) -> CatalogEntry:
         policy = self.loaded.config.policy(source.id)
         if source.id == "skill":
             policy = with_script_approval(policy, self.loaded.config.skills.scripts)
         full: Source | None = source if hasattr(source, "read") else None  # pyright: ignore[reportAssignmentType]  # the Protocol's own mark
-        return CatalogEntry(source, policy, self.loaded.config.prefix_of(source.id), full, is_local=is_local, usage=usage)
+        return CatalogEntry(source, policy, self.loaded.config.prefix_of(source.id), full, is_local=is_local, active=active)
 
     def _offer_own(self) -> None:
         config = self.loaded.config

@@ -14,7 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import anyio
 from anyio.abc import TaskGroup, TaskStatus
 
-from gateway.gate.concurrency import Usage
+from gateway.gate.concurrency import ActiveCalls
 
 logger = logging.getLogger(__name__)
 
@@ -35,7 +35,7 @@ class HostedSource:
     source: HostableSource
     timeout_seconds: float
     """Grace period for in-flight calls after the release."""
-    usage: Usage = field(default_factory=Usage)
+    active: ActiveCalls = field(default_factory=ActiveCalls)
     """The in-flight calls of the source."""
     stop: anyio.Event = field(default_factory=anyio.Event)
     running: anyio.CancelScope = field(default_factory=anyio.CancelScope)
@@ -120,7 +120,7 @@ class SourceHost:
                 with held.running:
                     await held.stop.wait()
                     held.running.deadline = anyio.current_time() + held.timeout_seconds
-                    await held.usage.over()
+                    await held.active.over()
         finally:
             self._entered.discard(held)
         if held.stop.is_set():

@@ -14,7 +14,7 @@ from gateway.catalog.names import expose_names, expose_uri
 from gateway.catalog.prompt_tools import PromptTool, prompt_tools
 from gateway.catalog.uris import UriTool
 from gateway.config.policies import SourcePolicy
-from gateway.gate.concurrency import Limiter, Usage
+from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.published import judge_definition
 from gateway.gate.reads import ReadGate
@@ -43,7 +43,7 @@ class CatalogEntry:
     full: Source | None = None
     is_local: bool = False
     """Whether the source is part of this gateway. A name clash of two local sources stops the start instead of being reported."""
-    usage: Usage | None = None
+    active: ActiveCalls | None = None
     """Counts the in-flight calls of the source, for sources that are stopped only when no call runs; else `None`."""
 
 
@@ -73,7 +73,7 @@ class Shelf:
 
     def __post_init__(self) -> None:
         entry = self.entry
-        self.gate = SourceGate(entry.source.id, self.services, Limiter(entry.policy.max_concurrency), entry.usage)
+        self.gate = SourceGate(entry.source.id, self.services, Limiter(entry.policy.max_concurrency), entry.active)
         self.reads = ReadGate(self.gate, entry.policy, is_local=entry.is_local)
 
     @property

@@ -5,11 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from gateway.config.models import HttpServer, ServerEntry, StdioServer
+from gateway.config.models import ServerEntry, Transport
 from gateway.config.read_entries import DisabledServer
 from gateway.tools.base import SourceStatus, ToolSource
-
-Transport = Literal["stdio", "http", "sse"]
 
 
 def local_status(name: str, source: ToolSource, tools: int) -> SourceStatus:
@@ -40,7 +38,7 @@ def server_status(status: SourceStatus, *, tools: int, withheld: int, waits_for:
 
 def switched_off_status(name: str, entry: ServerEntry) -> SourceStatus:
     """Return the status of a server with `disabled: true` in the configuration."""
-    return _status(name, _transport_of(entry), "disabled", "disabled in the configuration")
+    return _status(name, entry.type, "disabled", "disabled in the configuration")
 
 
 def unused_status(server: DisabledServer) -> SourceStatus:
@@ -51,7 +49,3 @@ def unused_status(server: DisabledServer) -> SourceStatus:
 
 def _status(name: str, transport: Transport, state: Literal["held", "disabled"], error: str) -> SourceStatus:
     return SourceStatus(name=name, kind="server", transport=transport, protocol_version="", state=state, tools=0, error=error)
-
-
-def _transport_of(entry: ServerEntry) -> Transport:
-    return "stdio" if isinstance(entry, StdioServer) else "http" if isinstance(entry, HttpServer) else "sse"

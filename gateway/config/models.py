@@ -68,6 +68,9 @@ class SseServer(Model):
     """Keep the entry but do not connect."""
 
 
+Transport = Literal["stdio", "http", "sse"]
+"""How a server is reached: the `type` of its entry."""
+
 ServerEntry = StdioServer | HttpServer | SseServer
 
 

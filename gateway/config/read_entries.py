@@ -15,14 +15,14 @@ from pydantic import ValidationError
 
 from gateway.config.expand import Expander
 from gateway.config.hosts import HEADER_VARIABLES, IGNORED_KEYS, KEY_ALIASES, TOOL_FILTERS, TYPE_ALIASES
-from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer
+from gateway.config.models import HttpServer, ServerEntry, SseServer, StdioServer, Transport
 from gateway.config.problems import problems_of
 from gateway.config.references import NotAccepted
 from gateway.config.suggest import closest, did_you_mean
 from gateway.errors import ConfigError
 from gateway.json_types import JsonObject, JsonValue
 
-_MODELS: dict[str, type[StdioServer] | type[HttpServer] | type[SseServer]] = {
+_MODELS: dict[str, type[ServerEntry]] = {
     "stdio": StdioServer,
     "http": HttpServer,
     "sse": SseServer,
@@ -41,7 +41,7 @@ class DisabledServer:
     """The place in the file, for example `mcpServers.docs.env.TOKEN`."""
     reason: str
     """One line without the path: all mistakes, with what to write instead."""
-    transport: Literal["stdio", "http", "sse"] = "stdio"
+    transport: Transport = "stdio"
     """The transport that the entry seems to describe."""
     waits_for: str = ""
     """The key for `moongate lock --accept` if the entry waits for acceptance; else empty."""
@@ -117,7 +117,7 @@ def started_part(raw: JsonValue) -> JsonObject | None:
     return {key: value for key, value in _plain_env(entry).items() if key in ("command", "args", "env", "cwd")}
 
 
-def _looks_like(raw: JsonValue) -> Literal["stdio", "http", "sse"]:
+def _looks_like(raw: JsonValue) -> Transport:
     """Return the transport that an entry, which may be invalid, seems to describe."""
     if not isinstance(raw, dict) or "command" in raw:
         return "stdio"

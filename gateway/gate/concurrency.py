@@ -1,4 +1,4 @@
-"""Limits how many calls run at once, and how long: `Usage`, `CallerQueues`, `Limiter`, `Slot` and `run_within`.
+"""Limits how many calls run at once, and how long: `ActiveCalls`, `CallerQueues`, `Limiter`, `Slot` and `run_within`.
 
 `gate.pipeline` runs every call within these limits. `upstream` uses `CallerQueues` for the calls that wait for a server.
 """
@@ -18,7 +18,7 @@ from gateway.tools.context import CallClock, CallContext
 T = TypeVar("T")
 
 
-class Usage:
+class ActiveCalls:
     """Counts the running calls and reads of one source, so that the source is not closed before they end."""
 
     __slots__ = ("_over", "_running")

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 
 from gateway.errors import GatewayError, mask_secrets
 from gateway.gate.approvals import Approvals
-from gateway.gate.concurrency import Limiter, Usage, run_within
+from gateway.gate.concurrency import ActiveCalls, Limiter, run_within
 from gateway.gate.results import ResultKeeper
 from gateway.policy.decision import Reject
 from gateway.telemetry.gateway_events import EventStream
@@ -46,7 +46,7 @@ class SourceGate:
     services: GateServices
     limiter: Limiter | None = None
     """Limits the calls and reads of the source that run at once; `None` without a limit."""
-    usage: Usage | None = None
+    active: ActiveCalls | None = None
     """Counts the running calls and reads; the source is closed when all have ended."""
 
 
@@ -142,10 +142,10 @@ async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
     A refused call never reaches `run`. The audit event is emitted however the call ends: with a result, a refusal, an error, at its
     deadline, or cancelled.
     """
-    usage = call.gate.usage
+    active = call.gate.active
     call.begin()
-    if usage is not None:
-        usage.begin()
+    if active is not None:
+        active.begin()
     try:
         refused = call.authorize() or call.judge_arguments()
         if refused is None and call.needs_approval:
@@ -162,6 +162,6 @@ async def pass_gate(call: GatedCall[OutcomeT]) -> OutcomeT:
             outcome = await call.judge_outcome(outcome)  # content, size
         return call.complete(outcome)
     finally:
-        if usage is not None:
-            usage.end()
+        if active is not None:
+            active.end()
         call.end()

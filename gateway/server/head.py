@@ -24,11 +24,11 @@ VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"bagga
 class Head(RequestHead):
     """The head of one request, or of several equal requests on one connection."""
 
-    __slots__ = ("client", "has_place", "is_plain", "key", "named")
+    __slots__ = ("client", "has_accepted_origin", "is_plain", "key", "named")
 
     def __init__(self, facts: Scope) -> None:
         super().__init__(facts)
-        self.has_place = False
+        self.has_accepted_origin = False
         """Whether `KeyGate` accepted Host and Origin, and found that the head delimits the body unambiguously."""
         self.key: KeyInfo | None = None
         """The API key in the head, after it was found to be valid. `KeyStore.holds` says whether it is still valid."""
@@ -50,6 +50,6 @@ class Head(RequestHead):
         The facts that do not depend on these fields are copied.
         """
         other = super().with_values(values, length)
-        other.has_place, other.key, other.is_plain = self.has_place, self.key, self.is_plain
+        other.has_accepted_origin, other.key, other.is_plain = self.has_accepted_origin, self.key, self.is_plain
         other.client, other.named = self.client, None
         return other

@@ -84,7 +84,7 @@ class KeyGate:
         self,
         app: ASGIApp,
         keys: KeyStore,
-        places: AcceptedOrigins,
+        origins: AcceptedOrigins,
         settings: HttpSettings,
         usages: Usages,
         *,
@@ -105,7 +105,7 @@ class KeyGate:
         self.usages = usages
         """Counts what each caller has in progress, for quotas."""
         self._max_request_bytes = settings.max_request_bytes
-        self._places = places
+        self._origins = origins
         self._known: set[tuple[bytes | None, bytes | None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -209,7 +209,7 @@ class KeyGate:
     def take(self, head: Head, body: bytes) -> StartedRequest | None:
         """Authenticate a complete request and start it on the fast path; `None` if this ASGI application must be called for it."""
         fast_path = self._fast_path
-        if fast_path is None or not (head.has_place or self._finds_place(head)):
+        if fast_path is None or not (head.has_accepted_origin or self._has_accepted_origin(head)):
             return None
         try:
             principal = self._principal(head.fields.get(b"authorization", b""), head)
@@ -228,15 +228,15 @@ class KeyGate:
             usage.read_large(seconds)
         return taken
 
-    def _finds_place(self, head: Head) -> bool:
+    def _has_accepted_origin(self, head: Head) -> bool:
         """Whether a request is not for an open page, is framed unambiguously, and has a Host and Origin that were accepted before."""
         fields = head.fields
         if head.path in OPEN_PATHS or not head.is_single or b"transfer-encoding" in fields:
             return False
         if has_foreign_charset(fields.get(b"content-type", b"")):
             return False
-        head.has_place = (fields.get(b"host"), fields.get(b"origin")) in self._known
-        return head.has_place
+        head.has_accepted_origin = (fields.get(b"host"), fields.get(b"origin")) in self._known
+        return head.has_accepted_origin
 
     def _is_judged(self, path: str) -> bool:
         return any(path == judged or (judged != "/" and judged.endswith("/") and path.startswith(judged)) for judged in self._judged)
@@ -246,7 +246,7 @@ class KeyGate:
         place = head.fields.get(b"host"), head.fields.get(b"origin")
         if place in self._known and head.is_single:
             return None
-        refusal = self._places.refusal(head.headers)
+        refusal = self._origins.refusal(head.headers)
         if refusal is not None:
             status, text = refusal
             return text_response(text, status)

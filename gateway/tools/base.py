@@ -16,6 +16,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import is_binary
 
 if TYPE_CHECKING:
+    from gateway.config.models import Transport
     from gateway.tools.context import CallContext
     from gateway.wire.long_text import LongText
 
@@ -334,7 +335,7 @@ class SourceStatus:
 
     name: str
     kind: Literal["server", "agent", "skill", "workflow", "function"]
-    transport: Literal["stdio", "http", "sse", "local"]
+    transport: Transport | Literal["local"]
     protocol_version: str
     state: SourceState
     tools: int

@@ -205,9 +205,9 @@ class Delivery:
         self._annotations_of = annotations_of
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
-        self._is_http = isinstance(remote.entry, HttpServer)
+        self._is_streamable_http = isinstance(remote.entry, HttpServer)
         self._turns = self._new_turns() if self._policy.callers == "serial" else None
-        self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_http
+        self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_streamable_http
         self._without_turn: dict[int, CallContext] = {}
         """Calls on the shared child process that began before callers took turns."""
         self._questions: list[tuple[str, CallContext, float]] = []
@@ -316,7 +316,7 @@ class Delivery:
 
         Over HTTP, a request that could not be sent also marks the server as failing, because its session stays open.
         """
-        if not isinstance(failure, NotSent) or not self._is_http:
+        if not isinstance(failure, NotSent) or not self._is_streamable_http:
             return failure
         self._connection.note_failure(failure)
         return failure if isinstance(failure, Unauthorized) else NotSent(self._connection.explain(), server=self._server)
@@ -405,7 +405,7 @@ class Delivery:
 
         A child process is shared unless policy forbids it, or roots are relayed, which servers read once at the start.
         """
-        if self._is_http:
+        if self._is_streamable_http:
             return bool(askable) or bool(self._guard.shared_capabilities())
         return "roots" in askable or self._policy.callers == "separate"
 

@@ -15,7 +15,7 @@ from typing import cast
 import anyio
 
 from gateway.auth.principal import LOCAL
-from gateway.config.models import HttpServer, ServerEntry, SseServer
+from gateway.config.models import ServerEntry
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskExpired, AskUnavailable, NotFound, NotSent, Rejected, Unauthorized
 from gateway.json_types import JsonMapping, JsonObject
@@ -126,7 +126,7 @@ class UpstreamSource:
         return SourceStatus(
             name=self._server,
             kind="server",
-            transport="http" if isinstance(self._entry, HttpServer) else "sse" if isinstance(self._entry, SseServer) else "stdio",
+            transport=self._entry.type,
             protocol_version=agreed.protocol_version if agreed else "",
             state=connection.state,
             tools=len(self.lists.tools),

@@ -23,7 +23,7 @@ from gateway.errors import (
     ToolFailed,
     UserInputRequired,
 )
-from gateway.gate.concurrency import Limiter, Usage
+from gateway.gate.concurrency import ActiveCalls, Limiter
 from gateway.gate.pipeline import GateServices, SourceGate
 from gateway.gate.refusals import DROPPED_META_KEY, RULE_META_KEY
 from gateway.gate.results import ResultKeeper, ResultRules
@@ -73,10 +73,10 @@ def guarded(
     *,
     source: str = "docs",
     limiter: Limiter | None = None,
-    usage: Usage | None = None,
+    active: ActiveCalls | None = None,
     **services: Any,
 ) -> GuardedTool:
-    gate = SourceGate(source, GateServices(events or EventStream(), **services), limiter, usage)
+    gate = SourceGate(source, GateServices(events or EventStream(), **services), limiter, active)
     return GuardedTool(tool, rules or rules_of(tool.definition), gate, exposed_name="docs__read")
 
 
@@ -168,9 +168,9 @@ def test_task_limits_name_source_and_tool() -> None:
 
 
 async def test_running_keeps_gate_around_another_tool() -> None:
-    events, usage, limiter = EventStream(), Usage(), Limiter(1)
+    events, active, limiter = EventStream(), ActiveCalls(), Limiter(1)
     gate = rules_of(ToolDefinition("read", None, {"type": "object", "properties": {"path": {"type": "string"}}}), timeoutSeconds=0.02)
-    first = guarded(FakeTool(returning(Complete.text("first"))), gate, events, usage=usage, limiter=limiter)
+    first = guarded(FakeTool(returning(Complete.text("first"))), gate, events, active=active, limiter=limiter)
     counted: list[int] = []
 
     async def look(arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -182,7 +182,7 @@ async def test_running_keeps_gate_around_another_tool() -> None:
     assert (other.exposed_name, other.source, other.definition) == ("docs__read", "docs", first.definition)
     with anyio.fail_after(20):
         assert (await complete(other, {"path": "a"})).as_text().startswith("Timed out after 0.02 s")
-        await usage.over()
+        await active.over()
     assert (counted, limiter.held, last(events)) == ([1], 0, ("call.finished", "timeout", None))
 
 

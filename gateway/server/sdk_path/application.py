@@ -40,11 +40,11 @@ class SdkApplication:
     """ASGI application for requests over HTTP. It needs a running `manager.run`, the task of the SDK's session manager."""
 
     def __init__(
-        self, sdk: SdkServer, settings: HttpSettings, places: AcceptedOrigins, keep: Keeping, *, routes: Sequence[BaseRoute]
+        self, sdk: SdkServer, settings: HttpSettings, origins: AcceptedOrigins, keep: Keeping, *, routes: Sequence[BaseRoute]
     ) -> None:
         """`routes` are the Starlette routes of other packages."""
         security = TransportSecuritySettings(
-            enable_dns_rebinding_protection=True, allowed_hosts=list(places.hosts), allowed_origins=list(places.origins)
+            enable_dns_rebinding_protection=True, allowed_hosts=list(origins.hosts), allowed_origins=list(origins.origins)
         )
         self.manager = SessionManager(sdk.mcp, keep, security_settings=security, max_request_bytes=settings.max_request_bytes)
         self._users: dict[str, AuthenticatedUser] = {}

@@ -65,7 +65,7 @@ class LazyApplication:
         self,
         parts: SdkParts,
         settings: HttpSettings,
-        places: AcceptedOrigins,
+        origins: AcceptedOrigins,
         table: SessionTable,
         *,
         probes: Probes,
@@ -74,7 +74,7 @@ class LazyApplication:
         """`routes` returns the Starlette routes of other packages, when a request first needs them."""
         self._parts = parts
         self._settings = settings
-        self._places = places
+        self._origins = origins
         self._probes = probes
         self._routes = routes
         self._table = table
@@ -130,7 +130,7 @@ class LazyApplication:
                 from gateway.server.sdk_path.session_manager import Keeping
 
                 keep = Keeping(self._table, self._parts.usages, self._parts.clients)
-                site = SdkApplication(sdk, self._settings, self._places, keep, routes=self._routes())
+                site = SdkApplication(sdk, self._settings, self._origins, keep, routes=self._routes())
                 await self._tasks.start(self._serve_sessions, site)
                 self._site = site
             return self._site

@@ -62,7 +62,7 @@ class Scripted:
 
 
 def gate_of(held: HostedSource) -> SourceGate:
-    return SourceGate("docs", GateServices(EventStream()), Limiter(1), held.usage)
+    return SourceGate("docs", GateServices(EventStream()), Limiter(1), held.active)
 
 
 async def call(held: HostedSource, tool: Scripted, how: str) -> None:
