@@ -188,7 +188,7 @@ class Usage:
 
 
 class Usages:
-    """The usage of every caller. `bound_by` sets the quotas; until then the default quotas apply."""
+    """The usage of every caller. `bound_by` sets the quotas; until then nothing is refused."""
 
     def __init__(self) -> None:
         self._totals = Totals()

@@ -1,7 +1,8 @@
 """`Tool` and `ToolSource`: the interfaces of everything callable, and the types of outcomes.
 
-A proxied tool, a Python function, an agent, a skill tool and a workflow are all a `Tool`, and differ only in `call`. A `ToolSource` yields
-tools; a `Source` has resources and prompts too. Values are decoded JSON with MCP's camelCase keys, so a relayed result passes unchanged.
+A proxied tool, a Python function, an agent, a skill tool and a workflow are all a `Tool`, and differ only in what `call` does. A
+`ToolSource` yields tools; a `Source` has resources and prompts too. Values are decoded JSON with MCP's camelCase keys, so a relayed result
+passes unchanged.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class ToolDefinition:
     """The published definition of a tool. Schemas are kept exactly as their author wrote them."""
 
     name: str
-    """Native name within its source; the catalog chooses the exposed name."""
+    """Native name within the tool's source. The catalog chooses the exposed name, which clients call."""
     description: str | None = None
     input_schema: JsonObject = field(default_factory=lambda: cast("JsonObject", {"type": "object"}))
     output_schema: JsonObject | None = None
@@ -42,14 +43,14 @@ class ToolDefinition:
     """Other published keys, verbatim: `icons`, `_meta`, …"""
     task: TaskSupport = "never"
     task_by: TaskRunnerName = "nobody"
-    """What runs the tool as a task: this gateway, its server, or nothing. Clients see `taskSupport` only if something does."""
+    """What runs calls as tasks: this gateway, the tool's server, or nobody. With `nobody`, clients do not see `taskSupport`."""
     needs_approval: bool = False
-    """The author wants a person to approve each call; the gate asks."""
+    """Whether the tool's author wants a person to approve each call. The gate asks the person."""
     may_ask: bool = False
-    """Whether `call` may use `CallContext.ask`; other tools are served on the fast path."""
+    """Whether `call` may use `CallContext.ask`. If not, the server's fast path may run the tool for every client."""
 
     def to_wire(self, name: str | None = None) -> JsonObject:
-        """Return the MCP `Tool` object, under the exposed `name` if it is given."""
+        """Return the MCP `Tool` object, with the exposed name `name`, or else the native name."""
         wire: JsonObject = {"name": name or self.name}
         if self.title is not None:
             wire["title"] = self.title
@@ -66,20 +67,24 @@ class ToolDefinition:
 
 
 class Releasable(Protocol):
-    """A claim on the memory for large results (`upstream.large_bodies`)."""
+    """A claim: the share that a large result has of the limited memory for large results (`upstream.large_bodies`)."""
 
     def release(self) -> None:
-        """Release the claim. Further calls have no effect."""
+        """Give the share of memory back. Further calls have no effect."""
         ...
 
 
 class Received(dict[str, JsonValue]):
-    """The result of a request together with the JSON that it was read from."""
+    """The result of a request to a server, together with the JSON from which it was parsed."""
 
     __slots__ = ("claim", "encoded", "long_text")
 
     def __init__(self, result: JsonObject, encoded: tuple[bytes, ...], long_text: LongText | None, claim: Releasable | None = None) -> None:
-        """Take over the members of `result`. `encoded` is the JSON in parts, with other members too; `long_text` is a long text in it."""
+        """Copy the members of `result`.
+
+        `encoded` is the JSON of the whole response, in parts; `long_text` is a long text of the result, if there is one; `claim` is the
+        share of the memory for large results that the result takes.
+        """
         dict.__init__(self, result)  # pyright: ignore[reportUnknownMemberType]  # `super()` takes as long again, for every call
         self.encoded = encoded
         self.long_text = long_text
@@ -88,16 +93,17 @@ class Received(dict[str, JsonValue]):
 
 @dataclass(slots=True)  # not frozen: creating a frozen one takes three times as long, and each call creates one
 class Complete:
-    """A finished call: an MCP `CallToolResult` in wire form, owned by the receiver."""
+    """A finished call: an MCP `CallToolResult` in wire form, which the code that receives it may change."""
 
     result: JsonObject
     """`content` (list of content blocks) and optionally `structuredContent`, `isError`, `_meta`."""
     encoded: tuple[bytes, ...] | None = field(default=None, compare=False, repr=False)
-    """The JSON that `result` was read from, in parts, if it is known. Searching it is faster than walking through `result`."""
+    """The JSON from which `result` was parsed, in parts, if it is known. Searching this JSON is faster than walking through `result`."""
     long_text: LongText | None = field(default=None, compare=False, repr=False)
-    """A long text of `result` with its JSON, if there is one. Then the odd parts of `encoded` are this text's, the even parts the rest."""
+    """A long text of `result`, if there is one. Then the parts of `encoded` at odd indexes are its JSON, the others the rest."""
     claim: Releasable | None = field(default=None, compare=False, repr=False)
-    """The claim of a large result, until the gate has judged it. If it is a `Held`, `result` has no content before that."""
+    """The share of the memory for large results that this result takes; the gate releases it. If the claim is a `Held`, a helper process
+    has the content, and `result` has none until the gate has judged it."""
 
     @classmethod
     def text(cls, text: str, *, is_error: bool = False, structured: JsonValue = None) -> Complete:
@@ -111,14 +117,14 @@ class Complete:
 
     @classmethod
     def received(cls, result: JsonObject) -> Complete:
-        """Build the outcome of a server's result, with its JSON and its claim if it is a `Received`."""
+        """Return the outcome with a server's result; if the result is a `Received`, with its JSON and its claim too."""
         if not isinstance(result, Received):
             return cls(result)
         return cls(result, result.encoded, result.long_text, result.claim)
 
     @property
     def looked_at(self) -> tuple[bytes, ...] | None:
-        """The parts of `encoded` that may have text for a person or model: without the binary data."""
+        """The parts of `encoded` in which hidden text is searched: without a long text that is binary data; `None` without the JSON."""
         parts, long_text = self.encoded, self.long_text
         if parts is None or long_text is None or not all(is_binary(key, node) for node, key in long_text.holders):
             return parts
@@ -145,7 +151,7 @@ class Complete:
 
 
 def is_call_result(result: JsonMapping) -> bool:
-    """Return whether a server's result can be a `Complete.result`: its content blocks are objects. The types of blocks are not checked."""
+    """Return whether a server's result can be used as `Complete.result`: its content blocks are objects, whatever their types."""
     content: list[JsonValue] | None = result.get("content")  # or another value
     if not isinstance(content, list):
         return "structuredContent" in result
@@ -157,12 +163,12 @@ def is_call_result(result: JsonMapping) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class InputRequired:
-    """The call needs answers; call again with them (MCP `input_required`, SEP-2322)."""
+    """The call needs answers, and must be repeated with them (MCP `input_required`, SEP-2322)."""
 
     requests: Mapping[str, JsonObject]
     """Key → `{"method": "elicitation/create" | "sampling/createMessage" | "roots/list", "params": {…}}`."""
     state: str | None = None
-    """Opaque `requestState`; sent back unchanged with the answers."""
+    """Opaque `requestState` that the repeated call must send back unchanged."""
     meta: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
 
 
@@ -178,11 +184,11 @@ ToolOutcome = Complete | InputRequired | TaskStarted
 
 
 class Tool(Protocol):
-    """A callable tool. Implementations are shared by concurrent calls, so they keep no state of a call."""
+    """A callable tool. One object serves concurrent calls, so it must not store anything of a call."""
 
     @property
     def definition(self) -> ToolDefinition:
-        """The definition, fixed for the life of the object. A change makes a new `Tool`."""
+        """The definition, which never changes for this object: a tool whose definition changes is a new `Tool`."""
         ...
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
@@ -198,7 +204,7 @@ class NamedTool(Tool, Protocol):
 
     @property
     def name(self) -> str:
-        """The name that the model calls it by."""
+        """The name by which the model calls the tool."""
         ...
 
     @property
@@ -212,10 +218,10 @@ TaskMethod = Literal["tasks/get", "tasks/update", "tasks/cancel"]
 
 @runtime_checkable
 class TaskTool(Protocol):
-    """A `Tool` that relays requests about the tasks that it started on a server."""
+    """A `Tool` of a remote server that relays requests about the tasks which its calls started on the server."""
 
     async def task(self, method: TaskMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request about a task, and return the result in the 2026 wire form. `taskId` is the server's id.
+        """Send a request about a task, and return the result in the 2026 wire form. `taskId` in `params` is the server's id.
 
         Raises:
             NotFound: No such task (`kind` is `task`).
@@ -224,7 +230,7 @@ class TaskTool(Protocol):
 
 
 OnChange = Callable[[ChangeKind], None]
-"""Called when a source's list of that kind may have changed; must not block or raise."""
+"""A function that a source calls when its list of this kind may have changed. It must not block or raise."""
 
 
 @runtime_checkable
@@ -232,7 +238,10 @@ class DescribingTool(Protocol):
     """A tool whose description names things that only some callers may use, such as skills."""
 
     def description_for(self, scopes: Sequence[str] | None, named: Sequence[str] = ()) -> str:
-        """Return the description for a caller with these scopes, or for the model of an agent whose file names the skills `named`."""
+        """Return the description for a caller whose key has these `scopes` (`None`: no restriction).
+
+        `named` is for the model of an agent: the skills that the agent's file names.
+        """
         ...
 
 
@@ -246,11 +255,11 @@ class ToolSource(Protocol):
         ...
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the current tools in stable order, from memory."""
+        """Return the current tools in stable order, without a request to a server."""
         ...
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Register the listener for list changes. The catalog calls this once."""
+        """Call `on_change` whenever a list of the source may have changed. The catalog registers its listener once."""
         ...
 
 
@@ -258,7 +267,7 @@ class Source(ToolSource, Protocol):
     """A source that also has resources, templates, prompts and completion (remote servers, skills)."""
 
     async def list(self, kind: Kind) -> Sequence[JsonObject]:
-        """Return all wire objects of `kind` under native names and URIs, in stable order, from memory."""
+        """Return all entries of `kind` in wire form with native names and URIs, in stable order, without a request to a server."""
         ...
 
     async def read(self, uri: str, ctx: CallContext) -> ReadOutcome:
@@ -274,7 +283,7 @@ class Source(ToolSource, Protocol):
         ...
 
     async def watch(self, uri: str) -> None:
-        """Subscribe to updates of a native URI. Subscriptions are counted: each needs its `unwatch`."""
+        """Subscribe to updates of a native URI. Subscriptions are counted: each call needs its own call of `unwatch`."""
         ...
 
     async def unwatch(self, uri: str) -> None:
@@ -294,31 +303,31 @@ PromptOutcome = Finished | InputRequired
 
 
 SourceState = Literal["starting", "ready", "idle", "auth needed", "down", "held", "disabled"]
-"""`idle`: disconnected on purpose, and the next call connects. `auth needed`: the server rejects the gateway's credentials."""
+"""`idle`: disconnected on purpose; the next call connects again. `auth needed`: the server rejects the gateway's credentials."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenQuestion:
-    """A request for input of a 2025 server that waits for an answer, or a cancelled call that the server still works on."""
+    """A request for input of a 2025 server that waits for an answer, or a cancelled call on which the server still works."""
 
     method: str
-    """Empty for a cancelled call."""
+    """MCP method of the request; empty for a cancelled call."""
     caller: Principal | None
-    """The principal that made the call; `None` if the viewer may not see it."""
+    """The principal that made the call; `None` if whoever sees this status may not know the principal."""
     client: str
-    """Name that the client declares; empty if the viewer may not see it."""
+    """Name that the client declares; empty if whoever sees this status may not know the client."""
     seconds: int
-    """Seconds that it has waited."""
+    """Seconds that the request or call has waited."""
     seconds_left: int
-    """Seconds that it may still wait."""
+    """Seconds that the request or call may still wait."""
     approvers: str = ""
-    """Who must approve the request on the pending list; empty if it waits for the client of the call."""
+    """Who must approve the request on the pending list; empty if the request waits for the client of the call."""
     calls_waiting: int = 0
-    """Calls of other clients that wait for the server."""
+    """Number of calls of other clients that wait for the server."""
 
     @property
     def text(self) -> str:
-        """The question, worded for the status line of its server."""
+        """A description of the open question for the status line of its server."""
         who = "another caller" if self.caller is None else repr(self.caller.name or self.caller.id)
         who = f"{who} (client {self.client!r})" if self.client else who
         awaited = f"{who} to answer {self.method}" if not self.approvers else f"{self.approvers} to approve {self.method} for {who}"
@@ -342,17 +351,17 @@ class SourceStatus:
     milliseconds: float | None = None
     """Milliseconds from the start of the connection to a complete listing; `None` before that."""
     error: str | None = None
-    """Why it is down or disabled, and what to do."""
+    """Why the source is down or disabled, and what to do."""
     quarantined: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Native tool name → why it is withheld until a person accepts it, and by which command."""
+    """Native name of each tool that is withheld until a person accepts it → the reason, and the command that accepts it."""
     suspicious: Mapping[str, str] = field(default_factory=lambda: cast("dict[str, str]", {}))
-    """Listed items that read like instructions to a model, such as `tool search` → the reason. They are served."""
+    """Listed items that read like instructions to a model, such as `tool search` → the reason. These items are served nevertheless."""
     since: str | None = None
-    """When it began to fail, in ISO 8601."""
+    """When the source began to fail, in ISO 8601."""
     loop: str | None = None
     """Set if the source is this gateway or leads back to it: the problem, and the fix."""
     questions: tuple[OpenQuestion, ...] = ()
-    """Questions that it waits for."""
+    """Requests for input, and cancelled calls, for which a 2025 server blocks other calls."""
 
     def to_json(self) -> JsonObject:
         """Return the fields under their names, with each question as text."""
@@ -360,7 +369,7 @@ class SourceStatus:
         return {**fields, "questions": [question.text for question in self.questions]}
 
     def seen_by(self, viewer: Principal) -> SourceStatus:
-        """Return the status for a viewer: only that caller and operators see the caller of a question."""
+        """Return the status as `viewer` may see it. Only operators see which other caller a question belongs to."""
         if not self.questions or is_operator(viewer):
             return self
         seen = (q if q.caller == viewer else dataclasses.replace(q, caller=None, client="") for q in self.questions)
@@ -372,7 +381,7 @@ class UpdatingSource(Protocol):
     """A `Source` that reports changes of watched resources."""
 
     def subscribe_updates(self, on_update: Callable[[str], None]) -> None:
-        """Register the listener. It receives the native URI, and must not block or raise."""
+        """Call `on_update` with the native URI of each watched resource that changes. The function must not block or raise."""
         ...
 
 
@@ -395,16 +404,16 @@ class SkillServing(Protocol):
 
     @property
     def serves_skills(self) -> bool:
-        """Whether it has the extension now."""
+        """Whether the source has the skills extension now."""
         ...
 
     @property
     def reads_directories(self) -> bool:
-        """Whether it has `resources/directory/read`."""
+        """Whether the source has the method `resources/directory/read` of the skills extension."""
         ...
 
     async def skills(self, method: SkillMethod, params: JsonObject, ctx: CallContext) -> JsonObject:
-        """Send a request of the extension, in native URIs. Raises `NotFound` for an unknown URI or cursor."""
+        """Send a request of the skills extension with native URIs; return the result. Raises `NotFound` for an unknown URI or cursor."""
         ...
 
 
@@ -414,5 +423,5 @@ class AskingSource(Protocol):
 
     @property
     def may_ask(self) -> bool:
-        """Whether they may, as far as the source knows now."""
+        """Whether reads and prompts of this source may use `CallContext.ask`, as far as the source knows now."""
         ...

@@ -12,11 +12,11 @@ from gateway.tools.base import Complete
 from gateway.types.content import Content
 
 NOTHING = "(no output)"
-"""Text for a model when a call has no output, because models take an empty result for a failure."""
+"""Text for a model when a call has no output, because models understand an empty result as a failure."""
 
 
 class Contents(list[Content]):
-    """A list of contents whose `str` is their text."""
+    """A list of contents, the parts of a message. `str` returns their text."""
 
     def __str__(self) -> str:
         return "\n".join(content.text or "" for content in self if content.type == "text")
@@ -32,7 +32,7 @@ def _is_contents(value: object) -> TypeGuard[Sequence[object]]:
 
 
 def to_contents(value: object) -> Contents:
-    """Convert a tool's result to contents: an outcome, contents, text, or a value that can be written as JSON."""
+    """Convert a result to contents, the parts of a message. The result is an outcome, contents, text, or a value with a JSON form."""
     if isinstance(value, Complete):
         return _of_result(value)
     if isinstance(value, Content):

@@ -26,7 +26,7 @@ from gateway.tools.ports import Caller, ClientProfile, Era, LogLevel, NoCaller, 
 ToolT = TypeVar("ToolT")
 
 Wait = Callable[[], contextlib.AbstractAsyncContextManager[None]]
-"""Makes the context manager that surrounds a wait for a person."""
+"""A function that returns the context manager to enter around a wait for a person."""
 
 
 class CallClock:
@@ -35,16 +35,16 @@ class CallClock:
     __slots__ = ("_ends_at", "_is_abandoned", "_left", "_paused", "_scope", "ended", "is_left")
 
     def __init__(self, seconds: float) -> None:
-        """The deadline is after `seconds` of working time from now; infinite is allowed."""
+        """The deadline is when `seconds` of working time are over, counted from now. Infinite is allowed."""
         self._ends_at = time.monotonic() + seconds
         self._scope: anyio.CancelScope | None = None
         self._paused = 0
         self._left = seconds
         self._is_abandoned = False
         self.is_left = False
-        """Whether the work ended; set only for a clock in a `LateClock`."""
+        """Whether the work of the call ended. Only set for a clock in a `LateClock`."""
         self.ended = ""
-        """Why the call was ended before its deadline; empty if it was not."""
+        """Why the call was ended before its deadline; empty if this did not happen."""
 
     @property
     def scope(self) -> anyio.CancelScope:
@@ -55,15 +55,15 @@ class CallClock:
 
     @property
     def is_over(self) -> bool:
-        """Whether the clock cancelled the work, and not the caller."""
+        """Whether the deadline, or `end`, cancelled the work, rather than the caller."""
         return self._scope is not None and self._scope.cancel_called and not self._is_abandoned
 
     def abandon(self) -> None:
-        """Note that the caller cancels the call."""
+        """Record that the caller cancels the call, so that `is_over` stays false."""
         self._is_abandoned = True
 
     def end(self, reason: str) -> None:
-        """End the call now, because a question of it was not answered. The server that asked may not notice that itself."""
+        """End the call now, because a question that it asked was not answered. `reason` says so; the asking server may not notice it."""
         self.ended = reason
         self.scope.cancel()
 
@@ -83,7 +83,7 @@ class CallClock:
 
 
 class LateClock:
-    """Holds the clock of a call on the server's fast path, whose deadline is enforced from outside if the call is slow.
+    """Holds the `CallClock` of a call on the server's fast path. The server begins to enforce its deadline only if the call is slow.
 
     Because: entering a cancel scope with a deadline takes 6 µs, 5 % of a plain call, and most calls end long before their deadline.
     """
@@ -91,21 +91,24 @@ class LateClock:
     __slots__ = ("_is_closed", "_seconds", "clock")
 
     def __init__(self, seconds: float) -> None:
-        """`seconds` is when the server starts to enforce the deadline; a shorter deadline is enforced by the call itself."""
+        """After `seconds`, the server begins to enforce the deadline of the call. A shorter deadline is enforced from the start."""
         self._seconds = seconds
         self._is_closed = False
         self.clock: CallClock | None = None
-        """The clock that the server enforces."""
+        """The clock whose deadline the server enforces; `None` if there is none."""
 
     def takes(self, clock: CallClock, seconds: float) -> bool:
-        """Return whether the server enforces `clock`, a deadline after `seconds`. True for the first clock of a call only."""
+        """Have the server enforce `clock`, whose deadline is after `seconds`. Return false if the gate must enforce it itself.
+
+        The server only enforces the first clock of a call, if its deadline is late enough.
+        """
         if self._is_closed or self.clock is not None or seconds <= self._seconds:
             return False
         self.clock = clock
         return True
 
     def close(self) -> None:
-        """Take no clock from now on: the server has begun to enforce."""
+        """Accept no clock from now on, because the server has begun to enforce the deadline."""
         self._is_closed = True
 
 
@@ -123,43 +126,43 @@ class BegunStep:
 class DurablePort(Protocol):
     """The step log of a durable task, for the work inside it; `CallContext.durable` is `None` outside a task.
 
-    The protocol is defined here, so that tools, agents and workflows record steps without importing the engine. When a task is resumed,
-    its work runs from the start, and recorded steps return their recorded results.
+    The protocol is defined here, so that tools, agents and workflows record steps without importing the task engine (`tasks`). When a
+    task is resumed, its work runs from the start, and recorded steps return their recorded results.
     """
 
     @property
     def version(self) -> int:
-        """Version of the naming rules of the task's steps. A task keeps the version that it started with."""
+        """Version of the rules by which the task's steps are named. A task keeps the version with which it was started."""
         ...
 
     def scoped(self, label: str) -> DurablePort:
-        """Return a port for a part of the work, with its own names and numbers of steps."""
+        """Return a port for a part of the work: names and numbers of its steps are separate from those of other parts."""
         ...
 
     def asking(self, label: str) -> DurablePort:
-        """Return a port for the same steps whose questions are named under `label`.
+        """Return a port with the same steps, but with `label` in the names of its questions.
 
-        Concurrent parts of the work in one scope need it, so that the numbers of their questions do not depend on their order.
+        Parts of the work that run concurrently each need such a port, so that the numbers of their questions do not depend on the order.
         """
         ...
 
     def question(self, name: str) -> str:
-        """Return the key of the next question with this name. Every attempt that asks in the same order gets the same keys.
+        """Return a key for the next question with this name. A resumed task that asks in the same order gets the same keys, and so answers.
 
-        Ask for a key only in code that runs again at every attempt, or in the scope of the step that it is part of. Otherwise the
-        numbers shift when a recorded step is skipped.
+        Call it only in code that runs again when the task is resumed, or on the port of the step that contains the question. Otherwise
+        the numbers shift when a recorded step is skipped.
         """
         ...
 
     def judges(self, key: str) -> None:
-        """Note that the work judges the answers to the question `key`: it calls `judged` for each."""
+        """Announce that the work will judge the answers to the question `key`, by calling `judged` for each answer."""
         ...
 
     async def judged(self, key: str, problem: str = "") -> bool:
-        """Note that the work used the answer to the question `key`, or cannot use it because of `problem`.
+        """Record that the work used the answer to the question `key`, or cannot use the answer because of `problem`.
 
         An answer that cannot be used is removed, and the client that sent it gets the problem as an error. Returns whether the task keeps
-        the question: asked again with the same request and key, it is pending again under the same name for clients.
+        the question: if the work asks it again with the same request and key, clients see it under the same name.
         """
         ...
 
@@ -183,7 +186,7 @@ class DurablePort(Protocol):
         ...
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> BegunStep:
-        """Begin a step whose result comes in parts; the caller calls `finish`. `ctx` and `Raises` as for `step`."""
+        """Begin a step that the work itself ends, with `BegunStep.finish`. `repeatable`, `ctx` and the errors are those of `step`."""
         ...
 
     def shows(self, message: str) -> contextlib.AbstractContextManager[None]:
@@ -191,17 +194,17 @@ class DurablePort(Protocol):
         ...
 
     async def keep(self, name: str, value: JsonValue) -> None:
-        """Store a value under a name, in place of the earlier one (a checkpoint)."""
+        """Store a value of the task under a name (a checkpoint), in place of the earlier value of this name."""
         ...
 
     def kept(self, name: str) -> JsonValue:
-        """Return the value stored under a name, or `None`."""
+        """Return the value that `keep` stored under a name, or `None`."""
         ...
 
     async def goes_on(self) -> bool:
-        """Return whether the task of cancelled work continues in another process, or at the next start.
+        """Return whether the task, whose work is being cancelled here, will be continued: in another process, or at the next start.
 
-        If it does, calls on servers that the task recorded must not be cancelled: the task will follow them.
+        If so, the calls that the task has running on servers must not be cancelled there: the task will follow them.
         """
         ...
 
@@ -212,7 +215,7 @@ class Invocation(Protocol):
     metadata: JsonObject
     """Shared by all middleware of the call."""
     kwargs: JsonObject
-    """The values that the program gave to the run."""
+    """The values that the program passed to the run (`function_invocation_kwargs`)."""
 
 
 class ToolGuard(Protocol[ToolT]):
@@ -222,16 +225,16 @@ class ToolGuard(Protocol[ToolT]):
     """
 
     def guarded(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return the tools that policy does not hide, in order, each behind the gate. A guarded tool is returned unchanged.
+        """Return the tools that policy does not hide, in order, each behind the gate. A tool behind a gate is returned unchanged.
 
-        A tool that is only declared is returned unchanged too, because its caller answers it.
+        A tool that is only declared is returned unchanged too, because the caller of the run, not the gateway, answers its calls.
         """
         ...
 
     def lent(self, tools: Sequence[ToolT]) -> list[ToolT]:
-        """Return tools of other sources that the file adds by a key (`skills`), in order, without those that policy hides.
+        """Return `tools`, which other sources have and a key of the agent's or workflow's file adds (`skills`), each behind this gate too.
 
-        A call passes this gate and then the gate of the tool's own source. Rules name the tools by their native names.
+        A call passes this gate, and then the gate of the tool's own source. Tools that policy hides are left out. Rules use native names.
         """
         ...
 
@@ -246,7 +249,7 @@ class ToolGuard(Protocol[ToolT]):
         ...
 
     def function(self, reference: str, found: object, tool: ToolT) -> ToolT:
-        """Return `tool`, which runs the Python function `found`, behind the gate. A file refers to the function as `reference`.
+        """Return `tool`, which runs the Python function `found`, behind the gate. `reference` is how a file names the function.
 
         The gate refuses each call if the policy of `function` or of this source denies the function.
         """
@@ -262,15 +265,15 @@ class Provenance:
     """The origin of a call. The gateway sets these facts; a request cannot."""
 
     caller: Principal | None = None
-    """The caller with the scopes of its key, after the gate authorized the call; `None` before, and for a key without scopes."""
+    """After the gate authorized a call: the caller with the scopes of its key. `None` before, and for a key without scopes."""
     agent_depth: int = 0
     """Number of agents that this call runs inside."""
     named_in_files: frozenset[tuple[str, str]] = frozenset()
-    """Pairs of argument names and values in the files around this call: constants of a workflow, `skill_name` with a skill of an agent."""
+    """Argument names and values that files of the agents and workflows around this call fix: constants, and `skill_name` for skills."""
     tells_errors: bool = True
-    """Whether the caller reads the text of an unexpected exception of a function. Inside an agent its file decides."""
+    """Whether the caller gets the text of an unexpected exception of a function. Inside an agent, the agent's file decides this."""
     step_key: str = ""
-    """Key of the durable step that this call is; the same at every attempt. Empty outside a durable task."""
+    """Key of this call as a step of a durable task, which is the same when the task is resumed. Empty outside a durable task."""
 
 
 DIRECT = Provenance()
@@ -291,16 +294,16 @@ class CallContext:
     request_state: str | None = None
     """The `state` of that `InputRequired`, unchanged."""
     clocks: tuple[CallClock, ...] = ()
-    """Deadlines of this call and of the calls that it runs inside; all stop while a person is asked."""
+    """Deadlines of this call and of the calls around it. All of them stop while a person is asked."""
     waits: tuple[Wait, ...] = ()
-    """Entered around each wait for a person; they release the concurrency slots."""
+    """Context managers that are entered around each wait for a person. They release concurrency slots meanwhile."""
     presence: Presence | None = None
-    """Presence of the client, for a request in a 2025 session over HTTP; other requests end with their connection."""
+    """Whether the client is reachable, for a request in a 2025 session over HTTP. Other requests end with their connection."""
     ask_timeout_seconds: float = 3600.0
     """Seconds that one question waits for its answer (`server.askTimeoutSeconds`)."""
     durable: DurablePort | None = None
     invocation: Invocation | None = None
-    """This call as a call of an agent's run; `None` outside a run."""
+    """The agent's tool call that this call is; `None` outside an agent's run."""
     tool_guard: ToolGuard[Any] | None = None
     """The gate for the tools that the surrounding agent or workflow brings along; `None` outside a gateway."""
     wants_progress: bool = False
@@ -310,13 +313,13 @@ class CallContext:
     in_task: bool = False
     """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. Not set for calls inside it."""
     line: str = ""
-    """Requests with the same text use one session of a server that has sessions; empty for any session."""
+    """Requests of a caller with the same text share a session with a server that has sessions. Empty: no own session."""
     log_level: LogLevel | None = None
     """Least severe log level that the caller requested; `None` for no logs."""
     late_clock: LateClock | None = None
-    """Set for a call on the server's fast path."""
+    """Holds the deadline of a call on the server's fast path; `None` for other calls."""
     provenance: Provenance = DIRECT
-    """How this call came about."""
+    """The origin of this call."""
 
     def __post_init__(self) -> None:
         # Python 3.11 shares the keys of instance dicts, and copies of such a dict are slow to read; a plain dict is not shared.
@@ -330,7 +333,7 @@ class CallContext:
     def child(self, invocation: Invocation | None = None) -> CallContext:
         """Return the context for a call inside this one: the same caller, without answers and without progress.
 
-        The idempotency key names the outer call, so it is removed.
+        The idempotency key in `meta` is removed, because it names the outer call.
         """
         return dataclasses.replace(
             self,
@@ -353,7 +356,7 @@ class CallContext:
         return _with_facts(facts)
 
     def limited(self, clock: CallClock, wait: Wait | None) -> CallContext:
-        """Return the context with one more deadline and slot. Takes a tenth of the time of `dataclasses.replace`."""
+        """Return the context with one more deadline and concurrency slot, in a tenth of the time of `dataclasses.replace`."""
         facts = self.__dict__.copy()
         facts["clocks"] = (*self.clocks, clock)
         if wait is not None:
@@ -361,23 +364,27 @@ class CallContext:
         return _with_facts(facts)
 
     def let_in(self) -> CallContext:
-        """Return the context behind the gate: the file of an agent or workflow decides what it may use, not the caller's key."""
+        """Return the context for an authorized call: without the scopes of the caller's key, because what an agent or workflow may use is
+        decided by its file.
+
+        `on_behalf_of` still returns the caller with its scopes.
+        """
         return self._from(self.principal.unscoped(), caller=self.on_behalf_of)
 
     @property
     def on_behalf_of(self) -> Principal:
-        """The caller with the scopes of its key, in nested calls too."""
+        """The caller with the scopes of its key, also in calls that an agent or workflow makes for the caller."""
         return self.provenance.caller or self.principal
 
     def as_caller(self) -> CallContext:
-        """Return the context with the caller's own rights, to judge a value that the caller chose."""
+        """Return the context with the scopes of the caller's key, to judge a value that the caller chose, such as a URI."""
         return self if self.provenance.caller is None else self._from(self.on_behalf_of, caller=None)
 
     def for_argument(self, name: str, value: str) -> CallContext:
         """Return the context for reading or running `value`, the argument `name` of this call.
 
-        A value in a workflow's or agent's file has the rights of the file; any other value has the rights of the caller. Values that an
-        agent's model chooses count as the caller's, because the caller's task controls the model.
+        A value that a workflow's or agent's file fixes may be used whatever the caller's scopes are; for other values, the scopes apply.
+        Values that an agent's model chooses count as the caller's, because the caller's task controls the model.
         """
         return self if (name, value) in self.provenance.named_in_files else self.as_caller()
 
@@ -390,11 +397,11 @@ class CallContext:
 
     @property
     def skills_in_files(self) -> frozenset[str]:
-        """The skills in the files around this call."""
+        """The skills that files of the agents and workflows around this call name."""
         return frozenset(value for name, value in self.provenance.named_in_files if name == SKILL_ARGUMENT)
 
     def named_in_file(self, constants: frozenset[tuple[str, str]]) -> CallContext:
-        """Return the context with the constants of a workflow's file, as pairs of argument name and value."""
+        """Return the context of a call whose arguments a workflow's file fixes: `constants` are pairs of argument name and value."""
         came = self.provenance
         return dataclasses.replace(self, provenance=dataclasses.replace(came, named_in_files=came.named_in_files | constants))
 
@@ -421,7 +428,7 @@ class CallContext:
 
     @contextlib.asynccontextmanager
     async def waiting(self) -> AsyncGenerator[None, None]:
-        """Stop the clocks and free the concurrency slots of this call while a person decides."""
+        """Stop the deadlines, and free the concurrency slots, of this call inside the context, while a person decides."""
         async with contextlib.AsyncExitStack() as stack:
             for clock in self.clocks:
                 await stack.enter_async_context(clock.paused())
@@ -432,7 +439,7 @@ class CallContext:
             yield
 
     async def here(self) -> None:
-        """Wait until the client has a stream. Use it inside `waiting`, so that the call of a lost client ends."""
+        """Wait until the client has a stream open. Use it inside `waiting`, so that the call ends if the client is lost."""
         if self.presence is not None:
             await self.presence.here()
 
@@ -443,7 +450,7 @@ class CallContext:
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
         """Ask the caller (a person, its model, its roots), and wait at most `ask_timeout_seconds`.
 
-        The clocks of this call stop and its concurrency slots are released during the wait. Inside a durable task, `key` (from
+        The deadlines of this call stop, and its concurrency slots are released, during the wait. Inside a durable task, `key` (from
         `question`) identifies the question: when the task is resumed, a question with the same key gets the same answer. A question
         without a key is asked again.
 
@@ -465,7 +472,7 @@ class CallContext:
 
 
 def _with_facts(facts: dict[str, object]) -> CallContext:
-    """Make a context whose instance dict is `facts`: replacing the dict is faster than setting each field."""
+    """Return a context with these fields. `facts` becomes its instance dict, which is faster than setting each field."""
     made = object.__new__(CallContext)
     object.__setattr__(made, "__dict__", facts)
     return made

@@ -1,7 +1,7 @@
-"""`drive`: answer the input requests of a call on the way, until it completes.
+"""`drive`: runs a call to its end: asks the caller for the input that it requests, and repeats it with the answers.
 
-Used wherever the one calling cannot hand an `InputRequired` on: for legacy clients, inside agents and
-workflows, and by the CLI. The server hands it on unchanged to modern clients instead.
+Used where an `InputRequired` cannot be returned to the client: for 2025 clients, inside agents and workflows, and by the CLI. 2026 clients
+receive it unchanged. One request of such a call, with its result, is a round.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from gateway.tools.ports import NoCaller
 logger = logging.getLogger(__name__)
 
 MAX_ROUNDS = 10
-"""Input rounds per call; a server that asks more often than this is taken for stuck."""
+"""Maximum rounds of one call. A server that requests input more often is assumed to be stuck."""
 
 WITHDRAW_SECONDS = 5.0
-"""Seconds within which a gateway behind this one must end a call that nobody will answer. Later it ends the call by its own deadline."""
+"""Seconds within which a remote gateway must end a call that nobody will answer. After them, only its own deadline ends the call."""
 
 OutcomeT = TypeVar("OutcomeT")
 
 
 async def drive(tool: Tool, arguments: JsonObject, ctx: CallContext) -> Complete | TaskStarted:
-    """Call `tool`, putting each input request to `ctx.ask` and retrying with the answers.
+    """Call `tool`, send its requests for input to `ctx.ask`, and repeat the call with the answers until it is finished.
 
     Raises:
         AskUnavailable: The caller cannot be asked what the tool needs.
@@ -49,7 +49,7 @@ async def drive_rounds(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """`drive` for any call that may answer `InputRequired`; `name` goes into the error."""
+    """Run `work`, which may return `InputRequired`, to its end, as `drive` does for a tool. `name` identifies it in an error."""
     outcome = await work(ctx)
     return await drive_on(outcome, work, ctx, name, arguments) if isinstance(outcome, InputRequired) else outcome
 
@@ -61,7 +61,7 @@ async def drive_on(
     name: str,
     arguments: JsonObject | None = None,
 ) -> OutcomeT:
-    """`drive_rounds` from where the first round, with `ctx`, `asked`."""
+    """Continue `drive_rounds` after the first round of `work`, with the context `ctx`, returned the requests for input `asked`."""
     asking = asking_of(ctx, name, arguments)
     for number in range(1, MAX_ROUNDS + 1):
         try:
@@ -81,12 +81,14 @@ async def drive_on(
 
 
 async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
-    """End the call that a gateway keeps running for the answers to `asked`, if one does. `work` and `ctx` as for `drive_on`.
+    """End the call that a remote gateway keeps running for the answers to `asked`, if it does.
 
-    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it: the leg has a task of its own,
-    because a shielded scope does not keep `asyncio.Task.cancel` from the task that it is in.
+    `work` sends a round of the call, and `ctx` is the context of the last round.
+
+    Returns when the call has ended there, or after `WITHDRAW_SECONDS`. Cancellation does not interrupt it: the round runs in a task of
+    its own, because a shielded scope does not keep `asyncio.Task.cancel` from the task that it is in.
     """
-    if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the next leg would be a new call
+    if HELD_KEY not in asked.meta or asked.state is None:  # without a state, the next round would be a new call
         return
     facts = dataclasses.replace(ctx, caller=NoCaller(), wants_progress=False, waits=(), durable=None)
     leg = dataclasses.replace(facts, meta={**ctx.meta, WITHDRAWN_KEY: True}, input_responses={}, request_state=asked.state)
@@ -104,12 +106,15 @@ async def withdraw(asked: InputRequired, work: Callable[[CallContext], Awaitable
 
 
 async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonObject:
-    """Ask what one round requires. The round's result is recorded, so its questions have the same keys at every attempt."""
+    """Ask for the input that round `number` requests; return the answers by key.
+
+    A durable task records the result of the round, so a resumed task asks the same questions with the same keys.
+    """
     return {key: await ctx.ask(keyed(request, key), ctx.question(f"{number}.{key}")) for key, request in asked.requests.items()}
 
 
 def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> CallContext:
-    """Return `ctx` with question names that start with the call; unchanged outside a durable task."""
+    """Return `ctx` with `name` and a digest of `arguments` in the names of its questions; unchanged outside a durable task."""
     if ctx.durable is None:
         return ctx
     return dataclasses.replace(ctx, durable=ctx.durable.asking(f"{name}:{digest_of(arguments)}"))
@@ -121,6 +126,6 @@ def digest_of(value: JsonValue) -> str:
 
 
 def keyed(request: JsonObject, key: str) -> JsonObject:
-    """An ask that says under which key its server asked."""
+    """Return a request for input with `key`, under which its server sent it, in `_meta`."""
     params: JsonObject = request.get("params") or {}
     return {**request, "params": {**params, "_meta": {**(params.get("_meta") or {}), ASK_KEY: key}}}

@@ -36,7 +36,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 MAX_THREADS = 40
-"""Sync functions that run at once; a separate limit, because a cancelled function keeps its thread until it returns."""
+"""Maximum sync functions that run at once. They do not use anyio's limit, because a cancelled function keeps its thread."""
 
 _NAME = re.compile(r"^[A-Za-z0-9_.-]{1,128}$")
 _TOLD = ("approval_mode", "kind", "max_invocations", "invocation_count", "max_invocation_exceptions", "invocation_exception_count")
@@ -48,16 +48,16 @@ class FunctionFailed(ToolFailed):
 
 
 class Invocation(Protocol):
-    """The part of a `FunctionInvocationContext` that `invoke` reads."""
+    """The part of a `FunctionInvocationContext` that `FunctionTool.invoke` reads."""
 
     @property
     def ctx(self) -> CallContext:
-        """The context of the gateway call that the run belongs to."""
+        """The context of the gateway call to which the agent's run belongs."""
         ...
 
     @property
     def arguments(self) -> JsonObject:
-        """The decoded arguments."""
+        """The decoded arguments of the tool call."""
         ...
 
 
@@ -69,7 +69,7 @@ ResultParser = Callable[[Any], Any]
 
 
 class _SkipParsing(Enum):
-    """The type of `SKIP_PARSING`; an enum, so that annotations can name the value."""
+    """The type of `SKIP_PARSING`. It is an enum, so that annotations can name the value `SKIP_PARSING`."""
 
     SKIP_PARSING = "skip"
 
@@ -82,7 +82,7 @@ SKIP_PARSING = _SkipParsing.SKIP_PARSING
 
 
 class FunctionTool(Generic[P, R]):
-    """A function as a `Tool`. Calling the object itself calls the plain function."""
+    """A Python function as a `Tool`. Calling the object itself calls the plain function."""
 
     def __init__(
         self,
@@ -104,11 +104,11 @@ class FunctionTool(Generic[P, R]):
     ) -> None:
         """Wrap `func`. Name, description and schema default to the function's; `input_model` is an alias of `schema`.
 
-        `func=None` declares a tool that the caller of an agent runs; it needs `name`. The signature is read at first use, so annotations
-        may name objects that are defined later. With `approval_mode="always_require"` a person must approve each call. `max_invocations`
-        and `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` decides whether the caller reads the
-        text of an unexpected exception. By default every caller does, except an agent's model, for which the agent's
-        `include-detailed-errors` decides.
+        `func=None` declares a tool that the program which runs an agent answers; `name` is required then. The signature is read at first
+        use, so annotations may name objects that are defined later. With `approval_mode="always_require"` a person must approve each
+        call. `max_invocations` and `max_invocation_exceptions` count over the life of the object. `include_detailed_errors` decides
+        whether the caller reads the text of an unexpected exception. By default every caller does, except an agent's model, for which the
+        agent's `include-detailed-errors` decides.
 
         Raises:
             ValueError: The name is missing or not a tool name, or a limit is below 1.
@@ -150,7 +150,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def name(self) -> str:
-        """The name that callers use. `name`, `description` and `approval_mode` may be set."""
+        """The name that callers use. The attributes `name`, `description` and `approval_mode` may be set."""
         return self._name
 
     @name.setter
@@ -161,7 +161,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def description(self) -> str:
-        """The description for models; by default the function's."""
+        """The description for models; by default the text of the function's docstring."""
         return self.definition.description or ""
 
     @description.setter
@@ -182,7 +182,7 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def declaration_only(self) -> bool:
-        """Whether the tool has no function, so that the caller of the agent answers its calls."""
+        """Whether the tool has no function, so that the program which runs the agent answers the calls."""
         return self.func is None
 
     def parameters(self) -> JsonObject:
@@ -209,9 +209,9 @@ class FunctionTool(Generic[P, R]):
 
     @classmethod
     def from_dict(cls, value: JsonMapping, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
-        """Read the form that `to_dict` writes. `dependencies={"function_tool": {"func": f}}` adds the function.
+        """Make a tool from the JSON that `to_dict` returns. `dependencies={"function_tool": {"func": f}}` adds the function.
 
-        Without a function the tool is only declared. With one, the schema is read from it again, so arguments are converted as before.
+        Without a function the tool is only declared. With a function, its schema is read from its signature again.
         """
         func = (dependencies or {}).get("function_tool", {}).get("func")
         made = cls(
@@ -230,7 +230,7 @@ class FunctionTool(Generic[P, R]):
 
     @classmethod
     def from_json(cls, value: str, /, *, dependencies: Mapping[str, Mapping[str, Any]] | None = None) -> Self:
-        """Read the text that `to_json` writes; `dependencies` as for `from_dict`."""
+        """Make a tool from the text that `to_json` returns. `dependencies` can add the function, as in `from_dict`."""
         return cls.from_dict(json.loads(value), dependencies=dependencies)
 
     def to_json_schema_spec(self) -> JsonObject:
@@ -247,10 +247,10 @@ class FunctionTool(Generic[P, R]):
 
     @property
     def definition(self) -> ToolDefinition:
-        """The published definition.
+        """The definition of the tool that clients see.
 
         Raises:
-            TypeError: The signature cannot be described.
+            TypeError: JSON Schema cannot describe the function's signature.
         """
         return self._definition
 
@@ -278,7 +278,7 @@ class FunctionTool(Generic[P, R]):
         """Return the arguments as the function receives them, for middleware: validated, converted, with defaults.
 
         Raises:
-            ArgumentsRefused: The arguments do not fit.
+            ArgumentsRefused: The arguments do not match the schema.
         """
         return self._schema.coerce(arguments)
 
@@ -314,9 +314,9 @@ class FunctionTool(Generic[P, R]):
         skip_parsing: bool = False,
         **values: JsonValue,
     ) -> Any:
-        """Run the function once, and return its result as contents, or unchanged with `skip_parsing`.
+        """Run the function once, and return its result as contents (parts of a message), or unchanged with `skip_parsing`.
 
-        Arguments are an object or keywords; without either, the context's. Exceptions of the function are raised unchanged.
+        The arguments are an object or keywords; without both, those of the context are used. Exceptions of the function are not changed.
 
         Raises:
             TypeError: The arguments do not match the schema.
@@ -366,10 +366,10 @@ class FunctionTool(Generic[P, R]):
         return Complete.text(text, structured=value if isinstance(value, dict) else None)
 
     async def run(self, arguments: JsonObject, ctx: CallContext) -> JsonValue | ToolOutcome:
-        """As `call`, but return the function's result as JSON, or the `ToolOutcome` that it returned.
+        """Run the function once, and return its result as JSON; a `ToolOutcome` of the function is returned unchanged.
 
         Raises:
-            ToolFailed: As `call` does.
+            ToolFailed: For the reasons for which `call` raises it.
         """
         return await self._value(arguments, ctx)
 

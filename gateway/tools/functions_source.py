@@ -37,32 +37,32 @@ IMPORT_TIMEOUT_SECONDS = 30.0
 """Maximum seconds to import one module; large scientific packages take several seconds on a cold disk."""
 
 MAX_WRAPPERS = 20
-"""Maximum wrappers around one function; more can only be a circle."""
+"""Maximum wrappers around one function that are followed. More can only be wrappers that refer to each other."""
 
 STAYS = "The earlier version stays in use."
 """Last sentence of the problem of a changed file that cannot be loaded."""
 
 
 def still_served(problem: str) -> str:
-    """Return the problem of a changed file with `STAYS` at its end."""
+    """Return the problem of a changed file, followed by the sentence that the earlier version stays in use."""
     return f"{problem}{'' if problem.endswith(('.', '?', '!')) else '.'} {STAYS}"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceProblem:
-    """A file or module that a source could not load. `str` returns the line for people."""
+    """A file or module that a source could not load. `str` returns a line for people."""
 
     where: str
-    """A module or file."""
+    """Name of the module, or path of the file."""
     message: str
-    """The reason and the fix."""
+    """Why it was not loaded, and what to do."""
 
     def __str__(self) -> str:
         return f"{self.where}: {self.message}"
 
 
 class FunctionSource:
-    """The tools of Python modules, which are imported once, when the source is entered. `problems` lists what did not load."""
+    """The tools of Python modules, which are imported once, when the source is entered. `problems` lists what could not be loaded."""
 
     def __init__(
         self,
@@ -72,9 +72,9 @@ class FunctionSource:
         import_timeout_seconds: float = IMPORT_TIMEOUT_SECONDS,
         previous: FunctionSource | None = None,
     ) -> None:
-        """`modules` are dotted names, searched in `base_dir` first. If a module can no longer be imported, its tools in `previous` stay.
+        """`modules` are dotted names, searched in `base_dir` first. They are imported when the source is entered.
 
-        No side effects before the source is entered.
+        If a module can no longer be imported, its tools in `previous`, the earlier source, are served unchanged.
         """
         self._previous = previous
         self._modules = list(dict.fromkeys(modules))
@@ -86,7 +86,7 @@ class FunctionSource:
 
     @property
     def id(self) -> str:
-        """Always `function`."""
+        """The id of the source: always `function`."""
         return "function"
 
     async def __aenter__(self) -> FunctionSource:
@@ -113,10 +113,10 @@ class FunctionSource:
         return [name for name, tool in self._tools.items() if any(inner is one for inner in unwrapped(tool) for one in objects)]
 
     def subscribe(self, on_change: OnChange) -> None:
-        """Do nothing: modules are imported once, so the list never changes."""
+        """Do nothing: modules are imported once, so the list of tools never changes."""
 
     def _keep(self, module_name: str, problem: str) -> None:
-        """Note a module that cannot be imported, and keep the tools that it had."""
+        """Add a module that cannot be imported to `problems`, and serve the tools that it had in the earlier source."""
         before = self._previous
         kept = [] if before is None else [tool for name, tool in before._tools.items() if before._homes[name] == module_name]
         self._note(module_name, still_served(problem) if kept else problem)
@@ -153,7 +153,7 @@ class FunctionSource:
 
 
 def unwrapped(found: object) -> list[object]:
-    """Return an object and the functions inside it: of a tool, a partial, a bound method, or a `functools.wraps` wrapper."""
+    """Return an object and the functions inside it: a tool, a partial, a bound method or a `functools.wraps` wrapper has one."""
     chain = [found]
     while len(chain) < MAX_WRAPPERS:
         inner = _inside(chain[-1])

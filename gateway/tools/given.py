@@ -13,7 +13,7 @@ from gateway.tools.base import Tool, ToolSource
 from gateway.tools.function import FunctionTool
 
 ToolTypes = FunctionTool[..., Any] | ToolSource | Tool | JsonMapping | object
-"""An item of a list of tools: a function, a tool, a source of tools, or a provider's own description."""
+"""An item of a list of tools: a function, a tool, a source of tools, or a description of a tool that the model's provider runs."""
 
 _RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "temperature": (0.0, 2.0), "top_p": (0.0, 1.0)}
 
@@ -21,7 +21,7 @@ _RANGES = {"frequency_penalty": (-2.0, 2.0), "presence_penalty": (-2.0, 2.0), "t
 def normalize_tools(tools: Any) -> list[Any]:
     """Return the passed tools as a flat list, with functions as tools.
 
-    Tools, sources of tools, and descriptions of tools that a provider runs (mappings, objects of the provider) are not changed.
+    Tools, sources of tools, and descriptions of tools that the model's provider runs (mappings, the provider's objects) stay unchanged.
     """
     if tools is None:
         return []
@@ -42,7 +42,7 @@ def normalize_tools(tools: Any) -> list[Any]:
 
 
 async def validate_tools(tools: Any) -> list[Any]:
-    """As `normalize_tools`, with each source of tools replaced by its tools.
+    """Return the passed tools as a flat list, with functions as tools, and each source of tools replaced by its tools.
 
     Raises:
         ValueError: Two different tools have one name.
@@ -55,7 +55,7 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
     """Return the options with `tools` as `validate_tools` returns them, after checking that numbers are in their ranges.
 
     Raises:
-        ValueError: A number is out of its range, or two different tools have one name; the text names it.
+        ValueError: A number is out of its range, or two different tools have one name; the text of the error names the number or the tool.
     """
     checked = dict(options)
     for name, (low, high) in _RANGES.items():
@@ -71,7 +71,7 @@ async def validate_chat_options(options: JsonMapping) -> JsonObject:
 
 
 def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    """Return the tools by name, in order. The same object counts once, with or without a gate around it.
+    """Return the tools by name, in order. A tool that occurs twice, alone or behind a gate, counts once.
 
     Raises:
         ValueError: Two different tools have one name.
@@ -86,7 +86,7 @@ def by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
 
 
 async def tell_apart(given: Iterable[Any]) -> tuple[list[Tool], list[Any]]:
-    """Split the list of `normalize_tools` into the tools that a run can call, and those that the model's provider runs.
+    """Split a list that `normalize_tools` returned into tools that a run can call, and descriptions of tools that the provider runs.
 
     Raises:
         ValueError: Two different tools have one name.

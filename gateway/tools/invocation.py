@@ -32,7 +32,7 @@ class SessionData(Protocol):
 
 
 class FunctionInvocationContext:
-    """A tool call that middleware may change: `arguments` before `call_next`, `result` after it, or `result` instead of it."""
+    """A tool call. Middleware may change `arguments` before `call_next`, `result` after it, or set `result` instead of calling it."""
 
     def __init__(
         self,
@@ -45,20 +45,20 @@ class FunctionInvocationContext:
         tools: list[Tool] | None = None,
         ctx: CallContext | None = None,
     ) -> None:
-        """`tools` is the tool list of the run, and `ctx` the context of the gateway call that the run belongs to."""
+        """`tools` is the tool list of the run, and `ctx` the context of the gateway call to which the run belongs."""
         self.function: NamedTool = named(function)
         """The tool that is called. Middleware may replace it."""
         self.arguments: JsonObject = _as_dict(arguments)
-        """The arguments of the call. Those of a function are validated, converted to the annotated types, and have their defaults.
+        """The arguments of the call. For a function, they are validated, converted to the annotated types, and complete with defaults.
 
         Invalid arguments are as the model wrote them, with the reason in `metadata["argument_error"]`. Middleware may repair them: the
         call validates them again.
         """
         self.session = session
         self.metadata: JsonObject = dict(metadata) if metadata else {}
-        """Shared by all middleware of this call; contains `call_id`."""
+        """Values that the middleware of this call share; contains `call_id`."""
         self.result = result
-        """After the call, a list of contents whose `str` is their text. Middleware may set any other value as the result."""
+        """After the call, a list of contents; `str` of the list is their text. Middleware may set any other value as the result."""
         self.kwargs: JsonObject = dict(kwargs) if kwargs else {}
         """The run's `function_invocation_kwargs`."""
         self.tools = tools
@@ -70,7 +70,7 @@ class FunctionInvocationContext:
 
     @classmethod
     def for_call(cls, function: Tool, arguments: JsonMapping, ctx: CallContext) -> FunctionInvocationContext:
-        """Return the context for a tool's parameter of this class."""
+        """Return the object for a tool's parameter annotated with this class: the run's own, or a new one outside a run."""
         current = ctx.invocation
         return current if isinstance(current, cls) else cls(function, arguments, ctx=ctx)
 
@@ -103,7 +103,7 @@ class FunctionInvocationContext:
 
 
 class FunctionMiddleware(ABC):
-    """Middleware around tool calls, as a class."""
+    """Base class of middleware around the tool calls of an agent's run."""
 
     middleware_type = MiddlewareType.FUNCTION
 

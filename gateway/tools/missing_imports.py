@@ -47,7 +47,7 @@ def _imports(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def _exists(module: str) -> bool:
-    """Whether a module can be found. A parent that is not imported is not searched, because the search would import it."""
+    """Whether a module can be found. If its package is not imported, only the package is searched, so that nothing is imported."""
     if module in sys.modules:
         return True
     parent = module.rpartition(".")[0]

@@ -25,23 +25,25 @@ _CLOCK_TICK_NS = 10_000_000
 """Assumed resolution of a file system's timestamps."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
-"""Names of folders with installed packages."""
+"""Names of folders with installed packages, whose modules do not count as the operator's."""
 
 _current: ContextVar[OwnModules | None] = ContextVar("gateway_own_modules", default=None)
-"""Records the imports of this context."""
+"""The `OwnModules` that records imports in the current context; `None` without one."""
 
 
 class OwnModules:
     """The imported modules of one gateway. Its methods block, and are called by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is searched first by imports."""
+        """`folder` is the configuration's folder: only modules below it are recorded."""
         self._folder = os.path.realpath(folder)
         self._modules: dict[str, ModuleType] = {}
         self.files: dict[str, Signature] = {}
-        """Signatures, at the first read, of files that were imported or failed, and of missing files that would fix an import."""
+        """File → its signature when it was first imported, to notice changes. Also contains files that failed, and missing files that
+        would fix an import (`None`).
+        """
         self.generation = 0
-        """Number of times that the modules were dropped."""
+        """How often the modules were dropped."""
 
     @contextmanager
     def current(self) -> Generator[None]:
@@ -53,9 +55,9 @@ class OwnModules:
             _current.reset(token)
 
     def note(self, name: str, before: Iterable[str], error: BaseException | None, *, since_ns: int) -> None:
-        """Record an import of module `name`: the modules that it added to `sys.modules`, and the files that a failure names.
+        """Record an import of module `name`: the modules that it added to `sys.modules`, and the files that `error` names if it failed.
 
-        `since_ns` is the start of the import, in nanoseconds since the epoch. A file that changed after it counts as changed.
+        `since_ns` is the start of the import, in nanoseconds since the epoch. A file that changed later counts as changed since the import.
         """
         for added in set(sys.modules).difference(before):
             module = sys.modules[added]

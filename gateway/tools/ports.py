@@ -1,4 +1,4 @@
-"""`ClientProfile`: what a client declares; `Caller` and `Presence`: the ports through which a call reaches it."""
+"""`ClientProfile`: what a client declares. `Caller` and `Presence`: interfaces through which a call reaches its client."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _SEVERITY: dict[str, int] = {level: rank for rank, level in enumerate(get_args(L
 
 @dataclass(frozen=True, slots=True)
 class ClientProfile:
-    """The connected client. Its name and version are claims: they are shown, and never trusted."""
+    """What the client of a call declares. Its name and version are not verified: they are shown, and never trusted."""
 
     era: Era = "modern"
     protocol_version: str = ""
@@ -28,12 +28,12 @@ class ClientProfile:
     capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """Declared capabilities in wire form (`sampling`, `elicitation`, `roots`, `extensions`, …)."""
     session_id: str | None = None
-    """Id of the 2025 session or stdio connection; `None` if requests are stateless."""
+    """Id of the 2025 session or stdio connection; `None` in the 2026 era, whose requests are stateless."""
 
     def can(self, capability: str) -> bool:
-        """Whether a capability is declared, by dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
+        """Whether the client declares the capability with this dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
 
-        `elicitation: {}` means form only (MCP 2025-11-25), so `elicitation.form` is true for it.
+        `elicitation: {}` means form only (MCP 2025-11-25), so `elicitation.form` is then declared.
         """
         if capability == "elicitation.form":
             declared = self.capabilities.get("elicitation")
@@ -52,7 +52,7 @@ class ClientProfile:
 
 
 class Presence(Protocol):
-    """Whether the client of a call can be reached now, for requests that outlive their connection."""
+    """Tracks whether the client of a request can be reached, for requests of 2025 sessions, which survive a lost connection."""
 
     @property
     def is_here(self) -> bool:
@@ -64,27 +64,27 @@ class Presence(Protocol):
         ...
 
     def need(self) -> None:
-        """End the request if its client is lost before `release`. Calls nest."""
+        """From now on, end the request if its client is lost. Each call needs its own `release`."""
         ...
 
     def release(self) -> None:
-        """Undo one `need`."""
+        """Undo one call of `need`."""
         ...
 
     def waiting(self) -> contextlib.AbstractAsyncContextManager[None]:
-        """Return a context manager for a wait for a person or a queue, which calls `need` and `release`."""
+        """Return a context manager to enter around a wait for a person or a queue: it calls `need`, and `release` at the end."""
         ...
 
 
 class Caller(Protocol):
-    """The port through which a call reaches its caller, until the call returns."""
+    """The interface through which a call sends progress, log messages and requests for input to its caller, until it returns."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send progress; dropped if the caller did not request it."""
+        """Send a progress report, which is dropped if the caller did not request progress."""
         ...
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Send a log message; dropped if the caller did not request that level."""
+        """Send a log message, which is dropped if the caller did not request messages of this level."""
         ...
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
@@ -100,16 +100,16 @@ class Caller(Protocol):
 
 
 class NoCaller:
-    """A caller for calls without a client: it drops messages and refuses questions."""
+    """The `Caller` of calls without a client: it drops messages and refuses requests for input."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Drop it."""
+        """Drop the progress report."""
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None) -> None:
-        """Drop it."""
+        """Drop the log message."""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Refuse the request."""
+        """Raise `AskUnavailable`."""
         method = str(request.get("method", ""))
         raise AskUnavailable(f"This call has no client that could answer {method!r}.", capability=capability_of(request))
 
@@ -127,13 +127,13 @@ def capability_of(request: JsonMapping) -> str:
 
 
 def undeclared(request: JsonMapping) -> AskUnavailable:
-    """Build the error for a client that does not declare the capability for a request for input."""
+    """Return the error for a request for input whose capability the client does not declare."""
     capability = capability_of(request)
     return AskUnavailable(f"The connected client cannot answer this: it does not declare {capability!r}.", capability=capability)
 
 
 def nested_capability(capability: str) -> JsonObject:
-    """Return a capability in the form of `requiredCapabilities`: `elicitation.url` → `{"elicitation": {"url": {}}}`."""
+    """Return a capability in the form of the error field `requiredCapabilities`: `elicitation.url` → `{"elicitation": {"url": {}}}`."""
     nested: JsonObject = {}
     for part in reversed(capability.split(".")):
         nested = {part: nested}
@@ -141,5 +141,5 @@ def nested_capability(capability: str) -> JsonObject:
 
 
 def severity(level: str) -> int:
-    """Return the rank of a log level, least severe first; unknown levels count as `info`."""
+    """Return the rank of a log level: the more severe, the higher. Unknown levels count as `info`."""
     return _SEVERITY.get(level, _SEVERITY["info"])

@@ -1,4 +1,5 @@
-"""`ask_until_usable`: asks the caller again until the answer can be used. Used for questions of the gateway, of workflows and of tasks."""
+"""`ask_until_usable`: asks the caller, again and again until the answer can be used. Used for questions of the gateway, of workflows
+and of tasks."""
 
 from __future__ import annotations
 
@@ -13,23 +14,25 @@ from gateway.tools.context import CallContext
 T = TypeVar("T")
 
 MAX_WRONG_ANSWERS = 5
-"""Maximum wrong answers to one question. More come from a program rather than a person, and raise the error."""
+"""Maximum wrong answers to one question. The last one raises the error, because a program rather than a person sends so many."""
 
 MAX_WRONG_TASK_ANSWERS = 100
-"""The same inside a durable task: a person may answer over days, and an error would lose the run."""
+"""Maximum wrong answers to one question of a durable task, where people may answer over days, and an error would lose the run."""
 
 
 async def ask_until_usable(
     ctx: CallContext, request: JsonObject, use: Callable[[JsonObject], Awaitable[T]], key: str = "", *, judges: bool = False
 ) -> T:
-    """Ask, and pass the answer to `use`. If `use` refuses the answer to a form or link, ask again with the reason.
+    """Ask the caller, pass the answer to `use`, and return the result. If `use` refuses the answer to a form or link, ask again.
 
-    With `judges`, `use` may refuse an answer that matches the request's schema, and a task asks again under the same durable key.
-    Otherwise, and on the pending list, each repetition has its own key, so that a resumed task finds the same answers.
+    The repeated question contains the reason.
+
+    `key` identifies the question in a durable task. Each repetition has a key of its own, so that a resumed task finds the same answers.
+    With `judges`, for a `use` that may refuse answers which match the request's schema, a task may keep the question under the same key.
 
     Raises:
         AnswerRefused: Too many answers were refused, or the refused answer is not a person's (sampling, roots).
-        AskUnavailable: As `CallContext.ask`, whose other errors are raised too.
+        AskUnavailable: The caller cannot be asked this. Other errors of `CallContext.ask` are raised too.
     """
     durable = ctx.durable if key and judges else None
     asked, place, most = request, key, MAX_WRONG_ANSWERS if ctx.durable is None else MAX_WRONG_TASK_ANSWERS

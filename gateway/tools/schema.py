@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
 
 Explicit = Union["type[BaseModel]", JsonMapping]
-"""An explicit schema for the arguments: a pydantic model, or JSON Schema."""
+"""A schema for the arguments that replaces the one of the signature: a pydantic model, or JSON Schema."""
 
 _OUTCOMES = (Complete, InputRequired, TaskStarted)
 _SECTION = re.compile(r"^(args|arguments|params|parameters|returns?|yields?|raises):\s*$", re.IGNORECASE)
@@ -38,16 +38,16 @@ class ArgumentsRefused(ToolFailed):
 
 
 class ContextType(Protocol):
-    """A class of context parameters: the gateway makes the object for each call."""
+    """A class with which a function may annotate one parameter: the gateway passes an object of it, made by `for_call`, to each call."""
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
-        """Return the object for one call."""
+        """Return the object to pass to `function` in one call."""
         ...
 
 
 class _RunOrCall:
-    """Makes the value of an unannotated `ctx`: the `FunctionInvocationContext` in an agent's run, else the `CallContext`."""
+    """Makes the value of an unannotated parameter `ctx`: the `FunctionInvocationContext` in an agent's run, else the `CallContext`."""
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
@@ -57,38 +57,38 @@ class _RunOrCall:
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A published parameter of a function, and how it is passed."""
+    """A parameter of a function that callers see, and how it is passed to the function."""
 
     name: str
     attribute: str
-    """Field of the argument model; it differs from the name, so that any parameter name works."""
+    """Name of the parameter's field in the argument model. It is not the parameter's name, because pydantic forbids some names."""
     is_positional: bool
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSchema:
-    """The published schemas of a function, with the conversion of arguments and results."""
+    """The schemas of a function that callers see, with the conversion of arguments and results."""
 
     description: str
     input_schema: JsonObject
     output_schema: JsonObject | None
     context_parameter: str | None
-    """The parameter that receives the context of the call; never published."""
+    """Name of the parameter that receives the context of the call, which callers do not see; `None` without one."""
     parameters: tuple[Parameter, ...] = ()
     model: type[BaseModel] | None = None
     """Validates and converts arguments; `None` passes them unchanged."""
     returns: TypeAdapter[Any] | None = field(default=None, repr=False)
-    """Converts results of an annotated object type."""
+    """Converts results of the annotated return type; `None` unless that is an object type."""
     check: SchemaCheck | None = field(default=None, repr=False)
     """Validates arguments if the explicit schema is a JSON Schema."""
     context_type: type[ContextType] | None = None
-    """Makes the value of the context parameter; `None` for the `CallContext` itself."""
+    """Class that makes the value of the context parameter; `None` if the parameter receives the `CallContext` itself."""
 
     def bind(self, arguments: JsonMapping, ctx: CallContext, function: object = None) -> tuple[list[Any], dict[str, Any]]:
         """Return positional and keyword arguments for the function, validated and converted.
 
         Raises:
-            ArgumentsRefused: The arguments do not fit; the text names each one and never shows its value.
+            ArgumentsRefused: The arguments do not match the schema. The text names each wrong argument, and never shows its value.
         """
         positional: list[Any] = []
         keyword: dict[str, Any] = {}
@@ -116,10 +116,10 @@ class FunctionSchema:
     def coerce(self, arguments: JsonMapping) -> JsonObject:
         """Return the arguments as the function receives them: validated, converted to the annotated types, with defaults.
 
-        A default of `None` is left out. `bind` accepts the returned object again.
+        A default of `None` is left out. The returned object may be passed to `bind`.
 
         Raises:
-            ArgumentsRefused: See `bind`.
+            ArgumentsRefused: The arguments do not match the schema.
         """
         if self.model is None:
             self._check(arguments)
@@ -133,7 +133,7 @@ class FunctionSchema:
         }
 
     def to_json(self, value: object) -> JsonValue:
-        """Convert a function's result to JSON; an annotated object type to its published form.
+        """Convert a function's result to JSON. A result of an annotated object type gets the form of the output schema.
 
         Raises:
             ValueError: The value is not of the annotated type, or cannot be written as JSON.
@@ -148,8 +148,8 @@ class FunctionSchema:
 def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None) -> FunctionSchema:
     """Read a function's schema from its signature and docstring. `explicit` replaces the schema of the arguments.
 
-    Descriptions come from `Field(description=…)`, a plain string in `Annotated`, then the docstring. The input
-    object is closed. A parameter annotated `CallContext` is hidden and filled in at call time.
+    Descriptions come from `Field(description=…)`, else a string in `Annotated`, else the docstring. The schema of the arguments allows no
+    other keys. A parameter annotated `CallContext` is not in the schema, and receives the context of the call.
 
     Raises:
         TypeError: An annotation cannot be resolved or described, or there are `*args` or `**kwargs`.
@@ -178,7 +178,7 @@ def read_function(func: Callable[..., Any], *, explicit: Explicit | None = None)
 def parse_docstring(text: str) -> tuple[str, dict[str, str]]:
     """Split a cleaned docstring into its text and its parameter notes (`Args:` sections or `:param x:` fields).
 
-    Sections on returns and errors belong to neither: a model reads the schema instead.
+    Sections on returns and errors are dropped, because a model reads the output schema instead.
     """
     prose: list[str] = []
     notes: dict[str, str] = {}
@@ -225,7 +225,7 @@ def _validate(model: type[BaseModel], arguments: JsonMapping) -> BaseModel:
 
 
 def _wire_name(name: str, field: FieldInfo | None) -> str:
-    """Return the key under which the model reads a field."""
+    """Return the key of a field in the arguments: its alias, or its name."""
     from pydantic import AliasChoices
 
     alias: object = None if field is None else field.validation_alias or field.alias
@@ -235,7 +235,7 @@ def _wire_name(name: str, field: FieldInfo | None) -> str:
 
 
 def _hints(func: Callable[..., Any]) -> dict[str, Any]:
-    """Return resolved annotations. `CallContext` resolves even if it is imported for type checkers only."""
+    """Return the annotations of a function as types. `CallContext` is found even if the file imports it for type checkers only."""
     target = func
     while isinstance(target, partial):
         target = target.func
@@ -357,7 +357,7 @@ def _read_return(func: Callable[..., Any], annotation: Any) -> tuple[JsonObject 
 
 @cache
 def _generator() -> type[Any]:
-    """Return pydantic's schema generator without added titles, and without warnings about defaults."""
+    """Return a class like pydantic's schema generator that adds no titles, and does not warn about defaults."""
     from pydantic.json_schema import GenerateJsonSchema
 
     class Quiet(GenerateJsonSchema):

@@ -19,10 +19,10 @@ WEIGHTS = (4.0, 2.0, 1.0)
 """Weights of a match in the name, in the keywords and in the text."""
 
 MAX_QUERY_WORDS = 32
-"""Maximum words of a query that are searched."""
+"""Maximum words of a query that are used."""
 
 MIN_PREFIX = 3
-"""Minimum characters of a word whose prefix matches are searched too."""
+"""Minimum characters of a word of a query that also matches longer words which start with it."""
 
 STOP_WORDS = frozenset(
     "a an and are as at be by can do for from how i in is it me my of on or please skill skills that the this to use used "
@@ -40,7 +40,7 @@ Row = tuple[str, str, str]
 
 
 class WordIndex:
-    """An index of a fixed list of documents, built by the thread of the first search. Safe for several threads."""
+    """A search index of a fixed list of documents. The first search builds the index. Safe for several threads."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         """Store the documents. The index is built at the first search, because most gateways are never searched."""
@@ -49,7 +49,7 @@ class WordIndex:
         self._database: sqlite3.Connection | None = None
 
     def scores(self, query: str) -> dict[int, float]:
-        """Return position → score of the documents that share a word with `query`; a higher score is better.
+        """Return the scores of the documents that share a word with `query`, by their positions in the list. Higher is better.
 
         Raises:
             StorageError: This Python's SQLite has no FTS5.
@@ -76,7 +76,7 @@ def _build(rows: Sequence[Row]) -> sqlite3.Connection:
 
 
 def _to_match(query: str) -> str:
-    """Return the query in FTS5's syntax: any of its words, or words with such a prefix, which rank lower."""
+    """Return the query in FTS5's syntax: it matches documents with any word of the query, or with longer words that start with one."""
     words = [word for word in _WORD.findall(_spaced(query)) if word.casefold() not in STOP_WORDS]
     terms: list[str] = []
     for word in dict.fromkeys(words[:MAX_QUERY_WORDS]):
@@ -87,7 +87,7 @@ def _to_match(query: str) -> str:
 
 
 def _spaced(text: str) -> str:
-    """Return `text` with spaces between the pairs of characters of scripts without spaces."""
+    """Return `text` in which each run of a script without spaces is replaced by its pairs of adjacent characters, separated by spaces."""
     plain = text.encode("utf-8", errors="replace").decode()  # SQLite rejects lone surrogates
     return _UNSPACED.sub(lambda run: f" {' '.join(_pairs(run[0]))} ", plain.replace("\x00", " "))
 

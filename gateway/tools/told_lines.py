@@ -1,4 +1,4 @@
-"""Progress messages of running calls: `Sentences` collects streamed text into sentences, `NewLines` drops repeated messages.
+"""Words the progress messages of running calls: `Sentences` collects streamed text into sentences, `NewLines` drops repetitions.
 
 Used by agents, workflows and tasks for their own reports; progress of remote servers passes unchanged.
 """
@@ -13,20 +13,20 @@ SAY_SECONDS = 0.5
 """Minimum seconds between two reports of one streamed answer."""
 
 MAX_SAID = 2_000
-"""Maximum characters of one message; the rest waits for the next."""
+"""Maximum characters of one message. The rest of the text is sent with the next message."""
 
 _SENTENCE = re.compile(r"[.!?\u2026]+[)\]\"'\u201d\u2019\u00bb]*(?=\s)|[\u3002\uff01\uff1f]|\n")
 """The end of a sentence or of a line."""
 
 
 class NewLines:
-    """Drops messages that repeat the one before."""
+    """Drops messages that repeat the message before."""
 
     def __init__(self) -> None:
         self._last: str | None = None
 
     def take(self, message: str | None) -> str | None:
-        """Return the message if it is new, else `None`: a report without a message still shows that the work continues."""
+        """Return the message if it differs from the last one, else `None`: a report without a message shows that the work continues."""
         if not message or message == self._last:
             return None
         self._last = message
@@ -42,7 +42,9 @@ class Sentences:
         self._lines = NewLines()
 
     def add(self, text: str) -> str:
-        """Add a part; return the complete sentences, or an empty text within `SAY_SECONDS` of the last ones."""
+        """Add a part of the text. Return the sentences that are complete; an empty text if the last ones were returned less than
+        `SAY_SECONDS` ago.
+        """
         self._text += text
         if not self._text or anyio.current_time() - self._told_at < SAY_SECONDS:
             return ""
@@ -57,7 +59,7 @@ class Sentences:
         return [text for text in found if text]
 
     def _without_repeats(self, text: str) -> str:
-        """Return the text without lines that repeat the line before, in this report or the previous one."""
+        """Return the text without lines that repeat the line before, in this text or at the end of the previous one."""
         lines = text.strip().split("\n")
         return "\n".join(line for line in lines if not line.strip() or self._lines.take(line.strip())).strip()
 

@@ -1,6 +1,7 @@
 """Protocols through which agents and workflows reach tools: `ToolBox` for tools that they name, `ToolGuards` for tools of their own.
 
-`app` implements them; tests have scripted ones. A tool box returns guarded tools, so agents and workflows pass the same policy as clients.
+`app` implements both; tests use scripted implementations. A tool box returns tools behind the gate, so calls of agents and workflows
+pass the same policy as calls of clients.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ class ToolBox(Protocol):
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
         """Return the tools that match any of the `<source>/<glob>` patterns (`docs/read_*`, `agent/researcher`).
 
-        In catalog order, each once; `definition.name` is the exposed name. A pattern may match no tool.
+        The tools are in the order of the catalog, each once. `definition.name` is the exposed name. A pattern may match no tool.
         """
         ...
 
 
 @runtime_checkable
 class ToolGuards(Protocol):
-    """The gates of all agents and workflows."""
+    """The gates for the tools that agents and workflows bring along themselves."""
 
     def guard_of(self, source: str) -> ToolGuard[Tool]:
-        """Return the gate for the source `agent/<name>` or `workflow/<name>`, with the current policy."""
+        """Return the gate for the own tools of `agent/<name>` or `workflow/<name>`, with the current policy of this source."""
         ...
 
 
@@ -37,7 +38,7 @@ class ResourceBox(Protocol):
     """Reads resources as clients do, through the gate."""
 
     async def read_resource(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        """Read an exposed resource.
+        """Read the resource with this exposed URI, the URI that clients use.
 
         Raises:
             NotFound: The URI is unknown (`kind` is `resource`).

@@ -23,20 +23,23 @@ class RenamedTool:
 
     @property
     def name(self) -> str:
-        """The name that the model calls it by (`NamedTool`)."""
+        """The name by which the model calls the tool."""
         return self.definition.name
 
     @property
     def description(self) -> str:
-        """The description for the model (`NamedTool`)."""
+        """The description for the model; empty without one."""
         return self.definition.description or ""
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Call the tool."""
+        """Call the tool that this object renames."""
         return await self.inner.call(arguments, ctx)
 
     def described(self, scopes: Sequence[str] | None, named: Sequence[str]) -> RenamedTool:
-        """Return this tool with its description for a caller with these scopes, or for an agent whose file names the skills `named`."""
+        """Return this tool with the description for a caller whose key has these `scopes`.
+
+        `named` is for the model of an agent: the skills that the agent's file names.
+        """
         tool, shown = self.inner, self.definition
         if not isinstance(tool, DescribingTool) or (description := tool.description_for(scopes, named)) == (shown.description or ""):
             return self
@@ -46,7 +49,7 @@ class RenamedTool:
 
 
 def named(tool: Tool) -> NamedTool:
-    """Return the tool if it has the attributes `name` and `description`, else the tool with those of its definition."""
+    """Return the tool if it has the attributes `name` and `description`; else a wrapper that has them, from the tool's definition."""
     if hasattr(tool, "name") and hasattr(tool, "description"):
         return cast("NamedTool", tool)
     return RenamedTool(tool, tool.definition.name)
