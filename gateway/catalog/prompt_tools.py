@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, objects_in
 from gateway.tools.base import Complete, InputRequired, Source, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
 
@@ -34,7 +34,7 @@ class PromptTool:
         outcome = await self._source.get_prompt(self._prompt, {key: str(value) for key, value in arguments.items()}, ctx)
         if isinstance(outcome, InputRequired):
             return outcome
-        messages = [cast("JsonMapping", m) for m in cast("list[JsonValue]", outcome.result.get("messages") or []) if isinstance(m, dict)]
+        messages = objects_in(outcome.result.get("messages"))
         mixed = len({message.get("role") for message in messages}) > 1
         content: list[JsonValue] = []
         for message in messages:

@@ -20,7 +20,7 @@ from gateway.catalog.names import expose_uri
 from gateway.catalog.shelf import Shelf
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
 from gateway.gate.reads import Read
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, objects_in
 from gateway.policy.decision import PASS, Reject
 from gateway.policy.hidden_text import judge_hidden_text, strip_text
 from gateway.policy.skill_policy import judge_entry, judge_skill_uri
@@ -72,7 +72,7 @@ class SkillFace:
                     raise
                 logger.warning("skills not listed server=%s error=%s", shelf.entry.source.id, error)
                 continue
-            entries = self._exposed(page, shelf) if _has_extension(shelf) else _objects(page["skills"])
+            entries = self._exposed(page, shelf) if _has_extension(shelf) else objects_in(page["skills"])
             if ctx.principal.scopes is not None:
                 entries = [entry for entry in entries if self._admits(ctx, shelf, str(entry["uri"]))]
             following = page.get("nextCursor")
@@ -127,7 +127,7 @@ class SkillFace:
             return await self._children(shelf, native, uri, ctx)
         params: JsonObject = {"uri": native} if cursor is None else {"uri": native, "cursor": cursor}
         answer = await source.skills("resources/directory/read", params, ctx)
-        found = [_exposed_uri(child, shelf) for child in _objects(answer.get("resources")) if _is_allowed(child.get("uri"), shelf)]
+        found = [_exposed_uri(child, shelf) for child in objects_in(answer.get("resources")) if _is_allowed(child.get("uri"), shelf)]
         result: JsonObject = {"resources": found, "ttlMs": _ttl(answer), "cacheScope": "private"}
         return {**result, "nextCursor": answer["nextCursor"]} if isinstance(answer.get("nextCursor"), str) else result
 
@@ -174,7 +174,7 @@ class SkillFace:
 
     def _exposed(self, page: JsonMapping, shelf: Shelf) -> list[JsonObject]:
         """Return the entries of a page that policy allows, with exposed URIs and with the id of their source in `_meta`."""
-        entries = _objects(page.get("skills"))
+        entries = objects_in(page.get("skills"))
         if shelf.entry.is_local:  # the local source has already filtered them
             return [_expose(entry, shelf) for entry in entries]
         served = [_expose(entry, shelf) for entry in entries if judge_entry(entry) and _is_served(entry, shelf)]
@@ -206,7 +206,7 @@ class SkillFace:
         while root.count("/") > 1 and not files:
             try:
                 answer = await source.skills("skills/get", {"uri": root + MANIFEST}, ctx)
-                listed = _objects(cast("JsonMapping", answer.get("skill") or {}).get("resources"))
+                listed = objects_in(members_of(answer.get("skill")).get("resources"))
                 files = [str(file["uri"]) for file in listed if isinstance(file.get("uri"), str)]
             except NotFound:
                 files = []
@@ -280,20 +280,15 @@ def _expose(entry: JsonMapping, shelf: Shelf) -> JsonObject:
         return dict(entry)
     exposed = _exposed_uri(entry, shelf)
     if isinstance(entry.get("resources"), list):
-        exposed["resources"] = [_exposed_uri(f, shelf) for f in _objects(entry["resources"]) if _is_allowed(f.get("uri"), shelf)]
+        exposed["resources"] = [_exposed_uri(f, shelf) for f in objects_in(entry["resources"]) if _is_allowed(f.get("uri"), shelf)]
     if not shelf.entry.is_local:
-        exposed["_meta"] = {**cast("JsonMapping", entry.get("_meta") or {}), ORIGIN_KEY: shelf.entry.source.id}
+        exposed["_meta"] = {**members_of(entry.get("_meta")), ORIGIN_KEY: shelf.entry.source.id}
     return exposed
 
 
 def _exposed_uri(wire: JsonMapping, shelf: Shelf) -> JsonObject:
     uri = wire.get("uri")
     return {**wire, "uri": expose_uri(shelf.label, uri)} if isinstance(uri, str) else dict(wire)
-
-
-def _objects(value: JsonValue) -> list[JsonMapping]:
-    items = cast("list[JsonValue]", value) if isinstance(value, list) else []
-    return [cast("JsonMapping", item) for item in items if isinstance(item, dict)]
 
 
 def _ttl(answer: JsonMapping) -> int:

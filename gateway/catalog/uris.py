@@ -13,7 +13,7 @@ from typing import cast
 
 from gateway.catalog.names import expose_uri
 from gateway.errors import NotFound
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, members_of
 from gateway.policy.path_rule import judge_uri
 from gateway.tools.base import Complete, TaskMethod, TaskTool, Tool, ToolDefinition, ToolOutcome
 from gateway.tools.context import CallContext
@@ -27,7 +27,7 @@ def expose_blocks(blocks: JsonValue, label: str) -> JsonValue:
 
 
 def _expose_block(block: JsonValue, label: str) -> JsonValue:
-    wire: JsonMapping = cast("JsonMapping", block) if isinstance(block, dict) else cast("JsonObject", {})
+    wire = members_of(block)
     if wire.get("type") == "resource_link" and isinstance(uri := wire.get("uri"), str):
         return {**wire, "uri": expose_uri(label, uri)}
     resource = wire.get("resource")
@@ -40,8 +40,8 @@ def expose_contents(contents: list[JsonValue], label: str) -> list[JsonValue]:
     """Return resource contents (`{uri, text|blob}`) with exposed URIs."""
     exposed: list[JsonValue] = []
     for item in contents:
-        uri = cast("JsonMapping", item).get("uri") if isinstance(item, dict) else None
-        exposed.append({**cast("JsonObject", item), "uri": expose_uri(label, uri)} if isinstance(uri, str) else item)
+        wire = members_of(item)
+        exposed.append({**wire, "uri": expose_uri(label, uri)} if isinstance(uri := wire.get("uri"), str) else item)
     return exposed
 
 
@@ -68,13 +68,13 @@ def _needs_exposing(blocks: list[JsonObject]) -> bool:
 
 def expose_definition(definition: ToolDefinition, label: str) -> ToolDefinition:
     """Return a definition whose MCP Apps reference (`_meta.ui.resourceUri`) is exposed."""
-    meta = definition.extra.get("_meta")
-    if not isinstance(meta, dict):
+    meta = as_object(definition.extra.get("_meta"))
+    if meta is None:
         return definition
-    wire = dict(cast("JsonObject", meta))
-    ui = wire.get("ui")
-    if isinstance(ui, dict) and isinstance(uri := cast("JsonMapping", ui).get("resourceUri"), str):
-        wire["ui"] = {**cast("JsonObject", ui), "resourceUri": expose_uri(label, uri)}
+    wire = dict(meta)
+    ui = members_of(wire.get("ui"))
+    if isinstance(uri := ui.get("resourceUri"), str):
+        wire["ui"] = {**ui, "resourceUri": expose_uri(label, uri)}
     if isinstance(flat := wire.get("ui/resourceUri"), str):
         wire["ui/resourceUri"] = expose_uri(label, flat)
     return dataclasses.replace(definition, extra={**definition.extra, "_meta": wire})
@@ -86,8 +86,7 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 def uri_to_judge(template: str, argument: JsonMapping, context: JsonMapping | None) -> str:
     """Return the URI whose scope a completion needs: the template, with the values filled in if one can change the path (`../`)."""
     filled = template
-    others = context.get("arguments") if context is not None else None
-    values = dict(cast("JsonMapping", others)) if isinstance(others, dict) else {}
+    values = members_of(members_of(context).get("arguments"))
     for name, value in {**values, str(argument.get("name")): argument.get("value")}.items():
         if isinstance(value, str) and value:
             filled = _EXPRESSION.sub(partial(_fill, name, value), filled)
@@ -129,8 +128,7 @@ class UriTool:
         if not isinstance(self._inner, TaskTool):
             raise NotFound("task", "")
         answer = await self._inner.task(method, params, ctx)
-        result = answer.get("result")
-        if isinstance(result, dict):
-            wire = cast("JsonObject", result)
+        wire = as_object(answer.get("result"))
+        if wire is not None:
             answer["result"] = {**wire, "content": expose_blocks(wire.get("content"), self._label)}
         return answer

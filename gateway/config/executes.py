@@ -14,7 +14,7 @@ import hashlib
 import json
 import re
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, cast
@@ -22,7 +22,7 @@ from typing import Protocol, cast
 from gateway.config.expand import SENSITIVE_NAME
 from gateway.config.read_entries import started_part
 from gateway.config.references import MAX_SECRET_BYTES
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, items_of, members_of
 
 _FILE_REFERENCE = re.compile(r"\$\{file:([^}]*)\}")
 
@@ -60,9 +60,8 @@ def run_entries(root: JsonObject, base_dir: Path) -> tuple[RunEntry, ...]:
 
 def secret_entry(name: str, written: JsonValue) -> RunEntry:
     """Return the entry for the program of `secrets.<name>`, which `${cmd:NAME}` runs."""
-    command = _object(written).get("command")
-    words = [str(word) for word in cast("list[JsonValue]", command)] if isinstance(command, list) else []
-    return _entry(f"secrets.{name}", f"secrets.{name}", command, shlex.join(words))
+    command = members_of(written).get("command")
+    return _entry(f"secrets.{name}", f"secrets.{name}", command, shlex.join(map(str, items_of(command))))
 
 
 def file_entry(key: str, path: Path, content: JsonValue, names: set[str]) -> RunEntry:
@@ -76,21 +75,21 @@ def middleware_entry(written: JsonValue) -> RunEntry:
 
 
 def _entries(root: JsonObject, base_dir: Path) -> Iterator[RunEntry]:
-    for name, raw in _object(root.get("mcpServers")).items():
+    for name, raw in members_of(root.get("mcpServers")).items():
         part = started_part(raw)
         if part is not None:
             material: JsonValue = [part, _contents(part, base_dir)]
             yield _entry(name, f"mcpServers.{name}", material, _shown(part))
-    for name, written in _object(root.get("secrets")).items():
+    for name, written in members_of(root.get("secrets")).items():
         yield secret_entry(name, written)
-    expose, skills = _object(root.get("expose")), _object(root.get("skills"))
+    expose, skills = members_of(root.get("expose")), members_of(root.get("skills"))
     for section, values in (("expose.functions", expose.get("functions")), ("skills.objects", skills.get("objects"))):
-        for name in cast("list[JsonValue]", values) if isinstance(values, list) else []:
+        for name in items_of(values):
             yield _entry(f"{section}.{name}", section, name, f"imports {name}")
-    middleware = _object(root.get("agents")).get("middleware")
+    middleware = members_of(root.get("agents")).get("middleware")
     if middleware:
         yield middleware_entry(middleware)
-    scripts = _object(skills.get("scripts"))
+    scripts = members_of(skills.get("scripts"))
     if scripts.get("enabled") is True:
         yield _entry("skills.scripts", "skills.scripts", scripts, f"runs scripts as set in {json.dumps(scripts)}")
 
@@ -100,14 +99,10 @@ def _entry(key: str, place: str, material: JsonValue, shown: str) -> RunEntry:
     return RunEntry(key, place, hashlib.sha256(text.encode()).hexdigest(), shown)
 
 
-def _object(value: JsonValue) -> JsonObject:
-    return cast("JsonObject", value) if isinstance(value, dict) else {}
-
-
 def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
     """Return digests of the files that `${file:…}` references in the entry's environment read, by name."""
     found: JsonObject = {}
-    for value in _object(part.get("env")).values():
+    for value in members_of(part.get("env")).values():
         for name in _FILE_REFERENCE.findall(value) if isinstance(value, str) else ():
             try:
                 with (base_dir / Path(name).expanduser()).open("rb") as stream:
@@ -121,8 +116,7 @@ def _shown(part: JsonObject) -> str:
     written: JsonValue = part.get("args", [])
     args = cast("list[JsonValue]", written) if isinstance(written, list) else [written]  # a mistake, which disables the entry
     text = shlex.join([str(part.get("command")), *map(str, args)])
-    environment = cast("Mapping[str, JsonValue]", _object(part.get("env")))
-    for name, value in environment.items():
+    for name, value in members_of(part.get("env")).items():
         is_written_out = SENSITIVE_NAME.search(name) is not None and "${" not in str(value)
         text += f"\n  {name}={'[hidden]' if is_written_out else value}"
     return f"{text}\n  in {part['cwd']}" if part.get("cwd") else text

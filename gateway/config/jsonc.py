@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn, cast
 
 from gateway.errors import ConfigError
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, members_of
 
 _TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|/\*.*?\*/|/\*|[^\s]|\s+', re.DOTALL)
 _STRING = re.compile(r'"(?:\\.|[^"\\])*"')
@@ -55,14 +55,14 @@ def parse(text: str, *, name: str = "") -> JsonValue:
         return result
 
     def constant(word: str) -> NoReturn:
-        _fail(text, blanked.index(word), f"{word} is not JSON.", name)
+        raise _error(text, blanked.index(word), f"{word} is not JSON.", name)
 
     try:
         value = json.loads(blanked, object_pairs_hook=pairs, parse_constant=constant)
     except json.JSONDecodeError as error:
-        _fail(text, error.pos, f"{error.msg}.", name)
+        raise _error(text, error.pos, f"{error.msg}.", name) from None
     except RecursionError:
-        _fail(text, 0, "Nested too deeply.", name)
+        raise _error(text, 0, "Nested too deeply.", name) from None
     if duplicated:
         found = sorted(_duplicates(_scan(blanked), text, (), name), key=lambda error: (error.line, error.column))
         raise JsoncError("\n".join(map(str, found)), line=found[0].line, column=found[0].column, path=found[0].path)
@@ -80,7 +80,7 @@ def blank(text: str, *, name: str = "") -> str:
             parts.append(_NOT_NEWLINE.sub(" ", token))
             continue
         if token == "/*":
-            _fail(text, match.start(), "This comment is never closed: `*/` is missing.", name)
+            raise _error(text, match.start(), "This comment is never closed: `*/` is missing.", name)
         if token == "\ufeff" and match.start() == 0:
             token = " "
         parts.append(token)
@@ -234,10 +234,6 @@ def _position(text: str, offset: int) -> tuple[int, int]:
     return before.count("\n") + 1, offset - (before.rfind("\n") + 1) + 1
 
 
-def _fail(text: str, offset: int, message: str, name: str) -> NoReturn:
-    raise _error(text, offset, message, name)
-
-
 def _error(text: str, offset: int, message: str, name: str, *, path: str = "") -> JsoncError:
     line, column = _position(text, offset)
     place = f"{name}:{line}:{column}" if name else f"Line {line}, column {column}"
@@ -338,7 +334,7 @@ def _render(value: JsonValue, text: str, indent: str, *, taken: int) -> str:
 def _with(document: JsonValue, path: Sequence[str], value: JsonValue) -> JsonValue:
     if not path:
         return value
-    base = cast("JsonObject", document) if isinstance(document, dict) else {}
+    base = members_of(document)
     return {**base, path[0]: _with(base.get(path[0]), path[1:], value)}
 
 

@@ -28,7 +28,7 @@ from gateway.config.skill_folders import package_folders, vendor_folders
 from gateway.config.skill_settings import SignatureRule
 from gateway.config.suggest import did_you_mean
 from gateway.errors import ConfigError
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, as_object, items_of, members_of
 
 __all__ = ["DisabledServer", "LoadedConfig", "load_config"]
 
@@ -143,15 +143,14 @@ def read_runs(text: str, path: Path) -> tuple[tuple[RunEntry, ...], str | None]:
 
 
 def _document(text: str, path: Path) -> JsonObject:
-    document = parse(text, name=str(path))
-    if not isinstance(document, dict):
+    document = as_object(parse(text, name=str(path)))
+    if document is None:
         raise ConfigError(f"{path}: the file must hold one JSON object.", path=str(path))
-    return cast("JsonObject", document)
+    return document
 
 
 def _state_folder(root: JsonObject, base_dir: Path) -> str | None:
-    storage = root.get("storage")
-    written = cast("JsonObject", storage).get("dir") if isinstance(storage, dict) else None
+    written = members_of(root.get("storage")).get("dir")
     return str(_resolved(base_dir, written)) if isinstance(written, str) else None
 
 
@@ -184,7 +183,7 @@ def _load(
             for side, tools in result.filters.items():
                 policies = _with_filter(policies, name, side, tools)
     for name, entry in list(servers.items()):
-        written = _auth(policies, name)
+        written = as_object(members_of(policies.get(name)).get("auth"))  # validation reports other values
         if written is None:
             continue
         try:
@@ -230,10 +229,10 @@ def _validated(root: JsonObject, mistakes: Sequence[ConfigError], disabled: Sequ
 
 def _with_storage_url(root: JsonObject, expander: Expander) -> JsonObject:
     """Expand the references in `storage.url`, the only setting that contains a password."""
-    storage = root.get("storage")
-    if not isinstance(storage, dict) or not isinstance(url := cast("JsonObject", storage).get("url"), str):
+    storage = members_of(root.get("storage"))
+    if not isinstance(url := storage.get("url"), str):
         return root
-    return {**root, "storage": {**cast("JsonObject", storage), "url": expander.secret(url, path="storage.url")}}
+    return {**root, "storage": {**storage, "url": expander.secret(url, path="storage.url")}}
 
 
 def _own_root(document: JsonObject, notes: list[str], mistakes: list[ConfigError]) -> JsonObject:
@@ -258,13 +257,6 @@ def _object(root: JsonObject, key: str, mistakes: list[ConfigError]) -> JsonObje
     return cast("JsonObject", value)
 
 
-def _auth(policies: JsonObject, name: str) -> JsonObject | None:
-    """Return the `auth` of a policy if it is an object. Validation reports other values."""
-    policy = policies.get(name)
-    auth = cast("JsonObject", policy).get("auth") if isinstance(policy, dict) else None
-    return cast("JsonObject", auth) if isinstance(auth, dict) else None
-
-
 def _name_mistake(name: str, path: str) -> ConfigError | None:
     if (problem := judge_server_name(name)) is None:
         return None
@@ -275,14 +267,10 @@ def _name_mistake(name: str, path: str) -> ConfigError | None:
 
 def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -> JsonObject:
     """Return `policies` with another host's list of allowed or denied tools added. An existing `allow` of the policy stays unchanged."""
-    policy = policies.get(name, {})
-    if not isinstance(policy, dict):
+    own = as_object(policies.get(name, {}))
+    rules = as_object(own.get("tools", {})) if own is not None else None
+    if own is None or rules is None:
         return policies
-    own = cast("JsonObject", policy)
-    current = own.get("tools", {})
-    if not isinstance(current, dict):
-        return policies
-    rules = cast("JsonObject", current)
     written = rules.get(side)
     if side == "allow" and written is not None:
         return policies
@@ -293,12 +281,10 @@ def _with_filter(policies: JsonObject, name: str, side: str, tools: list[str]) -
 def _refuse_references(value: JsonValue, path: str, mistakes: list[ConfigError]) -> None:
     if isinstance(value, str) and "${" in value:
         mistakes.append(ConfigError(f"{path}: `${{…}}` is read inside server entries only; write the value itself.", path=path))
-    if isinstance(value, dict):
-        for key, item in cast("JsonObject", value).items():
-            _refuse_references(item, f"{path}.{key}", mistakes)
-    if isinstance(value, list):
-        for index, item in enumerate(cast("list[JsonValue]", value)):
-            _refuse_references(item, f"{path}[{index}]", mistakes)
+    for key, item in members_of(value).items():
+        _refuse_references(item, f"{path}.{key}", mistakes)
+    for index, item in enumerate(items_of(value)):
+        _refuse_references(item, f"{path}[{index}]", mistakes)
 
 
 def _idle_policies(config: GatewayConfig, servers: set[str]) -> list[str]:

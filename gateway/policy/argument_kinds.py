@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Literal, cast
+from typing import Literal
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, as_object, items_of, members_of
 from gateway.policy.schema_types import declared_schema, element_types, types_of
-from gateway.policy.tool_schemas import as_object, resolve_local
+from gateway.policy.tool_schemas import resolve_local
 
 ArgumentKind = Literal["path", "url", "recipient"]
 
@@ -60,13 +60,13 @@ def kinds_of_argument(name: str, schema: JsonObject) -> frozenset[ArgumentKind]:
         if node is not None:
             seen.add(id(node))
             waiting += [(named, child) for child in _same_name(node, schema)]
-            waiting += (as_object(node.get("properties")) or {}).items()
+            waiting += members_of(node.get("properties")).items()
     return frozenset(found)
 
 
 def is_closed(name: str, schema: JsonObject) -> bool:
     """Return whether the tool's schema enumerates the values of argument `name`."""
-    return not _CLOSED.isdisjoint(as_object(declared_schema(schema, name)) or ())
+    return not _CLOSED.isdisjoint(members_of(declared_schema(schema, name)))
 
 
 def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
@@ -74,8 +74,7 @@ def _same_name(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]:
     if "items" in node:
         yield node["items"]
     for key in ("anyOf", "oneOf", "allOf"):
-        branches = node.get(key)
-        yield from cast("list[JsonValue]", branches) if isinstance(branches, list) else []
+        yield from items_of(node.get(key))
     ref = node.get("$ref")
     if isinstance(ref, str):
         yield resolve_local(root, ref)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 
 from gateway.config.policies import ToolOverride
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, children_of, members_of
 from gateway.policy.confinement import confine, find_fault
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.schema_check import MAX_REASON_LENGTH, SchemaCheck, measure, sentence
@@ -22,7 +22,7 @@ from gateway.policy.shaping import (
     with_properties,
     without_arguments,
 )
-from gateway.policy.tool_schemas import as_object, declared_names, narrow
+from gateway.policy.tool_schemas import declared_names, narrow
 
 ANY_TOOL = "*"
 """Key of rules and extra arguments for all tools of a source."""
@@ -169,14 +169,10 @@ def rule_uses_references(rule: JsonMapping) -> bool:
     """Return whether a value rule uses keywords such as `$ref` or `$id`, which change their meaning inside another schema."""
     stack: list[JsonValue] = [rule]
     while stack:
-        item = stack.pop()
-        node = as_object(item)
-        if node is not None:
-            if not _RULE_KEYWORDS_REFUSED.isdisjoint(node):
-                return True
-            stack.extend(node.values())
-        elif isinstance(item, list):
-            stack.extend(item)  # pyright: ignore[reportUnknownArgumentType]  # JSON
+        node = stack.pop()
+        if not _RULE_KEYWORDS_REFUSED.isdisjoint(members_of(node)):
+            return True
+        stack += children_of(node)
     return False
 
 

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, members_of
 from gateway.policy.rule_words import SCHEMES_WORD, WORDS, read_word
 from gateway.policy.schema_types import ALL_TYPES, declared_schema, element_types, types_of
-from gateway.policy.tool_schemas import as_object
 
 KEYWORDS_OF_TYPES: dict[str, frozenset[str]] = {
     "string": frozenset({"pattern", "minLength", "maxLength", "format"}) | WORDS,
@@ -109,7 +108,7 @@ def _children(node: JsonMapping) -> Iterator[tuple[str, JsonObject]]:
         if keyword not in _WITH_CHILDREN:
             continue
         listed = cast("list[JsonValue]", value) if isinstance(value, list) else [value]
-        for child in (as_object(value) or {}).values() if keyword in _MAPS else listed:
+        for child in members_of(value).values() if keyword in _MAPS else listed:
             found = as_object(child)
             if found is not None:
                 yield keyword, found
@@ -184,7 +183,7 @@ def _with_children(node: JsonObject, keywords: frozenset[str], change: Callable[
     for keyword in keywords & node.keys():
         value = node[keyword]
         if keyword in _MAPS:
-            result[keyword] = {name: changed(keyword, child) for name, child in (as_object(value) or {}).items()}
+            result[keyword] = {name: changed(keyword, child) for name, child in members_of(value).items()}
         elif isinstance(value, list):
             result[keyword] = [changed(keyword, child) for child in cast("list[JsonValue]", value)]
         else:

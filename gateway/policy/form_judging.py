@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Literal, cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, children_of, items_of, members_of
 from gateway.policy.form_reading import Hit, Reading, read_text
 from gateway.policy.secret_requests import (
     asks_in_description,
@@ -136,10 +136,8 @@ def _strings(value: JsonValue) -> Iterator[str]:
         item = stack.pop()
         if isinstance(item, str):
             yield item
-        elif isinstance(item, list):
-            stack += cast("list[JsonValue]", item)
-        elif isinstance(item, dict):
-            stack += cast("JsonObject", item).values()
+        else:
+            stack += children_of(item)
 
 
 def _schema_texts(schema: JsonValue) -> Iterator[_Text]:
@@ -167,7 +165,7 @@ def _schema_texts(schema: JsonValue) -> Iterator[_Text]:
 
 
 def _field_of(name: str, schema: JsonValue) -> _Field:
-    node: JsonMapping = cast("JsonObject", schema) if isinstance(schema, dict) else {}
+    node = members_of(schema)
     kinds = _kinds(node)
     return _Field(name, node, _takes_text(node), bool(kinds) and kinds <= {"integer", "number", "null"}, len(_choices(node)))
 
@@ -195,10 +193,10 @@ def _choices(node: JsonMapping) -> list[JsonValue]:
         return _choices(cast("JsonObject", node["items"]))
     choices: JsonValue = node.get("enum") or ([node["const"]] if "const" in node else None)
     for key in ("oneOf", "anyOf"):
-        options: JsonValue = node.get(key)
-        if isinstance(options, list) and options and all(isinstance(o, dict) and "const" in o for o in cast("list[JsonValue]", options)):
-            choices = [cast("JsonObject", option)["const"] for option in cast("list[JsonValue]", options)]
-    return cast("list[JsonValue]", choices) if isinstance(choices, list) else []
+        options = items_of(node.get(key))
+        if options and all("const" in members_of(option) for option in options):
+            choices = [option["const"] for option in options]
+    return items_of(choices)
 
 
 def _use_of(key: str, owner: _Field | None) -> Use:

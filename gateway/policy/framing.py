@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Iterator
 from typing import cast
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, items_of, mapped
 from gateway.policy.hidden_text import MAX_TEXT_DEPTH, strip_text
 
 BAR = "│ "
@@ -85,9 +85,7 @@ def one_line_texts(schema: JsonValue, depth: int = 0) -> JsonValue:
     if depth > MAX_TEXT_DEPTH:
         return None
     if isinstance(schema, list):
-        items = cast("list[JsonValue]", schema)
-        after = [one_line_texts(item, depth + 1) for item in items]
-        return items if all(one is other for one, other in zip(items, after, strict=True)) else after
+        return mapped(items_of(schema), lambda item: one_line_texts(item, depth + 1))
     if not isinstance(schema, dict):
         return schema
     node = cast("JsonObject", schema)
@@ -100,9 +98,7 @@ def _one_line(key: str, value: JsonValue, depth: int) -> JsonValue:
         line = " ".join(_visible(" ".join(value.splitlines())).split())
         return value if line == value else line
     if key in _SHOWN_KEYS and isinstance(value, list):
-        items = cast("list[JsonValue]", value)
-        lines = [_one_line("title", item, depth + 1) for item in items]
-        return items if all(one is other for one, other in zip(items, lines, strict=True)) else lines
+        return mapped(items_of(value), lambda item: _one_line("title", item, depth + 1))
     return one_line_texts(value, depth + 1)
 
 

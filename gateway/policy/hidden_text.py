@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal, cast
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, items_of, mapped, members_of
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 
 RULE = "hiddenText"
@@ -181,25 +181,23 @@ def _schema_node(value: JsonValue, depth: int) -> JsonValue:
     if depth > MAX_TEXT_DEPTH:
         return True
     if isinstance(value, list):
-        items = cast("list[JsonValue]", value)
-        after = [_schema_node(item, depth + 1) for item in items]
-        return items if all(one is other for one, other in zip(items, after, strict=True)) else after
+        return mapped(items_of(value), lambda item: _schema_node(item, depth + 1))
     if not isinstance(value, dict):
         return value
     node = cast("JsonObject", value)
-    after_: JsonObject = {}
+    after: JsonObject = {}
     for key, item in node.items():
         if not is_hidden_free(key):
             continue
         if key == "pattern" and isinstance(item, str):
-            after_[key] = _escaped(item)
+            after[key] = _escaped(item)
         elif key == "required" and isinstance(item, list) and not all(map(_is_free_name, cast("list[JsonValue]", item))):
-            after_[key] = [name for name in cast("list[JsonValue]", item) if _is_free_name(name)]
+            after[key] = [name for name in cast("list[JsonValue]", item) if _is_free_name(name)]
         else:
-            after_[key] = _schema_node(item, depth + 1)
-    if len(after_) == len(node) and all(after_[key] is node[key] for key in node):
+            after[key] = _schema_node(item, depth + 1)
+    if len(after) == len(node) and all(after[key] is node[key] for key in node):
         return node
-    return after_
+    return after
 
 
 def _is_free_name(name: JsonValue) -> bool:
@@ -226,8 +224,7 @@ def judge_result_text(result: JsonObject, mode: HiddenText) -> Pass | Rewrite | 
     if clean is result:
         return PASS
     if mode == "strip":
-        meta = result.get("_meta")
-        noted: JsonObject = {**(cast("JsonObject", meta) if isinstance(meta, dict) else {}), CLEANED_META_KEY: "stripped"}
+        noted: JsonObject = {**members_of(result.get("_meta")), CLEANED_META_KEY: "stripped"}
         return Rewrite({**cast("JsonObject", clean), "_meta": cast("JsonObject", strip_value(noted))})
     return judge_hidden_text(result, "The result")
 

@@ -9,7 +9,7 @@ import json
 import re
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, items_of, members_of
 from gateway.policy.framing import BAR, shown
 from gateway.policy.schema_check import SchemaCheck, measure
 
@@ -103,11 +103,8 @@ def refused_answer(request: JsonMapping, problem: str) -> str:
 
 def fields_of(request: JsonMapping) -> str:
     """Return a form's fields, such as `count (integer), size (one of "small", "large")`; empty for other requests."""
-    schema: JsonValue = _params(request).get("requestedSchema")
-    properties: JsonValue = cast("JsonMapping", schema).get("properties") if isinstance(schema, dict) else None
-    if not isinstance(properties, dict):
-        return ""
-    return ", ".join(f"{shown(name, 60)} ({_kind(kind)})" for name, kind in list(cast("JsonMapping", properties).items())[:20])
+    properties = members_of(members_of(_params(request).get("requestedSchema")).get("properties"))
+    return ", ".join(f"{shown(name, 60)} ({_kind(kind)})" for name, kind in list(properties.items())[:20])
 
 
 def question_text(request: JsonMapping) -> str:
@@ -124,10 +121,9 @@ def again(request: JsonObject, refusal: str) -> JsonObject:
 
 
 def _kind(kind: JsonValue) -> str:
-    written: JsonMapping = cast("JsonMapping", kind) if isinstance(kind, dict) else cast("JsonMapping", {})
-    choices: JsonValue = written.get("enum")
-    if isinstance(choices, list) and choices:
-        return shown("one of " + ", ".join(json.dumps(choice, ensure_ascii=False) for choice in cast("list[JsonValue]", choices)), 200)
+    written = members_of(kind)
+    if choices := items_of(written.get("enum")):
+        return shown("one of " + ", ".join(json.dumps(choice, ensure_ascii=False) for choice in choices), 200)
     if str(written.get("description")).startswith(JSON_FOR):
         return shown(str(written["description"]), 120)
     return shown(", ".join([str(written.get("type") or "any value"), *_limits(written)]), 120)
@@ -145,5 +141,4 @@ def _limits(kind: JsonMapping) -> list[str]:
 
 
 def _params(request: JsonMapping) -> JsonMapping:
-    params: JsonValue = request.get("params")
-    return cast("JsonMapping", params) if isinstance(params, dict) else {}
+    return members_of(request.get("params"))

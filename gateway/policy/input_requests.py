@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import cast
 
 from gateway.config.policies import ElicitationPolicy, RootsPolicy, SamplingPolicy, SourcePolicy
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
 from gateway.policy.decision import PASS, Pass, Reject, Rewrite
 from gateway.policy.framing import frame, one_line_texts
 
@@ -25,8 +25,7 @@ def judge_input(request: JsonMapping, source_policy: SourcePolicy, used_requests
     with `│` before each line (`framing`). A `Rewrite` contains the whole request to relay.
     """
     method = request.get("method")
-    found = request.get("params")
-    params: JsonMapping = cast("JsonMapping", found) if isinstance(found, dict) else {}
+    params = members_of(request.get("params"))
     match method:
         case "sampling/createMessage":
             return _judge_sampling(request, params, source_policy.sampling, used_requests)

@@ -14,7 +14,7 @@ from typing import Literal, cast
 from gateway.config.models import judge_policy_name
 from gateway.config.policies import ApprovalLists, SourcePolicy, ToolOverride
 from gateway.config.suggest import did_you_mean
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, as_object, items_of, members_of
 from gateway.policy.argument_kinds import ArgumentKind, is_closed, kinds_of_argument, reads, reads_files
 from gateway.policy.argument_policy import ANY_TOOL, ArgumentPolicy, extra_names, rule_problem
 from gateway.policy.confinement import confine
@@ -23,7 +23,7 @@ from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.policy.schema_types import declared_schema, types_of
 from gateway.policy.shaping import FRAMEWORK_NAMES, NO_NAMES, plan_arguments, public_names
 from gateway.policy.tool_policy import judge_tool
-from gateway.policy.tool_schemas import as_object, declared_names
+from gateway.policy.tool_schemas import declared_names
 
 FindingKind = Literal["dead", "open", "unusable", "conflict", "note"]
 """`dead`: has no effect; `open`: accepts what it should reject; `unusable`: rejects everything; `conflict`: contradicts another rule or the
@@ -154,7 +154,7 @@ def _rule(path: str, name: str, rule: JsonObject, policy: SourcePolicy, concerne
         return
     said: set[str] = set()
     for tool in having:
-        schema = as_object(concerned[tool]) or {}
+        schema = members_of(concerned[tool])
         override = policy.overrides.get(tool)
         given = override is not None and (name in override.fixed or name in override.defaults)
         found = [("conflict", text) for text in _admits_nothing(name, rule, schema, tool)]
@@ -238,8 +238,7 @@ def _is_judged(tool: str, name: str, schema: JsonObject, policy: SourcePolicy) -
         return True
     if any("." in (folders if isinstance(folders := rule.get("within"), list) else [folders]) for rule in rules):
         return True  # deliberately left open
-    required = schema.get("required")
-    given = (isinstance(required, list) and name in required) or (override is not None and name in override.defaults)
+    given = name in items_of(schema.get("required")) or (override is not None and name in override.defaults)
     judged = [types_of(confined, confined) for rule in rules if (confined := confine(name, rule, schema).judged)]
     return given and "null" not in types_of(declared_schema(schema, name), schema).intersection(*judged)
 
@@ -279,10 +278,10 @@ def _override(path: str, tool: str, override: ToolOverride, policy: SourcePolicy
     for key, values in (("fixed", override.fixed), ("defaults", override.defaults)):
         for name, value in values.items():
             if name in known:
-                yield from _value(f"{path}.{key}.{name}", name, value, rules, as_object(schema) or {})
-    required = (as_object(schema) or {}).get("required")
+                yield from _value(f"{path}.{key}.{name}", name, value, rules, members_of(schema))
+    required = items_of(members_of(schema).get("required"))
     for name in override.hide:
-        if isinstance(required, list) and name in required and name not in override.fixed and name not in override.defaults:
+        if name in required and name not in override.fixed and name not in override.defaults:
             text = f"the server requires {name!r}, which is never sent now; give it a fixed value."
             yield Finding(f"{path}.hide", "conflict", text)
 
@@ -291,7 +290,7 @@ def _value(path: str, name: str, value: JsonValue, rules: ArgumentPolicy, schema
     for argument, rule_id in rules.rules:
         if argument == name and (problem := rules.problem_of(rule_id, value)) is not None:
             yield Finding(path, "conflict", f"{rule_id} rejects this value, so every call with it is rejected: {problem}.")
-    declared = (as_object(schema.get("properties")) or {}).get(name)
+    declared = members_of(schema.get("properties")).get(name)
     if declared is None:
         return
     around = {key: schema[key] for key in ("$schema", "$defs", "definitions") if key in schema}
@@ -304,10 +303,10 @@ def _framework_names(policy: SourcePolicy, schemas: Mapping[str, JsonValue], den
     for tool, schema in schemas.items():
         if not _exists(tool, policy):
             continue
-        required = (as_object(schema) or {}).get("required")
+        required = items_of(members_of(schema).get("required"))
         override = policy.overrides.get(tool)
         handled = extra_names(tool, policy.additional_arguments).union(override.fixed if override else ())
         for name in sorted((declared_names(schema) & denied) - handled):
-            needs = isinstance(required, list) and name in required
+            needs = name in required
             text = f"tool {tool!r} {'requires' if needs else 'declares'} {name!r}, a name that agent frameworks use, so it is not sent."
             yield Finding("additionalArguments", "conflict" if needs else "note", f"{text} List it here for this tool to accept it.")

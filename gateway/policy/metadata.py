@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, items_of, members_of
 from gateway.policy.decision import PASS, Pass, Reject
 from gateway.policy.hidden_text import strip_text
 
@@ -103,8 +103,7 @@ def judge_meta(meta: object) -> Pass | Reject:
 
 def gateway_ids(value: JsonValue) -> list[str]:
     """Return the ids in a list of gateways (`via`, `hops`), in order. Items that cannot be an id are dropped."""
-    items = cast("list[JsonValue]", value) if isinstance(value, list) else []
-    return [item for item in items if isinstance(item, str) and 0 < len(item) <= MAX_ID_CHARS]
+    return [item for item in items_of(value) if isinstance(item, str) and 0 < len(item) <= MAX_ID_CHARS]
 
 
 def request_meta(meta: JsonMapping | None) -> JsonObject:
@@ -181,12 +180,8 @@ def _fact(value: JsonValue) -> JsonValue:
     return value is True
 
 
-def _facts(value: JsonValue) -> JsonValue:
-    return cast("JsonObject", value) if isinstance(value, dict) else None
-
-
 def _task(value: JsonValue) -> JsonValue:
-    facts: JsonObject = _facts(value) or {}
+    facts = members_of(value)
     return facts if _id(facts.get("taskId")) and isinstance(facts.get("status"), str) else None
 
 
@@ -196,9 +191,9 @@ _PEER_VALUES: Mapping[str, Callable[[JsonValue], JsonValue]] = {
     ASK_KEY: _id,
     HELD_KEY: _fact,
     TASK_META_KEY: _task,
-    AGENT_META_KEY: _facts,
+    AGENT_META_KEY: as_object,
     SESSION_META_KEY: _id,
-    PART_META_KEY: _facts,
+    PART_META_KEY: as_object,
 }
 """Key that a gateway behind this one may send → function that returns the accepted value, or an empty value if it is malformed."""
 
@@ -208,6 +203,4 @@ def listed_meta(meta: JsonValue) -> JsonObject:
 
     They override the values that the caller sends under the same keys.
     """
-    if not isinstance(meta, dict):
-        return {}
-    return {key: value for key, value in cast("JsonMapping", meta).items() if is_meta_key(key) and not key.startswith(OWN_PREFIX)}
+    return {key: value for key, value in members_of(meta).items() if is_meta_key(key) and not key.startswith(OWN_PREFIX)}

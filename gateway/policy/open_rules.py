@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import cast
 from urllib.parse import urlsplit
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, items_of, members_of
 from gateway.policy.argument_kinds import NAME_OF_KIND, WORD_OF_KIND, ArgumentKind, kinds_of_argument
 from gateway.policy.confinement import ANY_TYPE_KEYWORDS, DEMANDING, KEYWORDS_OF_TYPES, confine
 from gateway.policy.rule_words import WORDS
 from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.policy.schema_types import declared_schema, types_of
-from gateway.policy.tool_schemas import as_object
 
 _TYPE_WORDS = {"string": "texts", "number": "numbers", "array": "lists", "object": "objects"}
 
@@ -104,10 +102,9 @@ def _nodes(rule: JsonObject) -> Iterator[JsonObject]:
         yield node
         stack += [node.get(key) for key in ("items", "additionalProperties", "then", "else")]
         for key in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            branches = node.get(key)
-            stack += cast("list[JsonValue]", branches) if isinstance(branches, list) else []
+            stack += items_of(node.get(key))
         for key in ("properties", "patternProperties", "dependentSchemas"):
-            stack += (as_object(node.get(key)) or {}).values()
+            stack += members_of(node.get(key)).values()
 
 
 def _patterns(rule: JsonObject) -> Iterator[str]:
@@ -118,7 +115,7 @@ def _patterns(rule: JsonObject) -> Iterator[str]:
 
 
 def _has_negated_pattern(rule: JsonObject) -> bool:
-    return any("pattern" in node for part in _nodes(rule) for node in _nodes(as_object(part.get("not")) or {}))
+    return any("pattern" in node for part in _nodes(rule) for node in _nodes(members_of(part.get("not"))))
 
 
 def _other_types(name: str, rule: JsonMapping, schema: JsonObject) -> Iterator[str]:
@@ -158,8 +155,7 @@ def pattern_faults(pattern: str) -> Iterator[str]:
 
 def worth_knowing(name: str, schema: JsonObject, *, always_given: bool) -> Iterator[str]:
     """Yield notes for the author of a rule about facts that are easy to overlook. `always_given`: an override always sends the argument."""
-    required = schema.get("required")
-    if not always_given and not (isinstance(required, list) and name in required):
+    if not always_given and name not in items_of(schema.get("required")):
         yield "the argument is optional, and this rule does not judge a call without it; an override can set a default."
 
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonMapping, JsonValue, members_of, objects_in
 
 THRESHOLD = 2
 """Sum of weights from which a definition is reported. Phrases of weight 1 also occur in honest definitions."""
@@ -440,13 +440,10 @@ def _texts(definition: JsonMapping) -> Iterator[str]:
     for key in ("title", "description"):
         if isinstance(value := definition.get(key), str):
             yield value
-    for argument in _list(definition.get("arguments")):
-        if isinstance(argument, dict):
-            yield from _texts(cast("JsonMapping", argument))
-    if isinstance(annotations := definition.get("annotations"), dict):
-        title = cast("JsonMapping", annotations).get("title")
-        if isinstance(title, str):
-            yield title
+    for argument in objects_in(definition.get("arguments")):
+        yield from _texts(argument)
+    if isinstance(title := members_of(definition.get("annotations")).get("title"), str):
+        yield title
     for key in ("inputSchema", "outputSchema"):
         yield from _schema_texts(definition.get(key))
 
@@ -467,7 +464,3 @@ def _schema_texts(node: JsonValue) -> Iterator[str]:
                 waiting += [("", item) for item in reversed(list(members.values()))]
             else:
                 waiting += reversed(list(members.items()))
-
-
-def _list(value: JsonValue) -> Sequence[JsonValue]:
-    return cast("list[JsonValue]", value) if isinstance(value, list) else ()

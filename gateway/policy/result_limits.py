@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, objects_in
 from gateway.policy.decision import PASS, Pass, Reject
 
 _SCALAR_BYTES = 5
@@ -78,12 +78,9 @@ def judge_result(result: JsonObject, max_bytes: int, max_kept_bytes: int, encode
 
 def media_bytes(result: JsonMapping) -> int:
     """Return the size of base64 data in a result's images, audio and binary resources, as far as the protocol defines them."""
-    content = result.get("content") or result.get("contents")
-    blocks: list[JsonValue] = list(cast("list[JsonValue]", content)) if isinstance(content, list) else []
-    messages = result.get("messages")
-    if isinstance(messages, list):
-        blocks += [cast("JsonMapping", m).get("content") for m in cast("list[JsonValue]", messages) if isinstance(m, dict)]
-    return sum(len(text) for block in blocks if isinstance(block, dict) and (text := _media_of(cast("JsonMapping", block))))
+    blocks = objects_in(result.get("content") or result.get("contents"))
+    blocks += [members_of(message.get("content")) for message in objects_in(result.get("messages"))]
+    return sum(len(_media_of(block)) for block in blocks)
 
 
 def _media_of(block: JsonMapping) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
 
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonMapping, JsonValue, children_of, members_of
 from gateway.policy.host_rule import judge_recipient, judge_url, read_host_rule, read_recipient_rule
 from gateway.policy.path_rule import judge_path, read_path_rule
 
@@ -66,13 +66,9 @@ def has_words(rule: JsonMapping) -> bool:
     waiting: list[JsonValue] = [rule]
     while waiting:
         part = waiting.pop()
-        if isinstance(part, dict):
-            node = cast("JsonMapping", part)
-            if not WORDS.isdisjoint(node):
-                return True
-            waiting += node.values()
-        elif isinstance(part, list):
-            waiting += cast("list[JsonValue]", part)
+        if not WORDS.isdisjoint(members_of(part)):
+            return True
+        waiting += children_of(part)
     return False
 
 

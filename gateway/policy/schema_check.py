@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.rule_words import KEYWORDS, MAX_WORD_VALUES, WORDS, has_words
+from gateway.policy.schema_types import type_name
 from gateway.policy.tool_schemas import read_cost
 
 if TYPE_CHECKING:
@@ -37,6 +38,11 @@ MAX_LARGE_PATTERN_TEXT = 65_536
 
 MAX_REASON_LENGTH = 500
 """Maximum length of a rejection's text, which a model reads before it tries again."""
+
+_TYPES = {
+    "null": "null", "boolean": "a boolean", "string": "a string", "number": "a number", "array": "an array", "object": "an object",
+}  # fmt: skip
+"""Words for the types of JSON."""
 
 _MAX_ERRORS = 3
 """Maximum number of problems named in one rejection. A model can fix all of them in one retry."""
@@ -231,12 +237,11 @@ def describe(error: jsonschema_rs.ValidationError, value: JsonValue, root: str =
         inner = f"{path}.{missing}" if path else missing
         return f"argument {_cut(inner, 120)!r} is required but missing"
     subject = f"argument {_cut(path, 120)!r}" if path else "the arguments"
-    found = _shape(_at(value, error.instance_path))
     match error.kind.name:
         case "anyOf" | "oneOf":
             said = _alternatives(error) or error.message
         case "type":
-            said = f"{error.message} but {found}"
+            said = f"{error.message} but {_TYPES[type_name(_at(value, error.instance_path))]}"
         case "const":
             said = f"must be {error.message.removesuffix(' was expected')}"
         case "falseSchema":
@@ -275,22 +280,6 @@ def _at(value: JsonValue, parts: Sequence[str | int]) -> JsonValue:
             return None
         value = cast("JsonMapping", value)[cast("str", part)]
     return value
-
-
-def _shape(value: JsonValue) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "a boolean"
-        case str():
-            return "a string"
-        case int() | float():
-            return "a number"
-        case list():
-            return "an array"
-        case _:
-            return "an object"
 
 
 def _cut(text: str, limit: int) -> str:

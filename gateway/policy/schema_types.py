@@ -6,10 +6,9 @@ Schemas come from peers: every walk is bounded, and an unreadable part accepts e
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import cast
 
-from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.tool_schemas import as_object, nodes_in_place, resolve_local
+from gateway.json_types import JsonObject, JsonValue, as_object, items_of, members_of
+from gateway.policy.tool_schemas import nodes_in_place, resolve_local
 
 ALL_TYPES = frozenset({"string", "number", "array", "object", "boolean", "null"})
 """The types of JSON; an integer counts as a number."""
@@ -20,7 +19,7 @@ _MAX_DEPTH = 8
 
 def declared_schema(schema: JsonObject, name: str) -> JsonValue:
     """Return the schema of argument `name` of a tool, from every place that declares it; `True` for an undeclared argument."""
-    found = [part[name] for node in nodes_in_place(schema) if name in (part := as_object(node.get("properties")) or {})]
+    found = [part[name] for node in nodes_in_place(schema) if name in (part := members_of(node.get("properties")))]
     if not found:
         return True
     return found[0] if len(found) == 1 else {"anyOf": found}
@@ -42,16 +41,15 @@ def _types(schema: JsonValue, root: JsonObject, known: dict[int, frozenset[str]]
     admitted = ALL_TYPES
     written = node.get("type")
     if isinstance(written, str | list):
-        names = [written] if isinstance(written, str) else [str(item) for item in cast("list[JsonValue]", written)]
+        names = [written] if isinstance(written, str) else [str(item) for item in items_of(written)]
         admitted &= {"number" if item == "integer" else item for item in names}
     values = [node["const"]] if "const" in node else node.get("enum")
     if isinstance(values, list):
-        admitted &= {type_name(value) for value in cast("list[JsonValue]", values)}
+        admitted &= {type_name(value) for value in items_of(values)}
     for key in ("anyOf", "oneOf"):
-        branches = _branches(node, key)
-        if branches:
+        if branches := items_of(node.get(key)):
             admitted &= frozenset[str]().union(*(_types(branch, root, known, depth + 1) for branch in branches))
-    for branch in _branches(node, "allOf"):
+    for branch in items_of(node.get("allOf")):
         admitted &= _types(branch, root, known, depth + 1)
     ref = node.get("$ref")
     if isinstance(ref, str):
@@ -81,15 +79,10 @@ def _item_schemas(schema: JsonValue, root: JsonObject) -> Iterator[JsonValue]:
         elif "items" in node:
             yield node["items"]
         for key in ("anyOf", "oneOf", "allOf"):
-            waiting += _branches(node, key)
+            waiting += items_of(node.get(key))
         ref = node.get("$ref")
         if isinstance(ref, str):
             waiting.append(resolve_local(root, ref))
-
-
-def _branches(node: JsonObject, key: str) -> list[JsonValue]:
-    branches = node.get(key)
-    return cast("list[JsonValue]", branches) if isinstance(branches, list) else []
 
 
 def type_name(value: JsonValue) -> str:

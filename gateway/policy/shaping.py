@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import cast
 
 from gateway.config.policies import ToolOverride
-from gateway.json_types import JsonObject, JsonValue
-from gateway.policy.tool_schemas import as_object, declared_names, resolve_local
+from gateway.json_types import JsonObject, JsonValue, as_object, items_of, mapped, members_of
+from gateway.policy.tool_schemas import declared_names, resolve_local
 
 FRAMEWORK_NAMES = frozenset({
     "chat_options", "tools", "tool_choice", "session", "thread", "conversation_id", "options", "response_format",
@@ -113,12 +113,10 @@ class _Pruner:
             if branch is not None and (pruned := self.prune(branch, depth + 1, refs)) is not branch:
                 changed[key] = pruned
         for key in _LISTS:
-            branches = node.get(key)
-            if isinstance(branches, list):
-                before = cast("list[JsonValue]", branches)
-                after = [self._branch(branch, depth, refs) for branch in before]
-                if any(one is not other for one, other in zip(before, after, strict=True)):
-                    changed[key] = after
+            branches = items_of(node.get(key))
+            pruned = mapped(branches, lambda branch: self._branch(branch, depth, refs))
+            if pruned is not branches:
+                changed[key] = pruned
         self._dependencies(node, changed, depth, refs)
         result = {**node, **changed} if changed else node
         if result.get("required") == [] and "required" in changed:
@@ -160,14 +158,13 @@ class _Pruner:
         if target is None or (pruned := self.prune(target, depth + 1, (*refs, ref))) is target:
             return node
         rest = {key: value for key, value in node.items() if key != "$ref"}
-        before = rest.get("allOf")
-        rest["allOf"] = [*(cast("list[JsonValue]", before) if isinstance(before, list) else []), pruned]
+        rest["allOf"] = [*items_of(rest.get("allOf")), pruned]
         return rest
 
 
 def with_defaults(schema: JsonObject, defaults: JsonObject) -> JsonObject:
     """Return `schema` with the operator's values as `default` of the declared arguments."""
-    properties = as_object(schema.get("properties")) or {}
+    properties = members_of(schema.get("properties"))
     told: JsonObject = {}
     for name, value in defaults.items():
         if name in properties:

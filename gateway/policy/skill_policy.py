@@ -10,7 +10,7 @@ from typing import cast
 from urllib.parse import unquote
 
 from gateway.config.policies import SkillFilter
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, items_of, members_of
 from gateway.policy.path_rule import judge_uri
 from gateway.policy.tool_policy import judge_tool
 
@@ -98,11 +98,11 @@ def is_skill_name(name: JsonValue) -> bool:
 
 
 def _is_manifest(resources: JsonValue, root: str) -> bool:
-    listed: list[JsonValue] = cast("list[JsonValue]", resources) if isinstance(resources, list) else []
+    listed = items_of(resources)
     paths: set[str] = set()
     left = MAX_SKILL_BYTES
     for item in listed[: MAX_SKILL_FILES + 1]:
-        wire: JsonMapping = cast("JsonMapping", item) if isinstance(item, dict) else cast("JsonObject", {})
+        wire = members_of(item)
         uri, digest, size = wire.get("uri"), wire.get("digest"), wire.get("size")
         path = unquote(uri[len(root) + 1 :]) if isinstance(uri, str) and uri.startswith(f"{root}/") else ""
         if not isinstance(size, int) or isinstance(size, bool) or size < 0 or not isinstance(digest, str) or not _DIGEST.fullmatch(digest):

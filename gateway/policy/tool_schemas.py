@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import cast
 from urllib.parse import unquote
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, children_of, items_of, members_of
 
 MAX_SCHEMA_DEPTH = 128
 """Maximum nesting of a schema's JSON. The deepest published tool schema seen has 31 levels; the validator itself stops at 255."""
@@ -42,11 +42,6 @@ _FLAT = frozenset({
 """Keywords whose meaning does not depend on neighbouring keywords, so that a rule's keyword can be added to a schema."""
 
 
-def as_object(value: JsonValue) -> JsonObject | None:
-    """Return `value` if it is a JSON object, otherwise `None`."""
-    return cast("JsonObject", value) if isinstance(value, dict) else None
-
-
 def is_2020_12(schema: JsonMapping) -> bool:
     """Return whether `$schema` names 2020-12 or is absent (MCP's default dialect, SEP-1613)."""
     return "2020-12" in str(schema.get("$schema", "2020-12"))
@@ -62,8 +57,8 @@ def declared_names(schema: JsonValue) -> frozenset[str]:
     `additionalProperties: true` and `properties` that are not an object declare nothing. `_meta` never counts.
     """
     names: set[str] = set()
-    for node in nodes_in_place(as_object(schema) or {}):
-        names.update(as_object(node.get("properties")) or ())
+    for node in nodes_in_place(members_of(schema)):
+        names.update(members_of(node.get("properties")))
     names.discard("_meta")
     return frozenset(names)
 
@@ -85,11 +80,9 @@ def _applied_in_place(node: JsonObject, root: JsonObject) -> Iterator[JsonValue]
     for key in _APPLICATORS:
         yield node.get(key)
     for key in _LISTS:
-        branches = node.get(key)
-        if isinstance(branches, list):
-            yield from cast("list[JsonValue]", branches)
+        yield from items_of(node.get(key))
     for key in _MAPS:
-        yield from (as_object(node.get(key)) or {}).values()
+        yield from members_of(node.get(key)).values()
     for key in _REFS:
         target = node.get(key)
         if isinstance(target, str):
@@ -104,8 +97,8 @@ def resolve_local(root: JsonObject, ref: str) -> JsonValue:
         return _follow_pointer(root, ref[2:])
     if ref.startswith("#"):
         for key in ("$defs", "definitions"):
-            for definition in (as_object(root.get(key)) or {}).values():
-                node = as_object(definition) or {}
+            for definition in members_of(root.get(key)).values():
+                node = members_of(definition)
                 if ref[1:] in (node.get("$anchor"), node.get("$dynamicAnchor")):
                     return node
     return None
@@ -179,9 +172,7 @@ def _read(schema: JsonValue) -> _Reading:
             node = as_object(item)
             if node is not None:
                 _note_keywords(node, found, is_root=root)
-                below.extend(node.values())
-            elif isinstance(item, list):
-                below.extend(cast("list[JsonValue]", item))
+            below.extend(children_of(item))
         root = False
         found.nodes += len(level)
         level = below
@@ -190,7 +181,7 @@ def _read(schema: JsonValue) -> _Reading:
 
 def _note_keywords(node: JsonObject, found: _Reading, *, is_root: bool) -> None:
     found.refs.extend(node[key] for key in _REFS if isinstance(node.get(key), str))
-    found.patterns += isinstance(node.get("pattern"), str) + len(as_object(node.get("patternProperties")) or ())
+    found.patterns += isinstance(node.get("pattern"), str) + len(members_of(node.get("patternProperties")))
     found.nested_ids += not is_root and isinstance(node.get("$id"), str)
 
 
@@ -239,7 +230,7 @@ def narrow(schema: JsonObject, rules: Mapping[str, Sequence[JsonObject]]) -> Jso
     A rule is merged into the property if the meaning stays the same, otherwise added under `allOf`. The schema of a declared argument is
     never widened; a rule for an undeclared (extra) argument declares it.
     """
-    properties = dict(as_object(schema.get("properties")) or {})
+    properties = dict(members_of(schema.get("properties")))
     declared = declared_names(schema)
     elsewhere: JsonObject = {}
     for name, fragments in rules.items():
@@ -254,8 +245,7 @@ def narrow(schema: JsonObject, rules: Mapping[str, Sequence[JsonObject]]) -> Jso
     branches: list[JsonValue] = [{"properties": elsewhere}]
     if "$ref" in result and not is_2020_12(schema):  # dialects before 2019-09 ignore keywords beside `$ref`
         branches.insert(0, {"$ref": result.pop("$ref")})
-    before = result.get("allOf")
-    result["allOf"] = [*(cast("list[JsonValue]", before) if isinstance(before, list) else []), *branches]
+    result["allOf"] = [*items_of(result.get("allOf")), *branches]
     return result
 
 
@@ -279,8 +269,7 @@ def _merge(schema: JsonValue, rule: JsonObject, *, modern: bool) -> JsonValue:
             fits, value = key in _FLAT, wanted
         (merged if fits else rest)[key] = value
     if rest:
-        before = node.get("allOf")
-        merged["allOf"] = [*(cast("list[JsonValue]", before) if isinstance(before, list) else []), rest]
+        merged["allOf"] = [*items_of(node.get("allOf")), rest]
     return merged
 
 

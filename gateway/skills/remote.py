@@ -12,7 +12,7 @@ from typing import cast
 from urllib.parse import unquote
 
 from gateway.errors import SkillError
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, objects_in
 from gateway.policy.skill_policy import is_skill_name, judge_entry
 from gateway.skills.index import SCHEME
 from gateway.skills.mime import MARKDOWN, SCRIPT_SUFFIXES, mime_type_of, suffix_of
@@ -78,16 +78,15 @@ def index_entries(text: str | bytes) -> list[JsonMapping]:
         value: JsonValue = json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
-    listed = cast("JsonMapping", value).get("skills") if isinstance(value, dict) else None
+    listed = members_of(value).get("skills")
     if not isinstance(listed, list):
         raise ValueError("it has no list `skills`")
-    return [cast("JsonMapping", item) for item in cast("list[JsonValue]", listed) if isinstance(item, dict)]
+    return list[JsonMapping](objects_in(listed))
 
 
 def bytes_of(contents: JsonValue) -> bytes | None:
     """Return the bytes of the first usable content of a `resources/read` result, or `None`."""
-    for item in cast("list[JsonValue]", contents) if isinstance(contents, list) else []:
-        wire: JsonMapping = cast("JsonObject", item) if isinstance(item, dict) else cast("JsonObject", {})
+    for wire in objects_in(contents):
         if isinstance(text := wire.get("text"), str):
             return text.encode("utf-8", errors="surrogatepass")
         if isinstance(blob := wire.get("blob"), str):

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from gateway.config.skill_settings import SignatureRule
 from gateway.diagnostics import Diagnostic
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import members_of
 
 MAX_SIGNATURE_BYTES = 4 * 1024 * 1024
 """Maximum size of a signature file; a larger one is refused. A signature has one digest for each of at most 512 files."""
@@ -71,12 +71,11 @@ def _unreadable(signature: bytes, rule: SignatureRule) -> str:
     if len(signature) > MAX_SIGNATURE_BYTES:
         return f"{rule.file!r} is larger than {MAX_SIGNATURE_BYTES} bytes."
     try:
-        bundle: JsonValue = json.loads(signature)
+        bundle = members_of(json.loads(signature))
     except (ValueError, RecursionError):
         return f"{rule.file!r} is not JSON; a signature must be a Sigstore bundle."
-    material: JsonValue = cast("JsonMapping", bundle).get("verificationMaterial") if isinstance(bundle, dict) else None
-    key: JsonValue = cast("JsonMapping", material).get("publicKey") if isinstance(material, dict) else None
-    if rule.public_key is not None and not (isinstance(key, dict) and cast("JsonMapping", key).get("hint")):
+    key = members_of(members_of(bundle.get("verificationMaterial")).get("publicKey"))
+    if rule.public_key is not None and not key.get("hint"):
         return "The signature does not name its key; sign the skill again."
     return ""
 

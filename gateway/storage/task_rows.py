@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import sqlalchemy as sa
 
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject, JsonValue, members_of
 from gateway.storage.engine import Database
 from gateway.storage.record_types import KEPT, Choose, Steps, TaskRow, forget, is_answer_to, is_open
 from gateway.storage.tables import of_gateway, task_owners, task_steps, tasks
@@ -307,8 +307,7 @@ async def _steps(connection: Any, task_id: str) -> Steps:
 
 def _is_failure(value: JsonValue) -> bool:
     """Whether the recorded result of a step is a tool result with `isError`."""
-    result = cast("JsonObject", value).get("result") if isinstance(value, dict) else None
-    return isinstance(result, dict) and bool(cast("JsonObject", result).get("isError"))
+    return bool(members_of(members_of(value).get("result")).get("isError"))
 
 
 def _waits_for_person(row: TaskRow, steps: Steps) -> bool:

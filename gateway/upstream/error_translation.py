@@ -10,10 +10,9 @@ from __future__ import annotations
 import dataclasses
 import secrets
 from collections.abc import Awaitable, Callable
-from typing import cast
 
 from gateway.errors import PolicyDenied, Rejected, ToolFailed
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of, objects_in
 from gateway.policy.framing import shown
 from gateway.protocol import MISSING_REQUIRED_CLIENT_CAPABILITY
 from gateway.tools.context import CallContext
@@ -38,11 +37,7 @@ RESOURCE_MISSING = frozenset({-32002, -32602})
 def agreed(ctx: CallContext) -> bool:
     """Return whether `ctx` is a retry after error -32042 whose caller agreed to open the URLs."""
     answers = (ctx.input_responses or {}).values()
-    return ctx.request_state == URL_STATE and all(_action(answer) == "accept" for answer in answers)
-
-
-def _action(answer: object) -> JsonValue:
-    return cast("JsonMapping", answer).get("action") if isinstance(answer, dict) else None
+    return ctx.request_state == URL_STATE and all(members_of(answer).get("action") == "accept" for answer in answers)
 
 
 def begin_again(ctx: CallContext) -> CallContext:
@@ -88,7 +83,7 @@ async def explain(
         judged = {f"url-{number}": await judge(ask) for number, ask in enumerate(asks, 1)}
         if ctx.era == "modern":
             return {"resultType": "input_required", "inputRequests": judged, "requestState": URL_STATE}
-        shown = {**cast("JsonObject", error.data), "elicitations": [ask["params"] for ask in judged.values()]}
+        shown = {**members_of(error.data), "elicitations": [ask["params"] for ask in judged.values()]}
         raise Rejected(str(error), server=error.server, code=error.code, data=shown)
     if error.code == MISSING_REQUIRED_CLIENT_CAPABILITY:
         held_back = _held_back(error.data, ctx.client, relayed)
@@ -103,17 +98,11 @@ async def explain(
 
 
 def _url_asks(data: JsonValue) -> list[JsonObject]:
-    found = cast("JsonObject", data).get("elicitations") if isinstance(data, dict) else None
-    entries = cast("list[JsonValue]", found) if isinstance(found, list) else []
-    return [
-        {"method": "elicitation/create", "params": {**cast("JsonObject", entry), "mode": "url"}}
-        for entry in entries[:MAX_URLS]
-        if isinstance(entry, dict)
-    ]
+    entries = objects_in(members_of(data).get("elicitations"))
+    return [{"method": "elicitation/create", "params": {**entry, "mode": "url"}} for entry in entries[:MAX_URLS]]
 
 
 def _held_back(data: JsonValue, client: ClientProfile, relayed: JsonMapping) -> str:
     """Return the first capability that the server needs and the client has, but policy did not declare; else an empty string."""
-    required = cast("JsonObject", data).get("requiredCapabilities") if isinstance(data, dict) else None
-    names = cast("JsonObject", required) if isinstance(required, dict) else {}
+    names = members_of(members_of(data).get("requiredCapabilities"))
     return next((name for name in names if client.can(name) and name not in relayed), "")

@@ -16,7 +16,7 @@ from gateway.chat.sampling_admission import admit_sampling
 from gateway.config.policies import SourcePolicy
 from gateway.errors import AskUnavailable, GatewayError, ModelError, PolicyDenied
 from gateway.gate.approvals import Approvals
-from gateway.json_types import JsonMapping, JsonObject
+from gateway.json_types import JsonMapping, JsonObject, members_of
 from gateway.policy.approval_policy import describe_sampling
 from gateway.policy.decision import Reject, Rewrite
 from gateway.policy.input_requests import judge_input
@@ -249,11 +249,9 @@ def _smaller(asked: object, cap: int | None) -> int | None:
 
 def to_input_required(result: JsonMapping) -> InputRequired:
     """Convert a result with `resultType: input_required` to the outcome of a call."""
-    requests = result.get("inputRequests")
     state = result.get("requestState")
-    meta = result.get("_meta")
     return InputRequired(
-        cast("dict[str, JsonObject]", requests) if isinstance(requests, dict) else {},
+        members_of(result.get("inputRequests")),
         state if isinstance(state, str) else None,
-        {HELD_KEY: True} if isinstance(meta, dict) and HELD_KEY in meta else {},
+        {HELD_KEY: True} if HELD_KEY in members_of(result.get("_meta")) else {},
     )

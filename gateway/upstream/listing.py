@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, cast
 
 from gateway.errors import Rejected
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, members_of, objects_in
 from gateway.policy.metadata import GATEWAY_KEY, VIA_KEY, listed_meta, peer_meta
 from gateway.protocol import METHOD_NOT_FOUND
 from gateway.tools.base import ChangeKind, Kind, TaskSupport, ToolDefinition
@@ -107,9 +107,7 @@ async def list_all(session: Requester, what: Kind | str, envelope: Envelope) -> 
         meta: JsonValue = result.get("_meta")
         if isinstance(meta, dict):
             gateway = str(peer_meta(cast("JsonMapping", meta)).get(GATEWAY_KEY, gateway))
-        items = cast("list[JsonValue]", page) if isinstance(page, list) else []
-        objects = [cast("JsonObject", item) for item in items if isinstance(item, dict)]
-        entries += received([entry for entry in objects if isinstance(entry.get(name_key), str)])
+        entries += received([entry for entry in objects_in(page) if isinstance(entry.get(name_key), str)])
         cursor = result.get("nextCursor")
         if not isinstance(cursor, str) or cursor in seen:
             return Listing(entries, gateway)
@@ -126,25 +124,25 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
 
     `has_tasks` tells whether the server supports the tasks extension of 2026, so that it may make a task of any call.
     """
-    schema = wire.get("inputSchema")
-    input_schema = cast("JsonObject", schema) if isinstance(schema, dict) else {"type": "object"}
+    schema = as_object(wire.get("inputSchema"))
+    input_schema: JsonObject = {"type": "object"} if schema is None else schema
     headers = marked_headers(input_schema) if modern else {}
     if headers is None:
         return None
     extra = {k: v for k, v in wire.items() if k not in _KNOWN_TOOL_KEYS}
-    support = _task_support(extra.pop("execution", None))
+    execution = members_of(extra.pop("execution", None))
+    # A tool that may run plainly is called plainly.
+    support: TaskSupport = "required" if execution.get("taskSupport") == "required" else "never"
     if not isinstance(extra.get("_meta", {}), dict):
         del extra["_meta"]
-    output = wire.get("outputSchema")
-    annotations = wire.get("annotations")
     return Listed(
         ToolDefinition(
             name=str(wire["name"]),
             title=_text(wire.get("title")),
             description=_text(wire.get("description")),
             input_schema=input_schema,
-            output_schema=cast("JsonObject", output) if isinstance(output, dict) else None,
-            annotations=cast("JsonObject", annotations) if isinstance(annotations, dict) else None,
+            output_schema=as_object(wire.get("outputSchema")),
+            annotations=as_object(wire.get("annotations")),
             extra=extra,
             may_ask=may_ask,
             task=("optional" if has_tasks else "never") if modern else support,
@@ -153,12 +151,6 @@ def to_listed(wire: JsonMapping, *, modern: bool, may_ask: bool, has_tasks: bool
         headers,
         listed_meta(extra.get("_meta")),
     )
-
-
-def _task_support(execution: JsonValue) -> TaskSupport:
-    """Return `required` if a 2025 server requires that a tool is called as a task, else `never`: optional tasks are not used."""
-    support = cast("JsonMapping", execution).get("taskSupport") if isinstance(execution, dict) else None
-    return "required" if support == "required" else "never"
 
 
 def _text(value: JsonValue) -> str | None:

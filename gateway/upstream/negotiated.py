@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, members_of
 from gateway.protocol import SKILLS_EXTENSION, TASKS_EXTENSION
 from gateway.tools.ports import Era
 
@@ -37,6 +37,4 @@ class Negotiated:
     @property
     def skills(self) -> JsonMapping | None:
         """The server's settings of the skills extension; `None` if it does not support the extension."""
-        extensions = self.capabilities.get("extensions")
-        found = cast("JsonMapping", extensions).get(SKILLS_EXTENSION) if self.era == "modern" and isinstance(extensions, dict) else None
-        return cast("JsonMapping", found) if isinstance(found, dict) else None
+        return as_object(members_of(self.capabilities.get("extensions")).get(SKILLS_EXTENSION)) if self.era == "modern" else None

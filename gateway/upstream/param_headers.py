@@ -11,7 +11,7 @@ import re
 from collections.abc import Generator, Mapping
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, as_object, items_of, members_of
 
 MARK = "x-mcp-header"
 """Keyword of a property whose value is mirrored in the header that it names."""
@@ -74,20 +74,19 @@ def _places(schema: JsonMapping) -> Generator[tuple[Path | None, JsonObject]]:
     waiting: list[tuple[Path | None, JsonValue]] = [((), cast("JsonObject", schema))]
     while waiting:
         path, node = waiting.pop()
-        if not isinstance(node, dict):
+        place = as_object(node)
+        if place is None:
             continue
-        place = cast("JsonObject", node)
         yield path, place
         for keyword, value in place.items():
-            if keyword == "properties" and isinstance(value, dict):
-                named = cast("JsonObject", value).items()
-                waiting += [((*path, name) if path is not None else None, inner) for name, inner in named]
+            if keyword == "properties":
+                waiting += [((*path, name) if path is not None else None, inner) for name, inner in members_of(value).items()]
             elif keyword in _ONE:
                 waiting.append((None, value))
-            elif keyword in _LISTS and isinstance(value, list):
-                waiting += [(None, inner) for inner in cast("list[JsonValue]", value)]
-            elif keyword in _MAPS and isinstance(value, dict):
-                waiting += [(None, inner) for inner in cast("JsonObject", value).values()]
+            elif keyword in _LISTS:
+                waiting += [(None, inner) for inner in items_of(value)]
+            elif keyword in _MAPS:
+                waiting += [(None, inner) for inner in members_of(value).values()]
 
 
 def _value_at(arguments: JsonMapping, path: Path) -> JsonValue:

@@ -16,7 +16,7 @@ import anyio
 import anyio.abc
 
 from gateway.errors import Malformed, NotSent, Rejected, RequestFailure, SessionGone, UpstreamError, UpstreamTimeout
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, items_of, members_of
 from gateway.protocol import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -193,8 +193,7 @@ class Session:
             with anyio.fail_after(PROBE_TIMEOUT_SECONDS):
                 result = await self.request("server/discover", {})
         except Rejected as error:
-            data: JsonValue = error.data
-            supported = cast("JsonMapping", data).get("supported") if isinstance(data, dict) else None
+            supported = members_of(error.data).get("supported")
             if required or (error.code == UNSUPPORTED_PROTOCOL_VERSION and not _shared(supported, HANDSHAKE_PROTOCOL_VERSIONS)):
                 raise
             return None
@@ -312,7 +311,7 @@ class Session:
 
 
 def _shared(versions: JsonValue, known: tuple[str, ...]) -> list[str]:
-    offered = cast("list[JsonValue]", versions) if isinstance(versions, list) else []
+    offered = items_of(versions)
     return [version for version in known if version in offered]
 
 

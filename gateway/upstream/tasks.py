@@ -29,7 +29,7 @@ from gateway.errors import (
     UpstreamTimeout,
 )
 from gateway.gate.recorded import FOLLOWED_TASK
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
 from gateway.protocol import INTERNAL_ERROR, INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, REQUEST_TIMEOUT
 from gateway.tools.base import is_call_result
 from gateway.tools.context import CallContext
@@ -153,10 +153,10 @@ class TaskFollower:
             ) from None
         if is_call_result(created):
             return created
-        handle = created.get("task")
-        if not isinstance(handle, dict) or not isinstance(cast("JsonMapping", handle).get("taskId"), str):
+        handle = members_of(created.get("task"))
+        if not isinstance(handle.get("taskId"), str):
             raise TaskError(f"Server {self._server!r} answered the call of {tool!r} with neither a result nor a task.")
-        return await self.follow(tool, cast("JsonObject", handle), ctx, "legacy")
+        return await self.follow(tool, handle, ctx, "legacy")
 
     async def follow(self, tool: str, handle: JsonObject, ctx: CallContext, dialect: Dialect) -> JsonObject:
         """Return the result of a task. `handle` is the response that created the task.
@@ -365,9 +365,7 @@ class _Followed:
 
     async def _answer(self, latest: JsonObject) -> None:
         """Have the requests for input answered that are new in `latest`, and send the answers to the server."""
-        requests = latest.get("inputRequests")
-        asks = cast("JsonObject", requests) if isinstance(requests, dict) else {}
-        for key, request in asks.items():
+        for key, request in members_of(latest.get("inputRequests")).items():
             if key in self._answered or not isinstance(request, dict):
                 continue
             try:
@@ -382,10 +380,7 @@ class _Followed:
 
     def _failed(self, latest: JsonMapping) -> TaskError:
         status = str(latest.get("status"))
-        said = latest.get("statusMessage")
-        error = latest.get("error")
-        if not said and isinstance(error, dict):
-            said = cast("JsonMapping", error).get("message")
+        said = latest.get("statusMessage") or members_of(latest.get("error")).get("message")
         if not said:
             said = "the server needs input that nobody here can give" if status == "input_required" else "the server gave no reason"
         return TaskError(f"Task of {self._tool!r} ended as {status}: {said}")

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 import anyio
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, as_object, objects_in
 from gateway.policy.skill_policy import is_safe_name, judge_entry
 from gateway.protocol import SKILLS_EXTENSION
 from gateway.skills.model import MANIFEST, digest_of
@@ -220,7 +220,7 @@ async def _list_entries(session: object) -> list[JsonMapping]:
     params: JsonObject = {}
     for _ in range(MAX_PAGES):
         page = await _send(session, "skills/list", params)
-        found += [entry for entry in _objects(page.get("skills")) if judge_entry(entry)]
+        found += [entry for entry in objects_in(page.get("skills")) if judge_entry(entry)]
         cursor = page.get("nextCursor")
         if not isinstance(cursor, str):
             break
@@ -230,8 +230,8 @@ async def _list_entries(session: object) -> list[JsonMapping]:
 
 async def _get_entry(session: object, uri: str) -> JsonMapping | None:
     """Fetch the current entry of a skill (`skills/get`); `None` if the entry breaks SEP-2640. Raises `MCPError` or `TimeoutError`."""
-    entries = _objects([(await _send(session, "skills/get", {"uri": uri})).get("skill")])
-    return entries[0] if entries and judge_entry(entries[0]) else None
+    entry = as_object((await _send(session, "skills/get", {"uri": uri})).get("skill"))
+    return entry if entry is not None and judge_entry(entry) else None
 
 
 async def _send(session: object, method: str, params: JsonObject) -> JsonMapping:
@@ -244,11 +244,6 @@ async def _send(session: object, method: str, params: JsonObject) -> JsonMapping
     low: Any = getattr(session, "session", session)
     with anyio.fail_after(REQUEST_SECONDS):
         return await low.send_request(_SkillRequest(method=method, params=params), TypeAdapter(dict[str, Any]))
-
-
-def _objects(value: JsonValue) -> list[JsonMapping]:
-    items = cast("list[JsonValue]", value) if isinstance(value, list) else []
-    return [cast("JsonMapping", item) for item in items if isinstance(item, dict)]
 
 
 def _digests(entry: JsonMapping) -> dict[str, str] | None:

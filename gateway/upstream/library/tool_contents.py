@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, members_of
 from gateway.types.content import Content
 
 
@@ -55,7 +55,7 @@ def to_prompt_text(result: JsonMapping) -> str:
 
 
 def _prompt_text(content: JsonValue) -> str:
-    block = cast("JsonObject", content) if isinstance(content, dict) else {}
+    block = members_of(content)
     resource = cast("JsonObject", block.get("resource") or {})
     if block.get("type") == "text":
         return str(block.get("text", ""))
