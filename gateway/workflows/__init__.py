@@ -11,6 +11,6 @@ Revisit when: rounds must overlap.
 Decided: each executor sends messages through its own `WorkflowContext`, and they are delivered when the round ends, in the order of
 deliveries. Because: results then never depend on which executor was faster.
 
-Decided: each call of a file builds a new graph; a graph in code is one object, or a function that makes one. Because: an executor object
-may keep state, so a `Workflow` does one run at a time.
+Decided: each call of a workflow file builds a new graph; a graph written in Python is one object, or a function that makes one. Because: an
+executor object may keep state, so a `Workflow` does one run at a time.
 """

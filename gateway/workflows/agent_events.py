@@ -27,11 +27,14 @@ from gateway.workflows.events import CROSSING_TYPES, WorkflowEvent
 from gateway.workflows.type_hints import is_instance_of
 
 REQUEST_INFO_FUNCTION_NAME = "request_info"
-"""Name of the function that a request calls."""
+"""Name of the function in the function call that represents a request of a workflow."""
 
 
 class _Imported(TypeBook):
-    """Trusts dataclasses, pydantic models and enums of imported modules: making one runs no code except a model's validation."""
+    """A `TypeBook` (classes that may be decoded) that trusts the dataclasses, pydantic models and enums of imported modules.
+
+    Making an object of such a class runs no code except the validation of a model.
+    """
 
     def find(self, name: str) -> type | None:
         """Return the class with this name if it is trusted."""
@@ -55,7 +58,7 @@ class RequestInfoFunctionArgs:
     request_event: WorkflowEvent[Any]
 
     def to_dict(self) -> JsonObject:
-        """Return the arguments as JSON-compatible data."""
+        """Return the arguments of the call as JSON-compatible data."""
         event = self.request_event
         form: JsonObject = {"type": event.type, "data": encode(event.data), "request_id": event.request_id}
         form |= {"source_executor_id": event.source_executor_id, "request_type": encode(event.request_type)}
@@ -80,7 +83,7 @@ class RequestInfoFunctionArgs:
 
 
 def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
-    """Return an event as updates of an agent's response; an empty list if the event is internal."""
+    """Convert an event of a workflow to updates of an agent's response; to none if callers of the agent do not see the event."""
     if event.type not in CROSSING_TYPES:
         return []
     if event.type == "request_info":
@@ -103,9 +106,9 @@ def updates_of(event: WorkflowEvent[Any]) -> list[AgentResponseUpdate]:
 
 
 def in_call_order(messages: Sequence[Message]) -> list[Message]:
-    """Return the messages with the results of each tool right after the message with their calls, as model providers require.
+    """Return the messages in the order that model providers require: tool results right after the message with their calls.
 
-    Concurrent agents interleave their messages. Results without a call keep their position.
+    This order is lost when concurrent agents interleave their messages. Results without a call keep their position.
     """
     ordered: list[Message] = []
     for message in messages:
@@ -124,9 +127,9 @@ def in_call_order(messages: Sequence[Message]) -> list[Message]:
 
 
 def _position_of(result: Content, author: str | None, messages: Sequence[Message]) -> int:
-    """Return the index for a result: after its call and the results that follow it already, or at the end without such a call.
+    """Return the index at which to insert a tool result: after its call and the results that follow that call, otherwise the end.
 
-    Concurrent agents may use the same call id; then the call of the same author counts.
+    If several agents used the same call id, the call of the same author counts.
     """
     calls = [i for i, m in enumerate(messages) if any(c.type == "function_call" and c.call_id == result.call_id for c in m.contents)]
     if not calls:
@@ -139,7 +142,7 @@ def _position_of(result: Content, author: str | None, messages: Sequence[Message
 
 
 def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
-    """Return the response of a run without streaming, with one message for each update."""
+    """Make the response of a run that is not streamed: one message for each update."""
     messages: list[Message] = []
     usage: UsageDetails | None = None
     for update in updates:
@@ -164,7 +167,7 @@ def whole_response(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 
 
 def _to_content(event: WorkflowEvent[Any]) -> Content:
-    """Return a request as a call of `request_info`. A request that is already meant for a person does not change."""
+    """Return a request of a workflow as a function call of `request_info`. A request such as an approval request is returned unchanged."""
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data
     arguments = RequestInfoFunctionArgs(event.request_id, event).to_dict()
@@ -172,10 +175,10 @@ def _to_content(event: WorkflowEvent[Any]) -> Content:
 
 
 def answers_in(messages: Sequence[Message]) -> dict[str, Any]:
-    """Return the responses to requests in an agent's input, by request id.
+    """Return the responses to requests of the workflow that the input of an agent contains, by request id.
 
     Raises:
-        AgentError: The messages contain no responses, or other contents.
+        AgentError: The messages contain no responses, or also contents that are not responses.
     """
     answers: dict[str, Any] = {}
     for message in messages:

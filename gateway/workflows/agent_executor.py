@@ -1,7 +1,7 @@
 """`AgentExecutor`: runs an agent as an executor. Names are agent-framework's.
 
-It collects messages until the agent must answer, and sends the answer on with the whole conversation. Requests of the agent, such as
-approvals, become requests of the workflow.
+The executor collects messages until the agent must answer. It sends the answer along its edges, with the whole conversation. Requests
+of the agent, such as approvals, become requests of the workflow.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ContextMode = Literal["full", "last_agent", "custom"]
 
 @dataclass
 class AgentExecutorRequest:
-    """Messages for an agent. With `should_respond=False` they are only added to the conversation."""
+    """Messages for an agent. With `should_respond=False`, the messages are only added to the conversation, and the agent does not run."""
 
     messages: list[Message]
     should_respond: bool = True
@@ -36,14 +36,14 @@ class AgentExecutorRequest:
 
 @dataclass
 class AgentExecutorResponse:
-    """An agent's answer, and the conversation up to and including it."""
+    """An agent's answer, and the whole conversation, which ends with this answer."""
 
     executor_id: str
     agent_response: AgentResponse
     full_conversation: list[Message]
 
     def with_text(self, text: str) -> AgentExecutorResponse:
-        """Return a copy whose answer, also in the conversation, is `text`."""
+        """Return a copy with the text `text` in place of the answer, also at the end of the conversation."""
         message = Message("assistant", [text])
         count = len(self.agent_response.messages)
         before = self.full_conversation[:-count] if count else self.full_conversation
@@ -57,7 +57,7 @@ class AgentExecutor(Executor):
     """Runs one agent in a session of its own."""
 
     shows_parts: ClassVar[bool] = True
-    """Whether parts of an answer are yielded as they arrive if the run is streamed."""
+    """Whether a streamed run yields the parts of an answer as outputs when they arrive, instead of the whole answer."""
 
     def __init__(
         self,
@@ -68,11 +68,13 @@ class AgentExecutor(Executor):
         context_mode: ContextMode | None = None,
         context_filter: Callable[[list[Message]], list[Message]] | None = None,
     ) -> None:
-        """The default id is the agent's name, otherwise its id. `context_mode` says which messages of an earlier agent this agent gets:
-        the whole conversation (`full`), the answer (`last_agent`), or the result of `context_filter` (`custom`).
+        """The default id is the agent's name, otherwise its id.
+
+        `context_mode` says which messages of an earlier agent this agent gets: the whole conversation (`full`), the answer (`last_agent`),
+        or the result of `context_filter` (`custom`).
 
         Raises:
-            ValueError: The agent has neither name nor id, or mode and filter do not go together.
+            ValueError: The agent has neither name nor id, or `context_mode` is unknown, or it is `custom` without a `context_filter`.
         """
         super().__init__(id or resolve_agent_id(agent))
         mode = context_mode or "full"
@@ -86,7 +88,7 @@ class AgentExecutor(Executor):
         self._filter = context_filter
         self._cache: list[Message] = []
         self._earlier: list[Message] = []
-        """The conversation before a request of the agent. The agent's own session contains it already."""
+        """The conversation before the agent made a request. The session of the agent already contains these messages."""
         self._pending: dict[str, Content] = {}
         self._answers: list[Content] = []
 
@@ -109,7 +111,7 @@ class AgentExecutor(Executor):
 
     @handler
     async def from_response(self, prior: AgentExecutorResponse, ctx: AgentContextOf) -> None:
-        """Run the agent after another agent, with what `context_mode` selects of that agent's conversation."""
+        """Run the agent after another agent, with the messages of that agent's conversation that `context_mode` selects."""
         if self._filter is not None and self._mode == "custom":
             self._cache += self._filter(prior.full_conversation)
         else:
@@ -130,7 +132,7 @@ class AgentExecutor(Executor):
 
     @handler
     async def from_messages(self, messages: list[str | Message], ctx: AgentContextOf) -> None:
-        """Run the agent with messages; texts are the user's."""
+        """Run the agent with messages; a text becomes a user message."""
         self._cache += to_messages(messages)
         await self._answer(ctx)
 
@@ -175,13 +177,16 @@ class AgentExecutor(Executor):
         self._session = self._agent.create_session()
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Yield the answer unless its parts were yielded, and send it on. Subclasses override what happens to an answer."""
+        """Yield the answer as an output, unless its parts were yielded already, and send it along the edges.
+
+        Subclasses may do otherwise.
+        """
         if not is_shown:
             await ctx.yield_output(self._with_calls(answer.agent_response))
         await ctx.send_message(answer)
 
     def _with_calls(self, response: AgentResponse) -> AgentResponse:
-        """Return the response with the calls that its results belong to, if the agent made them before it asked a person."""
+        """Return the response preceded by the tool calls of its tool results, if the agent made these calls before it asked a person."""
         results = {content.call_id for message in response.messages for content in message.contents if content.type == "function_result"}
         calls: list[Message] = []
         for message in self._earlier:
@@ -232,7 +237,7 @@ class AgentExecutor(Executor):
         return response, asked
 
     def _run_kwargs(self, ctx: AgentContextOf) -> dict[str, Any]:
-        """Return the run's keyword arguments for this agent: those under its id, or all if no key is an executor's id."""
+        """Return the keyword arguments for this agent. If the caller gave them by executor id, return those under this executor's id."""
         given = cast("Mapping[str, Mapping[str, Any]]", ctx.get_state(RUN_KWARGS_KEY, {}))
         kwargs: dict[str, Any] = {}
         for kind, values in given.items():
@@ -249,15 +254,15 @@ class AgentExecutor(Executor):
 
 @runtime_checkable
 class ServesCall(Protocol):
-    """An agent whose tool and model calls belong to the call of the workflow's tool, with its client, rights and deadline."""
+    """An agent that makes its calls as part of the tool call that the workflow serves: with its client, rights and deadline."""
 
     def serve(self, call: CallContext) -> None:
-        """Set the call of the workflow's tool that the next runs belong to."""
+        """Set the tool call of the workflow that the next runs of this agent belong to."""
         ...
 
 
 def serve_call(agent: object, call: CallContext) -> None:
-    """Pass the call that a workflow serves to an agent that uses it."""
+    """Pass the tool call that a workflow serves to the agent, if the agent is a `ServesCall`."""
     if isinstance(agent, ServesCall):
         agent.serve(call)
 
@@ -311,7 +316,7 @@ def _request_id(content: Content) -> str:
 
 
 def with_id(content: Content, key: str) -> Content:
-    """Return a request or a response with this id. The call that is to be approved keeps its own id."""
+    """Return a copy of a request or a response with the id `id`. The tool call inside, which is to be approved, keeps its own id."""
     if _request_id(content) == key:
         return content
     own = copy(content)

@@ -48,7 +48,7 @@ IntermediateSelection = Literal["all", "all_other"] | Sequence[Node]
 
 
 class WorkflowBuilder:
-    """Collects a graph. `build` validates it."""
+    """Collects the executors and edges of a graph. `build` validates the graph."""
 
     def __init__(
         self,
@@ -63,11 +63,11 @@ class WorkflowBuilder:
     ) -> None:
         """`start_executor` receives the run's message. `checkpoint_storage` stores a checkpoint of every round.
 
-        `output_from` selects the executors whose outputs are the workflow's; `intermediate_output_from` those whose outputs are only
-        reported during the run. Without both, all outputs are the workflow's. With one of them, other outputs are hidden.
+        `output_from` selects the executors whose outputs are outputs of the workflow; `intermediate_output_from` selects those whose
+        outputs are only reported during the run. Without both, all outputs count; with one of them, the outputs of others are hidden.
 
         Raises:
-            ValueError: A selection is a text that is not allowed.
+            ValueError: A selection is a text other than `all` (or, for `intermediate_output_from`, `all_other`).
         """
         self._name = name or f"WorkflowBuilder-{uuid.uuid4()}"
         self._description = description
@@ -87,17 +87,17 @@ class WorkflowBuilder:
         self._start = self._note(start_executor)
 
     def add_edge(self, source: Node, target: Node, condition: EdgeCondition | None = None, *, max_traversals: int | None = None) -> Self:
-        """Carry messages from `source` to `target` if `condition` is true, at most `max_traversals` times per run."""
+        """Add an edge that carries a message from `source` to `target` if `condition` is true, at most `max_traversals` times per run."""
         self._groups.append(SingleEdgeGroup(self._note(source), self._note(target), condition, max_traversals=max_traversals))
         return self
 
     def add_fan_out_edges(self, source: Node, targets: Sequence[Node]) -> Self:
-        """Carry every message from `source` to all `targets`."""
+        """Add edges that carry every message from `source` to all `targets`."""
         self._groups.append(FanOutEdgeGroup(self._note(source), [self._note(target) for target in targets]))
         return self
 
     def add_switch_case_edge_group(self, source: Node, cases: Sequence[Case | Default]) -> Self:
-        """Carry every message from `source` to the target of the first case whose condition is true."""
+        """Add edges that carry every message from `source` to the target of the first case whose condition is true."""
         made = [
             SwitchCaseEdgeGroupDefault(self._note(case.target))
             if isinstance(case, Default)
@@ -108,12 +108,12 @@ class WorkflowBuilder:
         return self
 
     def add_multi_selection_edge_group(self, source: Node, targets: Sequence[Node], selection_func: Selection) -> Self:
-        """Carry every message from `source` to the targets whose ids `selection_func(message, ids)` returns."""
+        """Add edges that carry every message from `source` to the targets whose ids `selection_func(message, ids)` returns."""
         self._groups.append(FanOutEdgeGroup(self._note(source), [self._note(target) for target in targets], selection_func))
         return self
 
     def add_fan_in_edges(self, sources: Sequence[Node], target: Node) -> Self:
-        """Collect messages until every source has sent one, then send them to `target` as a list, in the order of `sources`."""
+        """Add edges that collect messages until every source has sent one, and then carry them to `target` as a list, ordered by source."""
         self._groups.append(FanInEdgeGroup([self._note(source) for source in sources], self._note(target)))
         return self
 

@@ -1,4 +1,7 @@
-"""Objects that pass the messages of a workflow's steps to the client of the workflow's call. Used by `tool` and `steps`."""
+"""`Caller` objects that pass progress, logs and requests for input of a workflow's steps to the client that called the workflow.
+
+Used by `tool` and `steps`.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,20 @@ from gateway.tools.ports import Caller, LogLevel
 
 
 class Forms(Protocol):
-    """Asks people outside the client, through the list of approvals."""
+    """Asks people through the pending list (`moongate approvals list`), if the client cannot show the question."""
 
     async def put_form(
         self, source: str, name: str, message: str, form: JsonObject, ctx: CallContext, key: str = ""
     ) -> JsonObject:
-        """Show a form, and return the answer as the result of an elicitation. `key` is the question's (`CallContext.question`)."""
+        """Put a form on the pending list, and return the answer in the form of an elicitation result.
+
+        `key` identifies the question in a durable task (`CallContext.question`).
+        """
         ...
 
 
 class PassingCaller:
-    """Passes progress, log messages and requests for input to another caller. Base of the other classes."""
+    """Passes progress, log messages and requests for input to another `Caller`. Base of the other classes in this module."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -54,7 +60,7 @@ class LabelledCaller(PassingCaller):
 
 
 class QuestionCaller(PassingCaller):
-    """Asks the questions of a workflow: its caller, or the list of approvals if the caller cannot be asked.
+    """Asks the questions of a workflow: through its client, or through the pending list if the client cannot be asked.
 
     Questions of tools that the workflow calls do not come here.
     """
@@ -66,7 +72,10 @@ class QuestionCaller(PassingCaller):
         self._ctx = ctx
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Ask the caller, or put the question on the list. The text is framed, because templates may insert texts of tools and models."""
+        """Ask through the client, or put the question on the pending list.
+
+        The text is quoted line by line under a heading, because templates may insert texts of tools and models.
+        """
         params: JsonObject = request["params"]
         framed = frame(f"Workflow {self._workflow!r} asks:", str(params["message"]))
         try:

@@ -92,7 +92,9 @@ def to_json(checkpoint: WorkflowCheckpoint) -> str:
 
 
 def from_json(text: str, book: TypeBook) -> WorkflowCheckpoint:
-    """Make a checkpoint from the result of `to_json`. Values of classes that `book` does not contain stay `Foreign`.
+    """Make a checkpoint from the result of `to_json`.
+
+    Values of classes that are not in `book`, the classes that may be decoded, are kept undecoded as `Foreign`.
 
     Raises:
         WorkflowCheckpointException: The text is not a checkpoint of this version.
@@ -148,7 +150,7 @@ class CheckpointStorage(Protocol):
 
 
 class _ListedCheckpoints:
-    """Base of storages that find a workflow's newest checkpoint in the list of all."""
+    """Base of storages that load all checkpoints of a workflow to find the newest one."""
 
     async def list_checkpoints(self, *, workflow_name: str) -> list[WorkflowCheckpoint]:
         """Return the checkpoints of a workflow, oldest first."""
@@ -253,7 +255,7 @@ class FileCheckpointStorage(_ListedCheckpoints):
         return True
 
     def _path(self, checkpoint_id: CheckpointID) -> Path:
-        """Return the file of an id. Ids come from callers, so an id that could lead out of the folder is refused."""
+        """Return the file of the checkpoint with this id. Ids come from callers, so an id that could lead out of the folder is refused."""
         if not _FILE_ID.match(checkpoint_id):
             raise WorkflowCheckpointException(f"Invalid checkpoint ID: {checkpoint_id!r}")
         return self.storage_path / f"{checkpoint_id}.json"

@@ -23,7 +23,7 @@ Picture = Literal["mermaid", "dot", "svg"]
 
 
 class _Placeholder:
-    """Takes the place of a tool in a graph that is only drawn."""
+    """Takes the place of a tool in a graph that is built only to be drawn."""
 
     def __init__(self, name: str) -> None:
         task: JsonObject = {"type": "object", "properties": {"task": {"type": "string"}}}
@@ -40,7 +40,9 @@ class _Placeholder:
 async def draw(
     path: Path, picture: Picture, *, base_dir: Path, rules: FunctionRules | None = None, refusal: Callable[[RunEntry], str | None]
 ) -> str:
-    """Return the file's graph as text. `rules` say which functions may run to build it; `refusal` may refuse imports.
+    """Return the file's graph as text.
+
+    `rules` say which Python functions may run to build the graph. `refusal` returns a reason if what the file names may not be imported.
 
     Raises:
         WorkflowInvalid: The file or a module that it names is invalid, or waits for acceptance; one problem per line.

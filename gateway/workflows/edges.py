@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EdgeCondition = Callable[[Any], bool | Awaitable[bool]]
-"""Judges a message; the edge carries it if the result is true."""
+"""Function of a message. The edge carries the message if the result is true."""
 
 Selection = Callable[[Any, list[str]], list[str]]
-"""Takes the message and the ids of all targets, and returns the ids of the targets that receive it."""
+"""Function (message, ids of all targets) → ids of the targets that receive the message."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Edge:
 
     @property
     def id(self) -> str:
-        """`source->target`."""
+        """The id of the edge: `source->target`, made of the executor ids."""
         return f"{self.source_id}->{self.target_id}"
 
     @property
@@ -80,20 +80,20 @@ class Case:
 
 @dataclass
 class Default:
-    """The case of a switch that receives what no other case matches."""
+    """The case of a switch that receives the messages which no other case matches."""
 
     target: Executor | Agent
 
 
 @dataclass(eq=False)
 class EdgeGroup:
-    """Edges that decide together, in the order in which the targets were given."""
+    """Edges that decide together which executors receive a message, in the order in which the targets were given."""
 
     edges: list[Edge]
 
     @property
     def type(self) -> str:
-        """The name of the class."""
+        """The name of the class of this group, such as `FanOutEdgeGroup`."""
         return type(self).__name__
 
     @property
@@ -107,7 +107,7 @@ class EdgeGroup:
         return list(dict.fromkeys(edge.target_id for edge in self.edges))
 
     async def select(self, message: Any) -> list[Edge]:
-        """Return the edges that accept this message, before the types of handlers are checked."""
+        """Return the edges that carry this message. Whether the targets have a handler for its type is checked later."""
         return [edge for edge in self.edges if await edge.should_route(message)]
 
     @property
@@ -120,7 +120,7 @@ class EdgeGroup:
         return {"id": self.id, "type": self.type, "edges": [edge.to_dict() for edge in self.edges]}
 
     def describe(self) -> dict[str, Any]:
-        """Return the group's part of the graph's signature."""
+        """Return the text that stands for this group in the graph's signature, which checkpoints contain."""
         return {"type": self.type, "edges": [[edge.source_id, edge.target_id, edge.label, edge.max_traversals] for edge in self.edges]}
 
 
@@ -163,11 +163,11 @@ class FanOutEdgeGroup(EdgeGroup):
         return [by_target[name] for name in chosen]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the group with the name of its selection."""
+        """Return the group as JSON-compatible data, with the name of the selection function."""
         return {**EdgeGroup.to_dict(self), "selection_func_name": self._selection_name}
 
     def describe(self) -> dict[str, Any]:
-        """Return the group with the name of its selection."""
+        """Return the text for the graph's signature, with the name of the selection function."""
         return {**EdgeGroup.describe(self), "selection": self._selection_name}
 
     @property
@@ -176,7 +176,7 @@ class FanOutEdgeGroup(EdgeGroup):
 
 
 class FanInEdgeGroup(EdgeGroup):
-    """Edges from several executors to one, which receives a list as soon as each source has sent a message."""
+    """Edges from several executors to one target, which receives a list of messages as soon as each source has sent one."""
 
     def __init__(self, source_ids: Sequence[str], target_id: str) -> None:
         """
@@ -190,7 +190,7 @@ class FanInEdgeGroup(EdgeGroup):
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupCase:
-    """A case with the id of its target."""
+    """A case of a switch, with the id of its target."""
 
     condition: Callable[[Any], bool]
     target_id: str
@@ -202,7 +202,7 @@ class SwitchCaseEdgeGroupCase:
 
 @dataclass(frozen=True, slots=True)
 class SwitchCaseEdgeGroupDefault:
-    """The default case with the id of its target."""
+    """The default case of a switch, with the id of its target."""
 
     target_id: str
 
@@ -229,7 +229,10 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
         self.selection_func = self._choose
 
     def _choose(self, message: Any, targets: list[str]) -> list[str]:
-        """Try the cases in order and the default last. If a condition raises, its case does not match."""
+        """Return the target id of the first case whose condition is true, otherwise that of the default case.
+
+        A condition that raises an exception counts as false.
+        """
         for case in self.cases:
             if isinstance(case, SwitchCaseEdgeGroupDefault):
                 continue
@@ -243,11 +246,11 @@ class SwitchCaseEdgeGroup(FanOutEdgeGroup):
         return [case.target_id for case in self.cases if isinstance(case, SwitchCaseEdgeGroupDefault)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the group with its cases."""
+        """Return the group as JSON-compatible data, with its cases."""
         return {**EdgeGroup.to_dict(self), "cases": [case.to_dict() for case in self.cases]}
 
     def describe(self) -> dict[str, Any]:
-        """Return the group with the names of its conditions."""
+        """Return the text for the graph's signature, with the names of the conditions."""
         names = [None if isinstance(case, SwitchCaseEdgeGroupDefault) else getattr(case.condition, "__name__", "") for case in self.cases]
         return {**EdgeGroup.describe(self), "cases": names}
 

@@ -1,8 +1,8 @@
 """Converts Python values to JSON and back, for checkpoints. Unlike pickle, reading runs no code that a checkpoint names.
 
 JSON values do not change. Other values become an object with the key `$type`: short names for built-in types, `module:qualname` with the
-fields for classes. When reading, a class must be in the reader's `TypeBook`. A value of another class stays `Foreign`, so that checkpoints
-can be listed without the classes in them.
+fields for classes. When reading, a class must be in the reader's `TypeBook`. A value of another class is kept
+undecoded as `Foreign`, so that checkpoints can be listed without the classes in them.
 """
 
 from __future__ import annotations
@@ -64,10 +64,12 @@ class Foreign:
 
 
 class TypeBook:
-    """The classes that a checkpoint may name."""
+    """The classes of objects that a checkpoint may contain. Only these are decoded."""
 
     def __init__(self, *, allowed: Iterable[str] = (), known: Iterable[type] = (), modules: Iterable[str] = ()) -> None:
-        """`allowed` are class names as `module:qualname`, imported when needed. `known` are classes. All classes of `modules` are allowed.
+        """`allowed` are class names as `module:qualname`, imported when needed.
+
+        `known` are class objects. All classes of the `modules` (names) are allowed too.
 
         Classes of this package are always allowed.
         """
@@ -76,7 +78,7 @@ class TypeBook:
         self._modules = frozenset(modules)
 
     def find(self, name: str) -> type | None:
-        """Return the class with this name, or `None` if it is not allowed."""
+        """Return the class with this name (`module:qualname`), or `None` if the class is not allowed."""
         if name in _SAFE_BUILTINS:
             return _SAFE_BUILTINS[name]
         if name in self._known:
@@ -95,7 +97,7 @@ class TypeBook:
 
 
 def type_name(kind: type) -> str:
-    """Return the name that stands for a class in JSON."""
+    """Return the name of a class in encoded JSON: `module:qualname`."""
     return kind.__name__ if kind.__name__ in _SAFE_BUILTINS and kind.__module__ == "builtins" else f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -164,7 +166,7 @@ def _encode_type(kind: Any) -> JsonValue:
 
 
 def decode(value: JsonValue, book: TypeBook) -> Any:
-    """Return the value of a JSON form. Values of classes that are not in `book` are returned as `Foreign`.
+    """Return the value that `encode` converted to this JSON form. Values of classes that are not in `book` are returned as `Foreign`.
 
     Raises:
         WorkflowCheckpointException: `encode` did not make the form.

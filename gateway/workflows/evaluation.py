@@ -30,7 +30,7 @@ async def evaluate_workflow(
     conversation_split: ConversationSplitter | Callable[[list[Message]], Split] | None = None,
     num_repetitions: int = 1,
 ) -> list[EvalResults]:
-    """Run a workflow once per query, or take an existing result, and evaluate it. Return one result per evaluator.
+    """Run a workflow once per query, or use the existing `workflow_result`, and evaluate the outputs. Return one result per evaluator.
 
     The result covers the workflow's last output; `sub_results` cover its agents, by executor id.
 
@@ -84,7 +84,7 @@ async def _results(
 
 
 def _query_of(result: WorkflowRunResult) -> str | None:
-    """Return the input of the first executor as text."""
+    """Return the message that the first executor received, as text: the query to evaluate."""
     given = next((event.data for event in result if event.type == "executor_invoked" and event.data is not None), None)
     if not isinstance(given, list):
         return None if given is None else str(given)
@@ -107,7 +107,7 @@ def _overall(query: str | None, result: WorkflowRunResult) -> EvalItem | None:
 
 
 def _answers(workflow: Workflow, result: WorkflowRunResult) -> list[tuple[str, EvalItem]]:
-    """Return the prompt and answer of each agent in the workflow, with its executor's id."""
+    """Return each agent's prompt and answer as an item to evaluate, with the id of the executor that ran the agent."""
     found: list[tuple[str, EvalItem]] = []
     for event in result:
         executor = workflow.executors.get(event.executor_id or "")

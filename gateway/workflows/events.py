@@ -59,7 +59,8 @@ WorkflowEventType = Literal[
     "handoff_sent",
     "magentic_orchestrator",
 ]
-"""Types of events. Executors emit `warning` and `error`, orchestrations the last three, and the deprecated `emit` makes `data`."""
+"""Types of events. Code of executors emits `warning` and `error`, orchestrations emit the last three types, and the deprecated method
+`emit` emits `data`. The engine emits all others."""
 
 RESERVED_TYPES = frozenset({"started", "status", "failed", "output", "intermediate", "request_info"})
 """Types that only the engine may emit. Executors use `yield_output` and `request_info` instead."""
@@ -101,7 +102,7 @@ class WorkflowEvent(Generic[DataT]):
     """Round of a superstep event, from 1."""
     origin: WorkflowEventSource = WorkflowEventSource.EXECUTOR
     asked: RequestFacts | None = None
-    """Facts of a `request_info` event; read them through the properties."""
+    """Ids and types of the request of a `request_info` event; read them through the properties of this class."""
 
     def __repr__(self) -> str:
         """Return the type and the fields that are set."""
@@ -178,7 +179,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @classmethod
     def executor_bypassed(cls, executor_id: str, data: Any = None) -> WorkflowEvent[Any]:
-        """Report that a step did not run because its result is known."""
+        """Report that a step did not run, because its result was recorded earlier."""
         return WorkflowEvent("executor_bypassed", data, executor_id, origin=WorkflowEventSource.FRAMEWORK)
 
     @property
@@ -193,7 +194,7 @@ class WorkflowEvent(Generic[DataT]):
 
     @property
     def question(self) -> str:
-        """The name of a `request_info` event's question in a durable task (`CallContext.question`)."""
+        """The name that identifies the question of a `request_info` event in a durable task (`CallContext.question`)."""
         return self._facts.question or self._facts.request_id
 
     @property
@@ -219,7 +220,7 @@ OnEvent = Callable[[WorkflowEvent[Any]], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True)
 class RequestFacts:
-    """Facts of a `request_info` event, in addition to the request itself."""
+    """Id, sender and types of the request of a `request_info` event. The request itself is the event's `data`."""
 
     request_id: str
     source_executor_id: str
@@ -230,7 +231,7 @@ class RequestFacts:
 
 
 class WorkflowRunResult(list[WorkflowEvent[Any]]):
-    """The events of a finished run, without `started`, and without `status` unless they were requested."""
+    """The events of a finished run. The list has no `started` event, and `status` events only if the caller requested them."""
 
     def __init__(self, events: Sequence[WorkflowEvent[Any]], status_events: Sequence[WorkflowEvent[Any]] = ()) -> None:
         """`status_events` are the state changes, oldest first."""

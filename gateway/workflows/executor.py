@@ -22,7 +22,7 @@ FunctionT = TypeVar("FunctionT", bound=HandlerFunction)
 
 
 class Mark(Protocol):
-    """A decorator that returns the function unchanged."""
+    """Type of a decorator that registers a function and returns the same function."""
 
     def __call__(self, function: FunctionT, /) -> FunctionT:
         """Return the same function."""
@@ -35,11 +35,11 @@ _RESPONSE_HANDLER = "__workflow_response_handler__"
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """The types that a handler takes, sends and yields."""
+    """The types of the messages that a handler accepts and sends, and of the outputs that it yields."""
 
     name: str
     message_type: Any
-    """For a response handler the pair of request type and response type."""
+    """Type of the accepted message; for a response handler, the pair of request type and response type."""
     output_types: tuple[Any, ...]
     workflow_output_types: tuple[Any, ...]
 
@@ -51,7 +51,9 @@ class Executor:
     """Whether the messages of one round are handled together as one list, instead of one at a time."""
 
     def __init__(self, id: str, *, type: str | None = None, defer_discovery: bool = False) -> None:
-        """`id` is unique within a workflow. With `defer_discovery` the subclass registers its handlers itself.
+        """`id` is unique within a workflow.
+
+        With `defer_discovery`, methods marked `@handler` are not registered; the subclass registers its handlers itself.
 
         Raises:
             ValueError: The id is empty, or no method is a handler.
@@ -76,12 +78,12 @@ class Executor:
 
     @property
     def output_types(self) -> list[Any]:
-        """Types that the handlers may send, by their annotations; empty if they do not say."""
+        """Types of messages that the handlers may send, according to their annotations; empty if these do not say."""
         return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.output_types))
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """Types that the handlers may yield, by their annotations; empty if they do not say."""
+        """Types of outputs that the handlers may yield, according to their annotations; empty if these do not say."""
         return list(dict.fromkeys(kind for spec in [*self._specs, *self._response_specs] for kind in spec.workflow_output_types))
 
     @property
@@ -95,7 +97,7 @@ class Executor:
         return bool(self._response_handlers)
 
     def is_request_supported(self, request_type: Any, response_type: Any) -> bool:
-        """Return whether a response handler accepts this pair of types."""
+        """Return whether the executor has a response handler for this type of request and this type of response."""
         return any(is_compatible(request_type, one) and is_compatible(response_type, two) for one, two in self._response_handlers)
 
     def can_handle(self, message: WorkflowMessage) -> bool:
@@ -103,7 +105,7 @@ class Executor:
         return self._find(message) is not None
 
     def find(self, message: WorkflowMessage) -> HandlerFunction:
-        """Return the function that handles the message. Call it with the message's data and a context.
+        """Return the handler for the message: a function to be called with the message's data and a `WorkflowContext`.
 
         Raises:
             WorkflowError: No handler accepts the message.
@@ -125,7 +127,7 @@ class Executor:
         """Restore the state that `on_checkpoint_save` returned."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return id and type."""
+        """Return the id and the class name of the executor."""
         return {"id": self.id, "type": self.type}
 
     def to_json(self) -> str:
@@ -134,7 +136,7 @@ class Executor:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
-        """Make an executor of this class from `to_dict`. Override it in a class whose constructor takes more than an id."""
+        """Make an executor of this class from `to_dict`. A class whose constructor takes more than an id must override this method."""
         return cls(**{name: value for name, value in data.items() if name != "type"})
 
     @classmethod
@@ -201,7 +203,8 @@ def handler(*, input: Any = None, output: Any = None, workflow_output: Any = Non
 def handler(function: HandlerFunction | None = None, /, *, input: Any = None, output: Any = None, workflow_output: Any = None) -> Any:
     """Mark an async method `(self, message, ctx)` as a handler of messages of the annotated type.
 
-    `input`, `output` and `workflow_output` give the types instead of the annotations. Types as text are resolved in the method's scope.
+    `input`, `output` and `workflow_output` give the types instead of the annotations. Types given as text are looked up in the scope of the
+    method.
 
     Raises:
         ValueError: The method has another signature, or the message has no type.
@@ -276,7 +279,7 @@ def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., An
     """Return the annotated type of a message parameter.
 
     Raises:
-        ValueError: The parameter has no annotation, or a type variable.
+        ValueError: The parameter has no annotation, or its annotation is a type variable.
     """
     if name not in hints:
         raise ValueError(f"{word} {function.__name__} must have a type annotation for the message parameter {name!r}.")

@@ -1,4 +1,4 @@
-"""Marks exceptions with the executor that raised them. Used by both engines (`superstep_runner`, `functional`)."""
+"""Stores in an exception which executor raised it. Used by both engines (`superstep_runner`, `functional`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ _EXECUTOR = "__workflow_executor__"
 
 
 def failing(raised: BaseException, executor_id: str) -> Exception:
-    """Return an error of `CODE_ERRORS` marked with its executor's id. An `Exception` keeps its class, because callers of `run` catch it."""
+    """Store the executor's id in an error that its code raised, and return the error.
+
+    An `Exception` keeps its class, because callers of `run` may catch that class; `SystemExit` and the like become `WorkflowFailed`.
+    """
     error = without_exit(raised, lambda text: WorkflowFailed(text, executor=executor_id))
     if failed_executor(error) is None:
         try:
@@ -28,6 +31,6 @@ def failed_executor(error: BaseException) -> str | None:
 
 
 def first_failure(group: ExceptionGroup[Exception]) -> Exception:
-    """Return the first exception of a group. Later ones come from work that the first was about to cancel."""
+    """Return the first exception of a group. Later exceptions come from concurrent work that the first one was about to cancel."""
     first = group.exceptions[0]
     return first_failure(first) if isinstance(first, ExceptionGroup) else first  # pyright: ignore[reportUnknownArgumentType]

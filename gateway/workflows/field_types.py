@@ -1,4 +1,7 @@
-"""Types of fields in workflow files: names, references, lists that may be one value. Used by `definition` and `team_definition`."""
+"""Pydantic types of fields in workflow files: names, references, and lists that may be written as one value.
+
+Used by `definition` and `team_definition`.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +84,7 @@ Names = Annotated[
 
 
 def as_selection(names: str | tuple[str, ...] | None) -> Any:
-    """Return a selection in the form that builders take: a list or a word."""
+    """Return a selection of executors in the form that the builders accept: a list of ids, or a word such as `all`."""
     return list(names) if isinstance(names, tuple) else names
 
 

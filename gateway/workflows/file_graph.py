@@ -35,7 +35,10 @@ Code = Workflow | FunctionalWorkflow | Callable[[], Any]
 
 
 def build_graph(file: WorkflowFile, functions: Functions, tools: Mapping[str, Tool]) -> Workflow:
-    """Build the graph of a file for one run. `functions` and `tools` are by executor id."""
+    """Build the graph of a file for one run.
+
+    `functions` and `tools` are the functions and tools that the executors call, by executor id.
+    """
     nodes = {name: _executor(file, name, functions, tools) for name in file.steps}
     builder = WorkflowBuilder(
         start_executor=nodes[cast("str", file.start)],
@@ -82,7 +85,7 @@ def _add_edge(builder: WorkflowBuilder, edge: EdgeEntry, nodes: Mapping[str, Exe
 
 
 def _condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
-    """Return a `when` as a condition: every field must be equal, also in type (`true` is not 1)."""
+    """Return the condition of an edge for the file's `when`: every field must have the given value and type (`true` is not 1)."""
 
     def holds(value: JsonValue) -> bool:
         if not isinstance(value, dict):
@@ -95,7 +98,7 @@ def _condition_of(wanted: JsonMapping, target: str) -> Callable[[Any], bool]:
 
 
 def _selection_of(edge: EdgeEntry) -> Callable[[Any, list[str]], list[str]]:
-    """Return a `select` as a selection: the field contains one id or a list of ids."""
+    """Return the selection function of a fan-out for the file's `select`: that field of the message contains one id or a list of ids."""
 
     def choose(value: JsonValue, targets: list[str]) -> list[str]:
         found = cast("JsonMapping", value).get(edge.select or "") if isinstance(value, dict) else None
@@ -114,7 +117,7 @@ def _same(value: JsonValue, expected: JsonValue) -> bool:
 
 
 def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> None:
-    """Check whether policy allows a workflow in code, before any function of it runs.
+    """Check whether the policy for Python functions allows a workflow in code, before any of its functions runs.
 
     Raises:
         WorkflowInvalid: Policy does not allow it.
@@ -133,7 +136,10 @@ def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> 
 
 
 async def made_by(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
-    """Return a workflow for one run: the graph, a new functional workflow, or the function's result, behind the gate of `call`."""
+    """Return a workflow for one run. `code` is the graph itself, a functional workflow (built anew), or a function that makes either.
+
+    Such a function runs behind the gate of `call`.
+    """
     if isinstance(code, Workflow):
         return code
     if isinstance(code, FunctionalWorkflow):
@@ -162,7 +168,7 @@ async def import_graph(reference: str, base_dir: Path) -> Code:
     """Import a workflow in code.
 
     Raises:
-        WorkflowInvalid: It cannot be imported, or is not a workflow.
+        WorkflowInvalid: The object cannot be imported, or is not a workflow.
     """
     try:
         found = await import_object(reference, base_dir=base_dir)

@@ -51,7 +51,7 @@ class WorkflowReport:
 def check_workflows(paths: Sequence[str], *, strict: bool = False) -> list[WorkflowReport]:
     """Return a report for each workflow file below `paths`, sorted by path, and for each path without workflow files.
 
-    Reports contain the paths as they were given. With `strict` a warning is a rejection.
+    Reports contain the paths as they were given. With `strict`, a file with a warning is reported as rejected.
     """
     found: dict[str, str] = {}
     reports: list[WorkflowReport] = []

@@ -27,7 +27,7 @@ _ANSWER_KEYS = frozenset({"type", "enum", "const", "title", "description", "defa
 
 
 def check_workflow(file: WorkflowFile) -> list[Problem]:
-    """Return every problem; without problems the file can be built."""
+    """Return every problem of the file. If there is none, the graph of the file can be built."""
     problems = [*_check_names("input", file.input), *_check_schemas("input", file.input)]
     written = {field.alias or name for name, field in WorkflowFile.model_fields.items() if name in file.model_fields_set}
     if file.python is not None:
@@ -196,7 +196,7 @@ def _check_field(file: WorkflowFile, path: str, source: str, field: str) -> Iter
 
 
 def _check_form(path: str, fields: dict[str, JsonObject]) -> Iterator[Problem]:
-    """Yield the problems of a form, whose fields must be single values."""
+    """Yield the problems of the form of an `ask` executor. Its fields must be single values."""
     for name, schema in fields.items():
         kind = schema.get("type", "string" if "enum" in schema else None)
         extra = [key for key in schema if key not in _ANSWER_KEYS]
@@ -213,7 +213,7 @@ def _check_references(file: WorkflowFile) -> Iterator[Problem]:
 
 
 def references_in(path: str, value: JsonValue, judge: Callable[[Reference], str | None]) -> Iterator[Problem]:
-    """Yield the problems of the templates in a value."""
+    """Yield the problems of the `{{…}}` references in the texts of a JSON value."""
     for inner, text in texts(value):
         here = path + "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in inner)
         try:

@@ -15,14 +15,14 @@ from gateway.workflows.workflow_context import WorkflowContext
 class FunctionExecutor(Executor):
     """Runs a function `func(message)` or `func(message, ctx)`, sync or async, as an executor.
 
-    The result of a function without context is sent on and yielded, unless it is `None`. A function with context does that itself. A sync
-    function runs in a worker thread.
+    The result of a function without `ctx` is sent along the edges and yielded as an output, unless it is `None`. A function with `ctx`
+    sends and yields by itself. A sync function runs in a worker thread.
     """
 
     def __init__(
         self, func: Callable[..., Any], id: str | None = None, *, input: Any = None, output: Any = None, workflow_output: Any = None
     ) -> None:
-        """The default id is the function's name. The types override the function's annotations.
+        """The default id is the function's name. Given types replace the annotations of the function.
 
         Raises:
             ValueError: The function has another signature, its message has no type, or it is a method.

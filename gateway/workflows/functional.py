@@ -1,7 +1,7 @@
 """Functional workflows: an async function as a workflow, whose steps run once. Names are agent-framework's.
 
-A run executes the function from its start to its end, or to the first request without a response (`functional_steps`). A checkpoint is
-saved after each step.
+A run executes the function from its start to its end, or to the first `request_info` without a response (`functional_steps`). A checkpoint
+is saved after each step.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ logger = logging.getLogger(__name__)
 
 _STEPS = "_step_cache"
 _ASKED = "_step_requests"
-"""Only in checkpoints of earlier versions, which have no places (`RunContext.places`)."""
+"""Key in checkpoints of earlier versions, which stored the number of requests of each step instead of their places
+(`RunContext.places`)."""
 
 _PLACES = "_request_places"
 _FLAT = "_flat_steps"
@@ -47,7 +48,7 @@ _ANSWERS = "_responses"
 
 
 class FunctionalWorkflow(FormerMethods):
-    """An async function of one message, and optionally a `RunContext`, that can be run, one run at a time."""
+    """A workflow made of an async function of one message, and optionally a `RunContext`. It does one run at a time."""
 
     def __init__(
         self,
@@ -103,11 +104,11 @@ class FunctionalWorkflow(FormerMethods):
         return [kind for kind in members(hints_of(self._func).get("return")) if kind is not NoneType]
 
     def takes(self, message: object) -> bool:
-        """Return whether the message has the annotated type."""
+        """Return whether the message has the type that the function's parameter is annotated with."""
         return any(is_instance_of(message, kind) for kind in self.input_types)
 
     def book(self) -> TypeBook:
-        """Return the classes that checkpoints may contain: those in the types of the function and its steps, and all of their modules."""
+        """Return the classes that checkpoints may contain: those in the annotations of the function and its steps, and in their modules."""
         names = getattr(self._func, "__globals__", {})
         called = [names.get(name) for name in getattr(getattr(self._func, "__code__", None), "co_names", ())]
         functions = [self._func, *(item.func for item in called if isinstance(item, StepWrapper))]
@@ -116,12 +117,12 @@ class FunctionalWorkflow(FormerMethods):
         return TypeBook(known=classes, modules=modules)
 
     def build(self, *, checkpoint_storage: CheckpointStorage | None = None) -> FunctionalWorkflow:
-        """Make another workflow of the same function, without earlier runs, for concurrent runs."""
+        """Return another workflow of the same function, without the state of earlier runs, so that both can run concurrently."""
         storage = checkpoint_storage or self._storage
         return FunctionalWorkflow(self._func, name=self.name, description=self.description, checkpoint_storage=storage)
 
     def reset(self) -> None:
-        """Forget earlier runs."""
+        """Forget the state of earlier runs."""
         self._last, self._message, self.status = None, None, WorkflowRunState.IDLE
 
     @overload
@@ -154,7 +155,7 @@ class FunctionalWorkflow(FormerMethods):
         is_streaming: bool = False,
         slot: RunSlot | None = None,
     ) -> None:
-        """Do one run. Append every event to `events`, and pass it to `emit`."""
+        """Do one run. Append every event to the list `events`, and pass it to `emit`."""
 
         async def note(event: WorkflowEvent[Any]) -> None:
             events.append(event)
@@ -201,7 +202,7 @@ class FunctionalWorkflow(FormerMethods):
         return FunctionalWorkflowAgent(self, name=name, description=description, context_providers=context_providers)
 
     async def _prepare(self, ctx: RunContext, request: RunRequest, storage: CheckpointStorage | None) -> None:
-        """Restore what the run continues from, and check its responses."""
+        """Store the message of a new run. Otherwise restore the checkpoint or the last run to continue from, and check the responses."""
         if request.message is not None:
             if not self._messages:
                 raise ValueError(f"@workflow function {self.name!r} has no non-RunContext parameter, so it takes no message.")

@@ -72,8 +72,8 @@ class FunctionalWorkflowAgent(BaseAgent):
     ) -> Awaitable[AgentResponse] | AgentStream:
         """Run the workflow with the messages, or continue it.
 
-        It continues with `responses` by request id, with a checkpoint, or, if it waits for responses, with those in the messages
-        (`function_result` contents and approval responses).
+        The workflow continues if `responses` (by request id) or a checkpoint are given, or if it waits for responses and the messages
+        contain them, as `function_result` contents or approval responses.
         """
         updates = ResponseStream(self._updates(RunRequest(messages, **options)), _finish)
         return updates if stream else updates.get_final_response()
@@ -94,7 +94,7 @@ class FunctionalWorkflowAgent(BaseAgent):
                     yield update
 
     def _answers_in(self, messages: Sequence[Message]) -> dict[str, Any]:
-        """Return the responses in the messages. An approval response counts as a boolean if the request does not take a content."""
+        """Return the responses in the messages. An approval response counts as a boolean, unless the request expects a `Content`."""
         answers = answers_in(messages)
         for key, answer in answers.items():
             event = self._workflow.pending.get(key)
@@ -110,7 +110,7 @@ def _finish(updates: Sequence[AgentResponseUpdate]) -> AgentResponse:
 
 
 def _to_approval(event: WorkflowEvent[Any]) -> Content:
-    """Return a request as an approval request. A request that is already meant for a person does not change."""
+    """Return a request of the workflow as an approval request for a call of `request_info`. Approval requests are returned unchanged."""
     if isinstance(event.data, Content) and is_request(event.data):
         return event.data
     arguments = {"request_id": event.request_id, "data": to_jsonable_python(event.data, fallback=str)}

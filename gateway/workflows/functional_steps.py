@@ -27,16 +27,16 @@ ResultT = TypeVar("ResultT")
 Function = Callable[..., Awaitable[Any]]
 
 _REQUESTS = "auto"
-"""Prefix of request ids that the workflow chooses."""
+"""Start of the request ids that the workflow makes for requests without a `request_id`."""
 
 _NAMED = "named:"
-"""Prefix of the place of a request with a `request_id`."""
+"""Start of the key in `RunContext.places` of a request with a `request_id`."""
 
 _running: ContextVar[RunContext | None] = ContextVar("gateway_functional_run", default=None)
-"""The current run, for steps: user code calls them like functions, without a context."""
+"""The current run. Steps read it here, because user code calls steps like functions, without passing a context."""
 
 _inside: ContextVar[tuple[RunContext, str, CallContext] | None] = ContextVar("gateway_functional_step", default=None)
-"""The current step: its run, its key with a slash at the end, and the step's own `CallContext`."""
+"""The step that is running now: its run, its key followed by a slash, and the `CallContext` for calls inside the step."""
 
 
 class WorkflowInterrupted(BaseException):  # agent-framework's name; it must pass `except Exception`
@@ -44,25 +44,28 @@ class WorkflowInterrupted(BaseException):  # agent-framework's name; it must pas
 
 
 class RunContext:
-    """The current run, for the workflow's function."""
+    """The current run, as the function of the workflow and its steps use it."""
 
     def __init__(
         self, workflow_name: str, emit: OnEvent | None = None, call: CallContext | None = None, *, is_streaming: bool = False
     ) -> None:
-        """Made by the workflow. A context made by user code only keeps state, for a step that is called outside a run."""
+        """The workflow makes one for each run. A context that user code makes, to call a step outside a run, only keeps state."""
         self._call = call or CallContext()
         self.state: dict[str, Any] = {}
         self.steps: dict[str, Any] = {}
         """Results of finished steps, by name and number of the call."""
         self.places: dict[str, str] = {}
-        """Ids of requests by place: the step around the request, a digest of the request, and how often it was made there before.
+        """Place in the code → id of the request made there. A place is the enclosing step, a digest of the request, and how many equal
+        requests the step made before.
 
         Steps and branches may run concurrently, so the order of their requests differs from run to run. The place of a request with a
         `request_id` is made of this id and the digest only."""
         self.asked: dict[str, int] = {}
-        """From a checkpoint without places: the number of requests that each finished step made."""
+        """Only after restoring a checkpoint of an earlier version, without `places`: the number of requests that each finished step
+        made."""
         self.is_flat = False
-        """Whether nested steps are numbered through the whole run, as in checkpoints without places."""
+        """Whether calls of nested steps are numbered over the whole run, as checkpoints of earlier versions (without `places`) require,
+        instead of within the enclosing step."""
         self.answers: dict[str, Any] = {}
         self.pending: dict[str, WorkflowEvent[Any]] = {}
         self.after_step: Callable[[], Awaitable[None]] | None = None
@@ -73,12 +76,12 @@ class RunContext:
 
     @property
     def call(self) -> CallContext:
-        """The tool call that the run serves. Inside a step it records to the step, in a durable task."""
+        """The tool call that the run serves. In a durable task, calls made with it inside a step are recorded as parts of that step."""
         around = self._around()
         return self._call if around is None else around[2]
 
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> Any:
-        """Ask the caller of the workflow, and return the response once there is one. Requests without a `request_id` get a number.
+        """Ask the caller of the workflow, and return the response once there is one. A request without a `request_id` gets a numbered id.
 
         A response belongs to `request_data` and `response_type`. If the function asks for something else in a later run, that is a new
         request, even with the same `request_id`. Equal requests of concurrent branches need a `request_id` each, or a `@step` around each.
@@ -93,7 +96,7 @@ class RunContext:
         raise WorkflowInterrupted(key)
 
     async def add_event(self, event: WorkflowEvent[Any]) -> None:
-        """Report an event."""
+        """Pass an event to the caller of the run."""
         if self._emit is not None:
             await self._emit(event)
 
@@ -121,12 +124,18 @@ class RunContext:
         return self._numbered(name if around is None or self.is_flat else f"{around[1]}{name}")
 
     def skip(self, key: str) -> None:
-        """Assign ids to the requests of a finished step if the checkpoint has only their number, so that later requests keep their ids."""
+        """Assign ids to the requests of a finished step if a checkpoint of an earlier version has only their number.
+
+        Later requests then get the same ids as before.
+        """
         for number in range(self.asked.get(key, 0)):
             self._id_at(f"{key}/{_REQUESTS}::{number}")
 
     def within_step(self, key: str) -> tuple[RunContext, str, CallContext]:
-        """Return the value of `_inside` for a step. In a durable task each step has its own scope, because replay skips it as a whole."""
+        """Return the value of `_inside` while the step `key` runs.
+
+        In a durable task, calls inside a step are numbered separately, because a finished step is skipped as a whole.
+        """
         call, durable = self.call, self._call.durable
         if durable is not None and durable.version > 1:
             call = dataclasses.replace(call, durable=durable.scoped(f"step {key}"))
@@ -148,7 +157,7 @@ class RunContext:
         return self._id_at(self._numbered(f"{scope}{_REQUESTS}/{asked}"))
 
     def _id_at(self, place: str, wanted: str = "") -> str:
-        """Return the id of the request at `place`. A new request gets the id `wanted` if it is free."""
+        """Return the id of the request at `place` (`places`). A new request gets the id `wanted`, unless another request has that id."""
         if place not in self.places:
             number, taken = len(self.places), self.places.values()
             name = wanted if wanted and wanted not in taken else f"{wanted or _REQUESTS}::{number}"
@@ -169,7 +178,7 @@ def get_run_context() -> RunContext | None:
 
 
 class StepWrapper(Generic[ResultT]):
-    """An async function that runs once in a run; later calls return its recorded result."""
+    """An async function as a step. Each call records its result; if the workflow continues, the same call returns the recorded result."""
 
     def __init__(self, func: Callable[..., Awaitable[ResultT]], *, name: str | None = None) -> None:
         """
@@ -191,7 +200,7 @@ class StepWrapper(Generic[ResultT]):
         return self._func
 
     async def __call__(self, *args: Any, **kwargs: Any) -> ResultT:
-        """Call the function, or return its recorded result."""
+        """Call the function and record the result, or return the result that this call recorded before the workflow continued."""
         ctx = _running.get()
         if ctx is None:
             return await self._func(*args, **kwargs)
@@ -231,7 +240,7 @@ def step(func: Callable[..., Awaitable[ResultT]], /) -> StepWrapper[ResultT]: ..
 @overload
 def step(*, name: str | None = None) -> Callable[[Callable[..., Awaitable[Any]]], StepWrapper[Any]]: ...
 def step(func: Function | None = None, /, *, name: str | None = None) -> Any:
-    """Make an async function run once in each run of a workflow: `@step`, or `@step(name=…)`."""
+    """Make a step of an async function: when the workflow continues, its finished calls do not run again. `@step`, or `@step(name=…)`."""
 
     def wrap(wrapped: Function) -> StepWrapper[Any]:
         return StepWrapper(wrapped, name=name)
@@ -250,7 +259,7 @@ def within(ctx: RunContext) -> Generator[None]:
 
 
 def _digest(request_data: Any, response_type: Any) -> str:
-    """Return a digest of a request. Data that cannot be written to a checkpoint counts by its type."""
+    """Return a digest of a request. For data that cannot be written to a checkpoint, only the type is used."""
     try:
         data = encode(request_data)
     except WorkflowCheckpointException:

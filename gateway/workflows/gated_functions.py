@@ -24,7 +24,7 @@ NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A function that a file names."""
+    """A Python function that a workflow file names, with its imported object."""
 
     written: str
     """The text in the file: `package.module:name`."""
@@ -33,7 +33,7 @@ class Reference:
 
 
 def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRules | None) -> None:
-    """Check whether policy allows a function that `file` names.
+    """Check whether the configured rules for Python functions allow a function that the workflow file names.
 
     Raises:
         WorkflowInvalid: Policy does not allow it; the text names the rule.
@@ -44,7 +44,7 @@ def admit(file: WorkflowFile, reference: str, found: object, rules: FunctionRule
 
 
 async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Call `tool`, which runs a function, behind the gate of the workflow that the call belongs to.
+    """Call `tool`, which runs the function of `reference`, through the gate (policy, approval, time limit) of the tool call `call`.
 
     Raises:
         ToolFailed: The call was refused by policy, not approved, or timed out.
@@ -60,9 +60,9 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
 
 
 def gated_function(reference: Reference, call: CallContext) -> Callable[..., Any]:
-    """Return the function of a reference so that each call passes the gate. Arguments and results may be any values.
+    """Return the function of `reference`, wrapped so that each call passes the gate. Arguments and results may be any Python objects.
 
-    The gate sees a call without arguments, because the values of orchestrations are Python objects.
+    The gate does not see the arguments, because orchestrations pass Python objects, which are not JSON.
     """
     function = cast("Callable[..., Any]", reference.found)
     if call.tool_guard is None:
@@ -80,7 +80,7 @@ def gated_function(reference: Reference, call: CallContext) -> Callable[..., Any
 
 
 class _Work:
-    """Runs a coroutine function as a `Tool`, and keeps what it returned."""
+    """Runs a coroutine function as a `Tool`, and keeps the returned Python object in `values`."""
 
     def __init__(self, name: str, work: Callable[[], Awaitable[Any]]) -> None:
         self.definition = ToolDefinition(name, input_schema=NO_ARGUMENTS)

@@ -28,20 +28,20 @@ OutputKind = Literal["output", "intermediate"]
 
 @dataclass(frozen=True, slots=True)
 class OutputDesignation:
-    """The executors whose outputs are the workflow's. `outputs=None` selects all of them."""
+    """Which executors yield outputs of the workflow, and which yield intermediate outputs. With `outputs=None`, all yield outputs."""
 
     outputs: frozenset[str] | None = None
     intermediates: frozenset[str] = frozenset()
 
     def classify(self, executor_id: str) -> OutputKind | None:
-        """Return what the caller gets from an executor's outputs; `None` if they are hidden."""
+        """Return how the caller gets the outputs of an executor: as `output` or `intermediate` events, or (`None`) not at all."""
         if self.outputs is None or executor_id in self.outputs:
             return "output"
         return "intermediate" if executor_id in self.intermediates else None
 
 
 class WorkflowGraph:
-    """A validated graph. Its executors and shared state live on between runs."""
+    """A validated graph. Its executors and its shared state are kept from one run to the next."""
 
     status: WorkflowRunState
     """The state of the current run, or of the last run."""
@@ -58,9 +58,12 @@ class WorkflowGraph:
         designation: OutputDesignation | None = None,
         checkpoint_storage: CheckpointStorage | None = None,
     ) -> None:
-        """Use `WorkflowBuilder` instead, which validates the graph. `checkpoint_storage` is the default of the runs."""
+        """User code calls `WorkflowBuilder` instead, which validates the graph.
+
+        Runs store checkpoints in `checkpoint_storage` by default.
+        """
         self.id = name or str(uuid.uuid4())
-        """The name, so that every build of a named workflow has the same id."""
+        """The name of the workflow, so that every build of it has the same id; random without a name."""
         self.name = name
         self.description = description
         self.max_iterations = max_iterations
@@ -78,7 +81,7 @@ class WorkflowGraph:
                 self._outgoing.setdefault(source, []).append((index, group))
         signature = json.dumps(self._signature(), sort_keys=True, ensure_ascii=False)
         self.graph_signature_hash = hashlib.sha256(signature.encode()).hexdigest()
-        """The same for every build of the same graph. Checkpoints contain it."""
+        """Digest of executors and edges, the same for every build of the same graph. A checkpoint contains the digest of its graph."""
 
     @property
     def input_types(self) -> list[Any]:
@@ -87,12 +90,12 @@ class WorkflowGraph:
 
     @property
     def output_types(self) -> list[Any]:
-        """Types that the executors may yield, by their annotations."""
+        """Types of outputs that the executors may yield, according to their annotations."""
         return list(dict.fromkeys(kind for item in self.executors.values() for kind in item.workflow_output_types))
 
     @property
     def result_types(self) -> list[Any]:
-        """Types that the output executors may yield, by their annotations."""
+        """Types of the workflow's outputs, according to the annotations of the executors that yield them."""
         return list(dict.fromkeys(kind for item in self.get_output_executors() for kind in item.workflow_output_types))
 
     @property
@@ -118,7 +121,7 @@ class WorkflowGraph:
         return list(self.executors.values())
 
     def get_output_executors(self) -> list[Executor]:
-        """Return the executors whose outputs are the workflow's outputs."""
+        """Return the executors whose outputs are outputs of the workflow."""
         return [item for item in self.executors.values() if self.is_terminal_executor(item.id)]
 
     def get_intermediate_executors(self) -> list[Executor]:
@@ -134,7 +137,7 @@ class WorkflowGraph:
         return self.classify(executor_id) == "intermediate"
 
     def classify(self, executor_id: str) -> OutputKind | None:
-        """Return what the caller gets from an executor's outputs; `None` if they are hidden."""
+        """Return how the caller gets the outputs of an executor: as `output` or `intermediate` events, or (`None`) not at all."""
         return self._designation.classify(executor_id)
 
     def groups_of(self, source_id: str) -> list[tuple[int, EdgeGroup]]:

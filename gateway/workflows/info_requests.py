@@ -1,4 +1,4 @@
-"""Runs a workflow to its end for one tool call, and asks the call's caller what the workflow requests (`request_info`).
+"""Runs a workflow to its end for one tool call, and asks the caller of that tool call the requests of the workflow (`request_info`).
 
 A request becomes a form with the fields of its response type. `CallContext.ask` decides how the form is shown: as an elicitation, as
 `input_required`, or with a task.
@@ -55,7 +55,9 @@ _KINDS: dict[Any, JsonObject] = {
 async def run_to_end(
     workflow: Runnable, message: Any, ctx: CallContext, hear: OnEvent, *, person: CallContext | None = None
 ) -> WorkflowRunResult:
-    """Run a workflow with a message until no request is open. `person` is the context that asks; the default is `ctx`.
+    """Run a workflow with a message until no request is open.
+
+    `person` is the call context through which the person is asked; the default is `ctx`.
 
     Raises:
         WorkflowFailed: An executor failed; the text names it and its error.
@@ -81,9 +83,10 @@ async def run_to_end(
 
 
 async def _ask_all(pending: Sequence[WorkflowEvent[Any]], ctx: CallContext) -> dict[str, Any]:
-    """Return the answers to all open requests, by id. They are asked at once, so that a client may show them together.
+    """Ask all open requests concurrently, so that a client may show them together, and return the answers by request id.
 
-    The answers are sorted by the question's name, so that a resumed run delivers them under the same labels.
+    The answers are sorted by the name of the question (`WorkflowEvent.question`). A resumed task therefore delivers them in the same
+    order, and names its steps as before.
     """
     answers: dict[str, Any] = {}
 
@@ -108,7 +111,7 @@ def _failure(error: Exception) -> WorkflowFailed:
 
 
 async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
-    """Ask the caller one request, and return the response.
+    """Ask the caller of the tool call one request of the workflow, and return the response.
 
     Raises:
         ToolFailed: The caller declined.
@@ -135,7 +138,9 @@ async def ask(event: WorkflowEvent[Any], ctx: CallContext) -> Any:
 async def _put(
     question: str, form: JsonObject, ctx: CallContext, key: str, read: Callable[[JsonObject], Any], *, judges: bool = False
 ) -> Any:
-    """Ask until `read` accepts the content of an answer, and return its result. `judges` as for `ask_until_usable`.
+    """Ask until `read` accepts the content of an answer, and return what `read` returns.
+
+    `judges` tells a durable task that `read` may refuse an answer which fits the form (`ask_until_usable`).
 
     Raises:
         ToolFailed: The caller declined.
@@ -161,7 +166,9 @@ async def _put(
 
 
 def _read(kind: Any, value: Any) -> Any:
-    """Return a form's value as the response type. Forms have no fields for lists and objects, so these may be JSON text.
+    """Convert the value of a form to the type that the request expects.
+
+    Lists and objects may be JSON text, because forms have no fields for them.
 
     Raises:
         ValidationError: The value does not fit.
@@ -188,7 +195,7 @@ def _parsed(value: JsonValue) -> JsonValue:
 
 
 async def _ask_question(data: Question, ctx: CallContext, key: str) -> JsonValue:
-    """Ask the question of a workflow file. The answer has the fields of its form, or is one text."""
+    """Ask the question of a workflow file. The answer is an object with the declared fields, or one text."""
     fields = data.fields or {_ANSWER: _KINDS[str]}
 
     def read(content: JsonObject) -> JsonValue:
@@ -216,11 +223,14 @@ _READERS: dict[Any, tuple[JsonObject, Callable[[str], Any]]] = {
         lambda text: MagenticPlanReviewResponse(_to_said(text)),
     ),
 }
-"""Responses that orchestrations request: the field of their form, and how its text is read."""
+"""Response type that orchestrations request → the form's only field, and the function that converts its text to a response."""
 
 
 async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content:
-    """Ask for the approval that an agent requests. In a gateway its rules decide who may approve, otherwise the caller does."""
+    """Ask for the approval that an agent requests.
+
+    In a gateway, its configuration decides who may approve; elsewhere the caller of the workflow approves.
+    """
     call = request.function_call or Content("function_call")
     arguments = read_arguments(call.arguments)
     message = describe_call("the workflow's agent", call.name or "a tool", arguments)
@@ -236,7 +246,7 @@ async def _ask_approval(request: Content, ctx: CallContext, key: str) -> Content
 
 
 def question_of(data: Any) -> str:
-    """Return the text of a request: its `prompt`, `question`, `message` or `text`, with its other fields."""
+    """Return the text to show for a request: its field `prompt`, `question`, `message` or `text`, followed by its other fields."""
     if isinstance(data, str):
         return data
     if isinstance(data, HandoffAgentUserRequest | AgentExecutorResponse):
@@ -265,7 +275,10 @@ def _shown(value: Any) -> str:
 
 
 def form_of(kind: Any) -> tuple[JsonObject, bool]:
-    """Return the form for a type, and whether the form's fields are the whole answer. Elicitation allows only flat forms."""
+    """Return the form (JSON Schema) for a response type, and whether its fields are those of the type.
+
+    Otherwise the form has the one field `answer`, because elicitation allows only forms with single values.
+    """
     alternatives = [item for item in members(kind) if item is not NoneType]
     is_optional = len(alternatives) < len(members(kind))
     if len(alternatives) == 1:
@@ -295,7 +308,7 @@ def _object(fields: Mapping[str, tuple[Any, bool]]) -> JsonObject:
 
 
 def _limits(field: FieldInfo) -> JsonObject:
-    """Return the limits of a model's field that a form can express, so that a wrong answer is refused before the workflow reads it."""
+    """Return the constraints of a pydantic field that a form can express, so that wrong answers are refused early."""
     kind = field.annotation
     plain = [item for item in members(kind) if item is not NoneType]
     if plain not in ([int], [float], [str]):

@@ -35,7 +35,7 @@ class Finding:
     """Line number, from 1."""
     code: FindingCode
     text: str
-    """The key and what is wrong with it."""
+    """The key in the file, and the mistake in its value."""
 
 
 def load_workflow(path: Path) -> WorkflowFile:
@@ -57,7 +57,7 @@ def parse_workflow(text: str, *, name: str = "workflow.yaml") -> WorkflowFile:
 
 
 def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
-    """Read a file. Return its content, or every mistake in it. Blocking."""
+    """Read a workflow file. Return the parsed file, or every mistake in it. Blocking."""
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
             return None, [Finding(None, "unreadable", f"larger than {MAX_DOCUMENT_BYTES} bytes.")]
@@ -72,7 +72,7 @@ def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
 
 
 def examine_text(text: str, *, name: str) -> tuple[WorkflowFile | None, list[Finding]]:
-    """Parse the text of a file called `name`. Return its content, or every mistake in it, sorted by line."""
+    """Parse the text of a file called `name`. Return the parsed file, or every mistake in the text, sorted by line."""
     try:
         document = load_mapping(text, path=name)
     except DocumentError as error:

@@ -32,9 +32,9 @@ class WorkflowMessage:
     data: Any
     source_id: str
     target_id: str | None = None
-    """The only executor that may receive it, if the sender chose one."""
+    """The only executor that may receive the message, if the sender chose one."""
     type: MessageType = MessageType.STANDARD
     original_request_info_event: WorkflowEvent[Any] | None = None
     """The request that a response answers."""
     sent_in: tuple[SpanContext, ...] = ()
-    """The spans that sent it, if telemetry is on. Valid in this process only."""
+    """The trace spans in which the message was sent, if telemetry is on. Valid in this process only."""

@@ -1,6 +1,6 @@
-"""`WorkflowPlan`: a workflow file with its Python objects imported, built once per call.
+"""`WorkflowPlan`: a workflow file with its imported Python objects. Each call builds a new graph from the plan.
 
-It knows which tools a file needs, but not where they come from. `source` makes it, `WorkflowTool` uses it.
+A plan says which tools a file needs, but not where they come from. `source` makes plans, `WorkflowTool` uses them.
 """
 
 from __future__ import annotations
@@ -30,21 +30,21 @@ if TYPE_CHECKING:  # the engine is imported only when a workflow runs (`file_gra
 
 @dataclass(frozen=True, slots=True)
 class WorkflowPlan:
-    """A workflow file, ready to be built. Concurrent calls share it."""
+    """A workflow file with its imported objects, from which the graph of each call is built. Concurrent calls share the plan."""
 
     file: WorkflowFile
     functions: Mapping[str, FunctionTool[..., Any]] = field(default_factory=dict[str, FunctionTool[..., Any]])
     """Functions of the Python executors, by executor id."""
     code: Code | None = None
-    """The workflow in code: a graph, a function with steps, or a function that makes either for each call."""
+    """The workflow written in Python: a graph, a functional workflow, or a function that makes either for each call."""
     team: TeamPlan | None = None
     """The orchestration, if the file has one."""
     sample: Runnable | None = None
-    """The workflow in code, for its types. It does not run if each call makes its own."""
+    """A workflow made by `code`, for its input and output types. It does not run if each call makes a workflow of its own."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, *, base_dir: Path, rules: FunctionRules | None = None) -> WorkflowPlan:
-        """Import what the file names, first from `base_dir`. `rules` say which functions it may run.
+        """Import the Python objects that the file names, first from `base_dir`. `rules` say which Python functions the file may run.
 
         Raises:
             WorkflowInvalid: An object cannot be imported, may not run or has the wrong type; one problem per line.
@@ -92,7 +92,7 @@ class WorkflowPlan:
 
     @property
     def is_one_graph(self) -> bool:
-        """Whether all calls share one graph in code, so that they must run one after the other."""
+        """Whether all calls share one graph object written in Python, so that the calls must run one after the other."""
         if self.code is None:
             return False
         from gateway.workflows.workflow import Workflow
@@ -100,7 +100,7 @@ class WorkflowPlan:
         return isinstance(self.code, Workflow)
 
     def prompt(self, arguments: JsonMapping) -> str:
-        """Return the prompt of an orchestration."""
+        """Return the message that begins an orchestration, for these arguments."""
         if self.file.prompt is not None:
             return Template.parse(self.file.prompt).text(arguments)
 

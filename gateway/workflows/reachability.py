@@ -1,6 +1,6 @@
 """Functions over the edges of a graph: which executors are reachable, which run before which, which are in a loop.
 
-Used by the builder and by the rules for workflow files, so that both refuse the same graphs.
+Used by `WorkflowBuilder` and by the rules for workflow files, so that both refuse the same graphs.
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ import weakref
 
 
 class RunSlot:
-    """The permission for one run, as a context manager. A run that is dropped before it starts gives it back."""
+    """The permission for one run, as a context manager. If a run is dropped before it starts, the slot becomes free."""
 
     __slots__ = ("__weakref__", "is_over")
 
@@ -21,7 +21,7 @@ class RunSlot:
 
 
 class RunLock:
-    """Permits one run at a time, by slots."""
+    """Permits one run at a time: each run holds a `RunSlot`."""
 
     def __init__(self) -> None:
         self._current: weakref.ref[RunSlot] | None = None

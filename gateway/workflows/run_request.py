@@ -45,14 +45,14 @@ class GraphOptions(RunOptions, AgentKwargs, total=False):
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """A message, responses, a checkpoint, or a checkpoint with responses."""
+    """The input of one run: a message, responses, a checkpoint, or a checkpoint with responses."""
 
     message: Any = None
     responses: Mapping[str, Any] | None = None
     checkpoint_id: str | None = None
     checkpoint_storage: CheckpointStorage | None = None
     run_kwargs: Mapping[str, Any] | None = None
-    """Keyword arguments for the graph's agents, by kind; `None` keeps those of the run that continues."""
+    """Keyword arguments for the agents of the graph, by kind (such as `client_kwargs`); `None` keeps those of the run that continues."""
     ctx: CallContext | None = None
 
     @classmethod

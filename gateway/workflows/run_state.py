@@ -10,7 +10,7 @@ from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.messages import WorkflowMessage
 
 RUN_KWARGS_KEY = "_workflow_run_kwargs"
-"""Shared-state key of a run's keyword arguments for its agents."""
+"""Key in the shared state of the keyword arguments that a run passes to its agents."""
 
 
 class State:
@@ -25,7 +25,7 @@ class State:
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:
-        """Return the value at the start of the round; `None` if the key had no value."""
+        """Return the value that the key had at the start of the round, or `None`."""
         return self._committed.get(key)
 
     def set(self, key: str, value: Any) -> None:
@@ -57,7 +57,7 @@ class State:
 
 @dataclass(slots=True)
 class RunState:
-    """The state of one workflow."""
+    """The state of one workflow: everything that it carries from round to round."""
 
     shared: State = field(default_factory=State)
     messages: list[WorkflowMessage] = field(default_factory=list[WorkflowMessage])
@@ -65,9 +65,9 @@ class RunState:
     pending: dict[str, WorkflowEvent[Any]] = field(default_factory=dict[str, WorkflowEvent[Any]])
     """Requests without a response, by id."""
     waiting: dict[int, dict[str, list[Any]]] = field(default_factory=dict[int, dict[str, list[Any]]])
-    """What fan-ins have collected: by index of the edge group, then by source."""
+    """Messages that fan-ins have collected so far: index of the edge group → source → data of its messages."""
     traversals: dict[int, int] = field(default_factory=dict[int, int])
-    """Messages carried so far, by index of the edge group. Only for edges with a limit."""
+    """Index of the edge group → number of messages that its edge has carried. Only for edges with `max_traversals`."""
     iteration: int = 0
 
     def discard_round(self) -> None:

@@ -35,7 +35,7 @@ class _EventChannel:
         self._ready: asyncio.Future[None] | None = None
 
     async def send(self, event: WorkflowEvent[Any]) -> None:
-        """Return when the consumer has the event."""
+        """Hand an event to the consumer, and return when the consumer has received it."""
         taken: asyncio.Future[None] = self._loop.create_future()
         self._waiting.append((event, taken))
         self.wake()
@@ -61,7 +61,7 @@ class _EventChannel:
 
 
 async def stream_events(run: Callable[[OnEvent], Awaitable[None]]) -> AsyncGenerator[WorkflowEvent[Any], None]:
-    """Yield the events that `run` passes to its argument, then raise what `run` raised."""
+    """Call `run` with a function for events, and yield the events passed to that function. At the end, raise what `run` raised."""
     channel = _EventChannel()
 
     async def work() -> None:
@@ -85,7 +85,10 @@ async def stream_events(run: Callable[[OnEvent], Awaitable[None]]) -> AsyncGener
 def start_run(
     workflow: Runnable, request: RunRequest, slot: RunSlot, *, stream: bool, include_status_events: bool
 ) -> Awaitable[WorkflowRunResult] | EventStream:
-    """Return the awaitable result of a run that holds `slot`, or with `stream` its events. The run begins when either is awaited."""
+    """Return the awaitable result of a run that holds `slot`; with `stream`, a stream of its events.
+
+    The run begins with the first await.
+    """
     events: list[WorkflowEvent[Any]] = []
 
     def result() -> WorkflowRunResult:

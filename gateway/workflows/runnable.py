@@ -1,4 +1,4 @@
-"""`Runnable`: the common interface of graphs (`workflow`) and functions with steps (`functional`).
+"""`Runnable`: the common interface of graph workflows (`workflow`) and functional workflows (`functional`).
 
 Used by the modules that run a workflow for a tool call or as an agent: `info_requests`, `tool`, `workflow_schemas` and the two agents.
 """
@@ -15,7 +15,7 @@ from gateway.workflows.run_request import RunRequest
 
 
 class Runnable(Protocol):
-    """A workflow of either kind. It keeps its state between runs, so it does one run at a time."""
+    """A graph workflow or a functional workflow. A workflow keeps its state between runs, so it does one run at a time."""
 
     name: str
     description: str | None
@@ -27,7 +27,7 @@ class Runnable(Protocol):
 
     @property
     def entry_id(self) -> str:
-        """What receives the message: the start executor's id, or the function's name."""
+        """Id of the executor that receives the message of a run, or the name of the function."""
         ...
 
     @property
@@ -37,7 +37,7 @@ class Runnable(Protocol):
 
     @property
     def result_types(self) -> list[Any]:
-        """Types of the outputs, by annotations; empty if they do not say."""
+        """Types of the outputs, according to the annotations; empty if these do not say."""
         ...
 
     @property
@@ -50,11 +50,11 @@ class Runnable(Protocol):
         ...
 
     def book(self) -> TypeBook:
-        """Return the classes that its checkpoints may contain."""
+        """Return the classes that checkpoints of this workflow may contain."""
         ...
 
     def reset(self) -> None:
-        """Forget earlier runs."""
+        """Forget the state of earlier runs."""
         ...
 
     async def perform(
@@ -66,5 +66,8 @@ class Runnable(Protocol):
         is_streaming: bool = False,
         slot: RunSlot | None = None,
     ) -> None:
-        """Do one run. Append every event to `events`, and pass it to `emit`. `slot` is the permission for it, if the caller has one."""
+        """Do one run.
+
+        Append every event to `events`, and pass it to `emit`. `slot` is the permission for the run, if the caller already has one.
+        """
         ...

@@ -19,7 +19,8 @@ EXECUTOR_STATE_KEY = "_executor_state"
 """Key of the executors' own state in a checkpoint's state."""
 
 ENGINE_KEY = "_engine_state"
-"""Key of the engine's state: messages that fan-ins collected, uses of edges, and the order of messages unless it is by sender."""
+"""Key, in a checkpoint's state, of the state of the engine: messages that fan-ins collected, uses of edges with a limit, and the order
+of messages if it cannot be derived from their senders."""
 
 
 async def take_snapshot(graph: WorkflowGraph, *, previous: CheckpointID | None = None) -> WorkflowCheckpoint:
@@ -107,7 +108,10 @@ def _is_by_sender(messages: Sequence[WorkflowMessage]) -> bool:
 
 
 def _in_order(batches: Mapping[str, Sequence[WorkflowMessage]], order: Sequence[str]) -> list[WorkflowMessage]:
-    """Return the messages in the order in which they were sent. `order` names each sender; it is empty if they are grouped by sender."""
+    """Return the messages of a checkpoint, which groups them by sender, in the order in which they were sent.
+
+    `order` names the sender of each message; if it is empty, the grouped order is the order of sending.
+    """
     if not order:
         return [message for batch in batches.values() for message in batch]
     rest = {sender: iter(batch) for sender, batch in batches.items()}
@@ -115,7 +119,7 @@ def _in_order(batches: Mapping[str, Sequence[WorkflowMessage]], order: Sequence[
 
 
 def book_of(graph: WorkflowGraph) -> TypeBook:
-    """Return the classes that the graph's checkpoints may contain: those in its handlers' types, and all of the modules they come from."""
+    """Return the classes that checkpoints of the graph may contain: those in the annotations of its handlers, and in their modules."""
     classes: set[type] = set()
     modules: set[str] = set()
     for executor in graph.executors.values():

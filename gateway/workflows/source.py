@@ -1,7 +1,7 @@
 """`WorkflowSource`: serves the `*.workflow.yaml` files of some folders as tools.
 
-It reads the files when it is entered. A file that cannot be loaded is noted in `problems`. When files change, `app` makes a new source,
-which takes over the tools of unchanged files and the last good version of files that no longer load.
+The source reads the files when its context is entered. A file that cannot be loaded is listed in `problems`. When files change, `app` makes
+a new source, which takes over the tools of unchanged files and the last good version of files that no longer load.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class LoadedWorkflow:
-    """One served file."""
+    """One workflow file that is served as a tool."""
 
     plan: WorkflowPlan
     tool: WorkflowTool
     signature: Signature
     generation: int
-    """Generation of the modules that it imported (`OwnModules.generation`)."""
+    """Number of times that the imported Python modules had been reloaded when this file was loaded (`OwnModules.generation`)."""
 
     @property
     def file(self) -> WorkflowFile:
@@ -50,7 +50,7 @@ class LoadedWorkflow:
 
 
 class WorkflowSource:
-    """The workflows of folders and files, sorted by file name."""
+    """Serves the workflows in the given folders and files as tools, sorted by file name."""
 
     def __init__(
         self,
@@ -61,10 +61,12 @@ class WorkflowSource:
         forms: Forms | None = None,
         rules: FunctionRules | None = None,
     ) -> None:
-        """Relative `paths`, and modules that files name, are resolved in `base_dir`. `forms` asks people whose client cannot be asked.
+        """Relative `paths`, and modules that files name, are resolved in `base_dir`.
+
+        `forms` puts questions on the pending list for people whose client cannot show them.
 
         `rules` say which Python functions files may run. If `toolbox` is also a `ToolGuards`, each call of a function passes the gate.
-        Nothing is read before the source is entered.
+        No file is read before the context of the source is entered.
         """
         self._paths = [base_dir / path for path in paths]
         self._toolbox = toolbox
@@ -88,7 +90,10 @@ class WorkflowSource:
         """Files that did not load; shown by `moongate doctor`."""
 
     def judge_files(self, refusal: Callable[[RunEntry], str | None]) -> None:
-        """Import nothing for which `refusal` returns a reason. Call it before entering. `refusal` may block."""
+        """Do not import the Python objects of a file for which `refusal` returns a reason. Call this before the context is entered.
+
+        `refusal` may block.
+        """
         self._refusal = refusal
 
     @property
@@ -129,7 +134,7 @@ class WorkflowSource:
         return self
 
     async def _load(self, path: Path, file: WorkflowFile) -> None:
-        """Make the tool of one file, or note why that is not possible."""
+        """Make the tool of one file, or add the reason why this is not possible to `problems`."""
         if (same := self._unchanged(path)) is not None:
             self.loaded[path] = same
             return
@@ -156,7 +161,7 @@ class WorkflowSource:
         return known if not known.file.python_references or known.generation == _generation() else None
 
     def _fail(self, path: Path, text: str) -> None:
-        """Note that a file cannot be loaded, and keep its last good version."""
+        """Add the reason why a file cannot be loaded to `problems`, and keep serving its last good version, if there is one."""
         if path in self._previous:
             self._failed.append(path)
             text = still_served(text)
@@ -172,7 +177,7 @@ class WorkflowSource:
     def needs(self) -> dict[str, list[str]]:
         """Return the tools that each file needs, as `source/tool`, by the file's path.
 
-        Includes agents and workflows, and files whose Python functions cannot be imported.
+        Agents and workflows count as tools. Files whose Python functions cannot be imported are included.
         """
         plans = {path: loaded.plan for path, loaded in self.loaded.items()} | self._unloaded
         return {str(path): list(dict.fromkeys(plan.patterns.values())) for path, plan in plans.items()}
@@ -189,7 +194,7 @@ class WorkflowSource:
             self._fail(path, f"{path}: workflow {name!r} calls itself through {', '.join(map(repr, circle))}.")
 
     def _note(self, text: str) -> None:
-        """Log and store problems: one per line, each as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
+        """Log problems and add them to `problems`. `text` has one per line, as `FILE: MISTAKE` or `FILE:LINE: MISTAKE`."""
         for line in text.splitlines():
             logger.warning("workflow file problem %s", line)
             where, _, message = line.partition(": ")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gateway.storage.checkpoint_rows import Checkpoints
 
 MAX_PER_WORKFLOW = 1_000
-"""Checkpoints of one workflow; the oldest are deleted first. A run stores one per round, and has at most 100 rounds by default."""
+"""Maximum stored checkpoints of one workflow; the oldest are deleted. A run stores one per round, and has at most 100 rounds by default."""
 
 
 class SqlCheckpointStorage:

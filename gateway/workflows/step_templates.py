@@ -32,7 +32,7 @@ class Reference:
         return "{{" + ".".join((self.name, *self.path)) + "}}"
 
     def resolve(self, scope: JsonMapping) -> JsonValue:
-        """Return the referenced value; `None` if the name has no value yet.
+        """Return the value to which the reference leads; `None` if the name has no value yet.
 
         Raises:
             ToolFailed: The value has no such field or position.
@@ -106,7 +106,7 @@ def texts(value: JsonValue) -> Iterator[tuple[tuple[str | int, ...], str]]:
 
 
 def constants(value: JsonValue) -> frozenset[tuple[str, str]]:
-    """Return the strings of a JSON value that contain no reference, each with its key. Strings in lists have no key and are left out."""
+    """Return the strings in a JSON value that contain no `{{…}}` reference, each with its key. Strings in lists are left out."""
     found = ((path[-1], text) for path, text in texts(value) if path and not Template.parse(text).references)
     return frozenset((key, text) for key, text in found if isinstance(key, str))
 

@@ -29,7 +29,7 @@ from gateway.workflows.step_templates import Template, constants, fill
 from gateway.workflows.workflow_context import WorkflowContext
 
 INPUT_KEY = "input"
-"""Shared-state key of the run's arguments. Outputs have the keys `output:<id>`."""
+"""Key in the shared state of the arguments of the run. The output of an executor has the key `output:<id>`."""
 
 MAX_ANSWERS = 2
 """How often an agent is asked for an answer with the declared fields. The second question contains the problem of the first answer."""
@@ -42,12 +42,15 @@ StepContext = WorkflowContext[JsonValue, Complete]
 
 
 class StepExecutor(Executor):
-    """Base of the executors. Messages of one round are one step, because templates read outputs, not messages."""
+    """Base of the executors of workflow files.
+
+    All messages that arrive in one round start the step once, because templates read outputs of executors and not messages.
+    """
 
     joins = True
 
     def __init__(self, id: str, names: Sequence[str]) -> None:
-        """`names` are all executors of the graph, to which templates can refer."""
+        """`names` are the ids of all executors of the graph, to which templates can refer."""
         super().__init__(id)
         self._names = names
 
@@ -62,17 +65,17 @@ class StepExecutor(Executor):
         await self.act(scope, messages, ctx)
 
     async def act(self, scope: JsonMapping, messages: list[JsonValue], ctx: StepContext) -> None:
-        """Perform the step now. A subclass that waits for an answer publishes its output later."""
+        """Perform the step and publish its output. A subclass that asks a person publishes the output after the answer."""
         await self.give(*await self.perform(scope, messages, inner_context(ctx.call, self.id)), ctx)
 
     async def give(self, value: JsonValue, result: Complete, ctx: StepContext) -> None:
-        """Publish the output to templates, edges and the caller."""
+        """Publish the output: `value` for templates and along the edges, `result` to the caller of the workflow."""
         ctx.set_state(f"output:{self.id}", value)
         await ctx.send_message(value)
         await ctx.yield_output(result)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
-        """Return the step's value for templates and edges, and its result for the caller."""
+        """Run the step. Return its value for templates and edges, and its tool result for the caller of the workflow."""
         raise NotImplementedError
 
 
@@ -88,7 +91,7 @@ class AskAgent(StepExecutor):
         self._argument = task_argument(tool)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
-        """Ask once, or twice if the first answer lacks declared fields."""
+        """Ask the agent, and once more if its answer does not have the declared fields."""
         prompt = self._prompt.text(scope) if self._prompt is not None else incoming_text(messages)
         if self._fields is None:
             result = await invoke(self._tool, {self._argument: prompt}, call)
@@ -149,7 +152,7 @@ class CallFunction(StepExecutor):
 
 
 class _FunctionRun:
-    """One call of a function as a `Tool`. It keeps the returned value, because a result does not show its JSON type."""
+    """One call of a Python function, as a `Tool`. `value` keeps the returned value with its JSON type, which a tool result may lose."""
 
     def __init__(self, function: FunctionTool[..., Any], output: dict[str, JsonObject] | None) -> None:
         self.definition = function.definition
@@ -159,7 +162,7 @@ class _FunctionRun:
         self.result: Complete | None = None
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Run the function. In a durable task it is a step that is not repeated without asking, because its effects are unknown."""
+        """Run the function. In a durable task, the call is a step that only a person may have repeated, because its effects are unknown."""
         if ctx.durable is not None:
             form = await ctx.durable.step("python", lambda _: self._to_json(arguments, ctx), repeatable=False, ctx=ctx)
             self.value, self.result = form["value"], Complete(form["result"])
@@ -202,18 +205,18 @@ class AskPerson(StepExecutor):
         self._fields = step.output
 
     async def act(self, scope: JsonMapping, messages: list[JsonValue], ctx: StepContext) -> None:
-        """Make the request; `answered` handles the response."""
+        """Request the answer; the method `answered` handles the response."""
         await ctx.request_info(Question(self._prompt.text(scope), self._fields), str if self._fields is None else dict)
 
     @response_handler
     async def answered(self, original_request: Question, response: object, ctx: StepContext) -> None:
-        """Publish the answer."""
+        """Publish the person's answer as the output."""
         value = cast("JsonValue", response)
         await self.give(value, as_result(value), ctx)
 
 
 async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Complete:
-    """Call a tool until it completes. Return its result without `_meta`, which describes the inner call.
+    """Call a tool until it completes. Return the result without its `_meta`, which is about this call and not about the workflow.
 
     Raises:
         ToolFailed: The result is an error, or the tool started a task.
@@ -227,23 +230,23 @@ async def invoke(tool: Tool, arguments: JsonObject, call: CallContext) -> Comple
 
 
 def inner_context(call: CallContext, label: str) -> CallContext:
-    """Return a context for calls of the executor `label`. Its progress messages reach the caller with the label."""
+    """Return a context for tool calls of the executor `label`. Progress messages of these calls reach the client with `label` in front."""
     caller = LabelledCaller(call.caller, label)
     return dataclasses.replace(call.child(), caller=caller, wants_progress=call.wants_progress)
 
 
 def value_of(result: Complete) -> JsonValue:
-    """Return the value of a result for templates and edges: its structured content, otherwise its text."""
+    """Return the value of a tool result for templates and edges: the structured content if there is any, otherwise the text."""
     return result.structured if result.structured is not None else result.as_text()
 
 
 def as_result(value: JsonValue) -> Complete:
-    """Return a JSON value as a result. An object is also the structured content."""
+    """Return a JSON value as a tool result: as text, and an object also as structured content."""
     return Complete.text(as_text(value), structured=value if isinstance(value, dict) else None)
 
 
 def demand_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonValue, Complete]:
-    """Return the declared fields of a result.
+    """Return the fields of a tool result that the file declares, as a value and as a result.
 
     Raises:
         ToolFailed: Fields are missing or do not fit.
@@ -255,7 +258,7 @@ def demand_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[Json
 
 
 def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonObject | None, str]:
-    """Return the declared fields of a result, with defaults filled in, or `None` and the problem."""
+    """Return the fields of a tool result that the file declares, with defaults filled in; or `None` and the problem."""
     structured = result.structured
     found = cast("JsonObject", structured) if isinstance(structured, dict) else find_object(result.as_text())
     if found is None:
@@ -267,7 +270,7 @@ def read_fields(result: Complete, fields: dict[str, JsonObject]) -> tuple[JsonOb
 
 
 def task_argument(tool: Tool) -> str:
-    """Return the name of an agent tool's text argument for the task.
+    """Return the name of the argument with which a tool (usually an agent) gets its task as text.
 
     Raises:
         ToolFailed: There is no text argument.
@@ -283,7 +286,10 @@ def task_argument(tool: Tool) -> str:
 
 
 def incoming_text(messages: Sequence[JsonValue]) -> str:
-    """Return the texts of earlier outputs as one prompt. If the run has a single argument, its value is the text."""
+    """Return the texts of earlier outputs as one prompt.
+
+    Of an object with a single field, such as the arguments of a run, only the value is used.
+    """
     texts: list[str] = []
     for message in messages:
         fields = cast("JsonObject", message) if isinstance(message, dict) else {}

@@ -27,7 +27,7 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 @dataclass
 class SubWorkflowResponseMessage:
-    """The response of a parent's executor to a request of an inner workflow."""
+    """The response of an executor of the parent workflow to a request of the inner workflow."""
 
     data: Any
     source_event: WorkflowEvent[Any]
@@ -35,7 +35,7 @@ class SubWorkflowResponseMessage:
 
 @dataclass
 class SubWorkflowRequestMessage:
-    """A request of an inner workflow, sent to an executor of the parent."""
+    """A request of the inner workflow, sent to an executor of the parent workflow."""
 
     source_event: WorkflowEvent[Any]
     executor_id: str
@@ -57,13 +57,15 @@ class SubWorkflowRequestMessage:
 
 
 class WorkflowExecutor(Executor):
-    """Runs its workflow once for each message."""
+    """Runs an inner workflow once for each message that it receives."""
 
     def __init__(
         self, workflow: Workflow, id: str | None = None, allow_direct_output: bool = False, propagate_request: bool = False
     ) -> None:
-        """The default id is the workflow's. `allow_direct_output` yields outputs of the inner workflow as the parent's outputs.
-        `propagate_request` sends its requests to the parent's caller instead of an executor of the parent.
+        """The default id is that of the inner workflow.
+
+        `allow_direct_output` yields its outputs as outputs of the parent workflow. `propagate_request` sends its requests to the caller of
+        the parent, instead of to an executor of the parent.
 
         Raises:
             ValueError: The id is empty.
@@ -76,7 +78,7 @@ class WorkflowExecutor(Executor):
         self._open: dict[str, WorkflowEvent[Any]] = {}
         """Requests of the inner workflow without a response, by id."""
         self._answers: dict[str, Any] = {}
-        """Responses that wait until every request of the same run has one."""
+        """Responses, by request id, which wait until every open request of the inner workflow has a response."""
 
     @property
     def input_types(self) -> list[Any]:
@@ -91,7 +93,10 @@ class WorkflowExecutor(Executor):
 
     @property
     def workflow_output_types(self) -> list[Any]:
-        """Types that are yielded as the parent's outputs. `Any` without `allow_direct_output`, so that a builder may still select it."""
+        """Types that are yielded as outputs of the parent workflow.
+
+        Without `allow_direct_output`, this is `Any`, so that a builder may still select this executor's outputs.
+        """
         return list(self.workflow.output_types) if self.allow_direct_output else [Any]
 
     def can_handle(self, message: WorkflowMessage) -> bool:
@@ -102,7 +107,7 @@ class WorkflowExecutor(Executor):
 
     @handler
     async def handle_response_message(self, response: SubWorkflowResponseMessage, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle the response of an executor of the parent."""
+        """Pass the response of an executor of the parent to the inner workflow."""
         await self._answered(response.source_event.request_id, response.data, ctx)
 
     @handler
@@ -112,11 +117,11 @@ class WorkflowExecutor(Executor):
 
     @response_handler
     async def handle_propagated_response(self, original_request: object, response: object, ctx: WorkflowContext[Any, Any]) -> None:
-        """Handle the response of the parent's caller."""
+        """Pass the response of the parent's caller to the inner workflow."""
         await self._answered(ctx.request_id or "", response, ctx)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return id, type and the inner workflow."""
+        """Return id, class name and the inner workflow as JSON-compatible data."""
         return {**super().to_dict(), "workflow": self.workflow.to_dict()}
 
     async def on_checkpoint_save(self) -> dict[str, Any]:

@@ -42,11 +42,11 @@ class Delivery:
 
 
 Lane = tuple[Executor, list[Delivery]]
-"""An executor and what it receives in one round, in order."""
+"""An executor, and the messages that it receives one after the other in one round."""
 
 
 class SuperstepRunner:
-    """One run; call `run` once."""
+    """Does one run of a graph; call `run` once."""
 
     def __init__(
         self, graph: WorkflowGraph, emit: OnEvent, call: CallContext, *, is_streaming: bool, storage: CheckpointStorage | None
@@ -59,7 +59,7 @@ class SuperstepRunner:
         self._is_restored = False
         self._reported_pending = False
         self._sent_in: dict[int, tuple[SpanContext, ...]] = {}
-        """The spans that sent the messages which fan-ins have collected, by index of the edge group."""
+        """Index of the edge group of a fan-in → trace spans in which the messages that it has collected were sent."""
         self._scope = RunScope(
             self._state.shared,
             self._state.pending,
@@ -71,7 +71,7 @@ class SuperstepRunner:
         )
 
     async def run(self, begin: Callable[[], Awaitable[None]]) -> None:
-        """Await `begin`, then do rounds until no messages are left.
+        """Await `begin`, which queues or delivers the first messages; then do rounds until no messages are left.
 
         Raises:
             WorkflowConvergenceException: There were too many rounds.
@@ -145,7 +145,7 @@ class SuperstepRunner:
                 return
 
     async def _route(self, messages: Sequence[WorkflowMessage]) -> list[Lane]:
-        """Return the lanes of a round, ordered by messages, then by edges."""
+        """Return the lanes (target with its messages) of a round, ordered by messages, then by edges."""
         lanes: dict[tuple[Any, ...], Lane] = {}
         for message in messages:
             groups = self._graph.groups_of(message.source_id)
@@ -181,7 +181,7 @@ class SuperstepRunner:
         return CONDITION_FALSE if any(self._accepts(name, message) for name in targets) else WRONG_TYPE
 
     async def _decide(self, index: int, group: EdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Return the deliveries of one message by one edge group, with their targets."""
+        """Return the pairs of target id and delivery that one edge group decides on for one message."""
         if message.target_id is not None and message.target_id not in group.target_executor_ids:
             return []
         if isinstance(group, FanInEdgeGroup):
@@ -212,7 +212,10 @@ class SuperstepRunner:
         return self._graph.executors[target_id].can_handle(WorkflowMessage([message.data], message.source_id))
 
     def _gather(self, index: int, group: FanInEdgeGroup, message: WorkflowMessage) -> list[tuple[str, Delivery]]:
-        """Collect a message of a fan-in. Return the joined delivery as soon as every source has sent a message."""
+        """Collect a message for a fan-in.
+
+        Return its delivery, with the list of collected messages, as soon as every source has sent one.
+        """
         target_id, sources = group.edges[0].target_id, group.source_executor_ids
         if not self._accepts_list(target_id, message):
             return []
@@ -245,7 +248,10 @@ class SuperstepRunner:
                 self._state.messages += ctx.sent
 
     def _labels(self, lanes: list[Lane], number: int) -> list[list[str]]:
-        """Return a name for each delivery, made of executor, round and order. It is the same when a task repeats the round."""
+        """Return a name for each delivery, made of executor, round and order.
+
+        The names are the same when a resumed task repeats the round, so recorded steps are found again.
+        """
         counts: dict[str, int] = {}
         if (durable := self._scope.call.durable) is not None and durable.version == 1:
             number = self._state.iteration
@@ -302,7 +308,7 @@ class SuperstepRunner:
 
 
 def _joined(lane: list[Delivery]) -> list[Delivery]:
-    """Return one delivery with all standard messages of a lane, followed by its responses."""
+    """Return one delivery with the list of all ordinary messages of a lane, followed by the deliveries of its responses."""
     standard = [item for item in lane if item.message.type is MessageType.STANDARD]
     responses = [item for item in lane if item.message.type is not MessageType.STANDARD]
     if not standard:

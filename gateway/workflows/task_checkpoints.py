@@ -23,7 +23,7 @@ _NAME = "checkpoint"
 
 
 class TaskCheckpoints:
-    """Implements `CheckpointStorage` for one run. Only the latest checkpoint is kept."""
+    """Implements `CheckpointStorage` for one run in a durable task. Only the latest checkpoint is kept."""
 
     def __init__(self, durable: DurablePort, events: Sequence[WorkflowEvent[Any]]) -> None:
         """`events` is the list to which the run appends its events."""
@@ -32,7 +32,7 @@ class TaskCheckpoints:
 
     @property
     def _kept(self) -> JsonObject | None:
-        """The last stored value: `checkpoint` and `outputs`. Earlier versions stored the checkpoint alone."""
+        """The value that `save` last stored with the task: `checkpoint` and `outputs`. Earlier versions stored only the checkpoint."""
         kept = cast("JsonObject | None", self._durable.kept(_NAME))
         return kept if kept is None or "checkpoint" in kept else {"checkpoint": kept, "outputs": []}
 
@@ -53,7 +53,7 @@ class TaskCheckpoints:
         return [WorkflowEvent("output", data, executor) for executor, data in given]
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Keep a checkpoint. If it cannot be written as JSON, the task continues from its start, with the recorded steps."""
+        """Store a checkpoint with the task. If it cannot be written as JSON, the task continues from its start, with the recorded steps."""
         try:
             form = json.loads(to_json(checkpoint))
             given = [{"from": event.executor_id, "data": encode(event.data)} for event in self._events if event.type == "output"]

@@ -38,21 +38,21 @@ from gateway.workflows.tool_agent import ToolAgent
 from gateway.workflows.workflow import Workflow
 
 Functions = Mapping[str, Callable[..., Any]]
-"""Functions of a file for one run, by key."""
+"""Key in the file (such as `aggregator`) → function to call in one run."""
 
 
 @dataclass(frozen=True, slots=True)
 class TeamPlan:
-    """An orchestration, ready to be built. Concurrent calls share it."""
+    """An orchestration with its imported functions, from which the graph of each call is built. Concurrent calls share the plan."""
 
     file: WorkflowFile
     team: Team
     functions: Mapping[str, Reference] = field(default_factory=dict[str, Reference])
-    """Imported functions, by key of the file."""
+    """Key in the file (such as `aggregator`) → imported function."""
 
     @classmethod
     async def prepare(cls, file: WorkflowFile, team: Team, *, base_dir: Path, rules: FunctionRules | None = None) -> TeamPlan:
-        """Import what the file names. `rules` say which functions it may run.
+        """Import the functions that the file names. `rules` say which Python functions the file may run.
 
         Raises:
             WorkflowInvalid: An object cannot be imported, may not run, or is not a function; one problem per line.
@@ -80,7 +80,7 @@ class TeamPlan:
 
     @property
     def patterns(self) -> dict[str, str]:
-        """The tool behind each participant, orchestrator and manager, as `source/tool`, by id."""
+        """Id of each participant, orchestrator and manager → the tool that answers for it, as `source/tool`."""
         needed = {id_of(item): pattern_of(item) for item in self.team.participants}
         leader = self._leader
         return {**needed, leader: f"agent/{leader}"} if leader is not None else needed
@@ -162,7 +162,7 @@ class _Manager(StandardMagenticManager):
     """A manager whose agent makes its calls as part of the tool call that the workflow serves."""
 
     def serve(self, call: CallContext) -> None:
-        """Use this call for the next runs."""
+        """Set the tool call of the workflow that the next runs of the agent belong to."""
         serve_call(self._agent, call)
 
 

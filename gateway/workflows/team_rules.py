@@ -16,7 +16,7 @@ Named = Iterator[tuple[str, str]]
 
 
 def team_key(file: WorkflowFile) -> str:
-    """Return the key of the file's orchestration."""
+    """Return the key of the file that contains its orchestration, such as `group-chat`."""
     return next(key for key in file.model_fields_set if getattr(file, key) is file.team).replace("_", "-")
 
 

@@ -30,20 +30,22 @@ if TYPE_CHECKING:
     from gateway.workflows.events import WorkflowEvent
 
 MAX_OUTPUT_CHARS = 4_000
-"""Characters of an intermediate output in a progress message, which clients show in a line or two."""
+"""Maximum characters of an intermediate output in a progress message. Clients show such messages in a line or two."""
 
 
 class WorkflowTool:
     """Does one run per call. Calls run concurrently, unless the file names a single graph object in code."""
 
     records_steps = True
-    """In a durable task it records its rounds and functions as steps, and the tools that it calls record themselves."""
+    """In a durable task, a workflow records its rounds and functions as steps itself, and so do the tools that it calls."""
 
     def __init__(
         self, plan: WorkflowPlan, *, toolbox: ToolBox, forms: Forms | None = None, guards: ToolGuards | None = None
     ) -> None:
-        """`toolbox` finds the tools of executors at each call. `forms` asks people whose client cannot be asked. `guards` put the file's
-        functions and the tools of its agents behind the gate.
+        """`toolbox` finds the tools of executors at each call.
+
+        `forms` puts questions on the pending list if the client cannot show them. `guards` makes the functions of the file and the tools of
+        its agents pass the gate.
         """
         self._guards = guards
         self._forms = forms
@@ -149,6 +151,6 @@ class RunNarrator(PassingCaller):
                 await self.progress(0, None, text)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Pass the message under the next number. A repeated message is passed as its number only."""
+        """Send the message with the next number as its progress value. If the message repeats the last one, send only the number."""
         self._count += 1
         await self._caller.progress(float(self._count), None, self._lines.take(message))

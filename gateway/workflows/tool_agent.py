@@ -32,8 +32,9 @@ class ToolChatClient(BaseChatClient):
     """A chat client whose answers are the results of a tool."""
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
-        """`has_judgement` says that the tool is an agent: it gets the whole conversation, and may hand over. Other tools get only the last
-        message.
+        """`has_judgement` says that the tool is an agent: it gets the whole conversation, and may hand the conversation over.
+
+        Other tools get only the last message.
         """
         super().__init__(name)
         self._tool = tool
@@ -75,7 +76,7 @@ class ToolChatClient(BaseChatClient):
 
 
 class ToolAgent(Agent):
-    """An agent that answers with a tool. Call `serve` before each run."""
+    """An agent whose answers are the results of a tool. Call `serve` before each run."""
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
         """
@@ -86,5 +87,5 @@ class ToolAgent(Agent):
         super().__init__(self._answers, id=name, name=name, description=tool.definition.description)
 
     def serve(self, call: CallContext) -> None:
-        """Use this call for the next runs."""
+        """Set the tool call of the workflow that the next runs belong to."""
         self._answers.call = call

@@ -53,7 +53,7 @@ def traced_start(source_id: str, executor_id: str) -> None:
 
 
 async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, step: Awaitable[object]) -> None:
-    """Await `step`, which handles one message, inside the span of its executor."""
+    """Await `step`, in which an executor handles one message, inside a span of the executor."""
     facts = {"executor.id": executor_id, "executor.type": kind, "message.type": message.type.value}
     facts["message.payload_type"] = type(message.data).__name__
     operation = Operation(f"executor.process {executor_id}", facts, links=message.sent_in)
@@ -62,7 +62,7 @@ async def traced_step(executor_id: str, kind: str, message: WorkflowMessage, ste
 
 
 def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
-    """Record that an executor sends a message. Return the span, to which the spans that the message causes are linked."""
+    """Record that an executor sends a message. Return the context of the span, to which the spans that the message causes are linked."""
     facts = {"message.type": type(message).__name__, **({"message.destination_executor_id": target_id} if target_id else {})}
     operation = Operation("message.send", facts, kind="producer")
     operation.end()
@@ -72,7 +72,7 @@ def traced_send(message: Any, target_id: str | None) -> tuple[SpanContext, ...]:
 async def traced_delivery(
     group_type: str, group_id: str, message: WorkflowMessage, decide: Awaitable[Sequence[ResultT]], why_not: Callable[[], str]
 ) -> Sequence[ResultT]:
-    """Await the decision of an edge group inside its span. `why_not` returns the delivery status of an undelivered message."""
+    """Await the decision of an edge group inside a span of the group. `why_not` returns the delivery status of an undelivered message."""
     facts = {"edge_group.type": group_type, "edge_group.id": group_id, "message.source_id": message.source_id}
     if message.target_id is not None:
         facts["message.target_id"] = message.target_id

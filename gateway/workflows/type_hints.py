@@ -105,7 +105,7 @@ def checked_response(request_id: str, response: object, wanted: Any) -> Any:
 
 
 def members(annotation: Any) -> list[Any]:
-    """Return the members of a union, or the type itself; an empty list for `None` and `Never`."""
+    """Return the members of a union type, or a list with the type itself; an empty list for the annotations `None` and `Never`."""
     if annotation is None or annotation is Never:
         return []
     if get_origin(annotation) in _UNIONS:
@@ -123,7 +123,7 @@ def hints_of(function: Callable[..., Any]) -> dict[str, Any]:
 
 
 def resolved(annotation: Any, function: Any) -> Any:
-    """Return the type that a text names in the function's scope; `Any` if it cannot be resolved."""
+    """Return the type that an annotation given as text names in the scope of the function; `Any` if the name is unknown."""
     if not isinstance(annotation, str):
         return annotation
     names: dict[str, Any] = dict(getattr(function, "__globals__", {}))

@@ -40,7 +40,7 @@ class WorkflowValidationError(WorkflowInvalid):
 
 
 class EdgeDuplicationError(WorkflowValidationError):
-    """Two edges connect the same executors."""
+    """Two edges connect the same two executors."""
 
     def __init__(self, edge_id: str) -> None:
         source, _, target = edge_id.partition("->")
@@ -50,7 +50,7 @@ class EdgeDuplicationError(WorkflowValidationError):
 
 
 class TypeCompatibilityError(WorkflowValidationError):
-    """An edge can never carry a message."""
+    """An edge can never carry a message, because its target handles none of the types that its source sends."""
 
     def __init__(
         self, source_executor_id: str, target_executor_id: str, source_types: Sequence[Any], target_types: Sequence[Any]
@@ -126,7 +126,7 @@ def check_outputs(
 
 
 def check_yields(executors: Mapping[str, Executor], names: Sequence[str]) -> list[WorkflowValidationError]:
-    """Return a problem for each selected executor that yields nothing, by its annotations."""
+    """Return a problem for each selected executor whose annotations say that it yields no outputs."""
     mute = [name for name in dict.fromkeys(names) if name in executors and not executors[name].workflow_output_types]
     return [
         WorkflowValidationError(

@@ -54,11 +54,11 @@ class Drawing:
     nodes: list[Node] = field(default_factory=list[Node])
     lines: list[Line] = field(default_factory=list[Line])
     inner: list[tuple[str, Drawing]] = field(default_factory=lambda: list[tuple[str, "Drawing"]]())
-    """Drawings of sub-workflows, with the executors that run them."""
+    """Drawings of sub-workflows, each with the name of the executor that runs it."""
 
     @classmethod
     def of(cls, workflow: Workflow, prefix: str = "") -> Drawing:
-        """Make the drawing of a graph. `prefix` begins every id."""
+        """Make the drawing of a graph. Every id starts with `prefix`."""
         made = cls()
         for name, executor in workflow.executors.items():
             kind: Kind = "start" if name == workflow.start_executor_id else "executor"
@@ -89,7 +89,7 @@ class Drawing:
 
 
 def _condition(function: object) -> str:
-    """Return the name of a condition. Conditions of workflow files have their text as name."""
+    """Return the name of a condition. A condition of a workflow file has its text as name; other conditions are called `conditional`."""
     name = getattr(function, "__name__", "")
     return name if ": " in name else "conditional"
 
@@ -209,7 +209,7 @@ def _digraph(drawing: Drawing, lines: list[str], indent: str) -> None:
 
 
 def _layers(drawing: Drawing) -> list[list[Node]]:
-    """Return the nodes by their distance from the start. Loops do not change the distance."""
+    """Return the nodes in layers, by their distance from the start. Edges that lead back do not change the distance."""
     outgoing: dict[str, list[str]] = {}
     for line in drawing.lines:
         outgoing.setdefault(line.source, []).append(line.target)

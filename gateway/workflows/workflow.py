@@ -66,8 +66,8 @@ class Workflow(WorkflowGraph, FormerMethods):
     ) -> Awaitable[WorkflowRunResult] | EventStream:
         """Run until no messages are left. Await the result, or iterate the events with `stream=True`.
 
-        Begin with a `message`, or continue with `responses` to open requests, with a checkpoint, or with both. The two `…_kwargs` go to
-        the graph's agents: to all of them, or by executor id. `ctx` is the tool call that the run serves.
+        Begin with a `message`, or continue with `responses` to open requests, with a checkpoint, or with both. The two `…_kwargs` are
+        passed to the agents of the graph: to all, or by executor id. `ctx` is the tool call that the run serves.
 
         Raises:
             ValueError: The arguments do not go together, or a response has an unknown id or the wrong type.
@@ -122,7 +122,7 @@ class Workflow(WorkflowGraph, FormerMethods):
                 raise
 
     def reset(self) -> None:
-        """Forget shared state, messages and requests. Executors keep their own state."""
+        """Forget shared state, messages and requests of earlier runs. The executors keep their own state."""
         self.run_state = RunState()
         self.status = WorkflowRunState.IDLE
 

@@ -45,7 +45,7 @@ class WorkflowAgent(BaseAgent):
 
     REQUEST_INFO_FUNCTION_NAME: ClassVar[str] = REQUEST_INFO_FUNCTION_NAME
     RequestInfoFunctionArgs = RequestInfoFunctionArgs
-    """The arguments of a request's function call."""
+    """Class of the arguments of the function call that represents a request; a name in agent-framework."""
 
     def __init__(
         self,
@@ -122,7 +122,7 @@ class WorkflowAgent(BaseAgent):
         return updates if stream else updates.get_final_response()
 
     def _finish(self, updates: Sequence[AgentResponseUpdate], *, response_id: str | None) -> AgentResponse:
-        """Return the response. `response_id` is its id in a run without streaming; a streamed response has the id of its last update."""
+        """Return the whole response. `response_id` is its id if the run is not streamed; `None` takes the id from the updates."""
         ids = [update.message_id for update in updates]
         in_parts = response_id is None or None in ids or len(set(ids)) < len(ids)
         response = AgentResponse.from_updates(updates) if in_parts else whole_response(updates)
@@ -155,7 +155,7 @@ class WorkflowAgent(BaseAgent):
     async def _events(
         self, messages: list[Message], given: list[Message], base: RunRequest, *, is_streaming: bool
     ) -> AsyncGenerator[WorkflowEvent[Any], None]:
-        """Yield the events of the run, while it continues if `is_streaming`, otherwise when it has ended."""
+        """Yield the events of the run: while the run continues if `is_streaming`, otherwise after its end."""
         request = base
         if base.checkpoint_id is not None and given:
             await self._workflow.perform(base, None, events=[])

@@ -1,7 +1,7 @@
 """`WorkflowContext`: how an executor sends, yields, asks and shares state while it handles one message.
 
-`superstep_runner` makes one for each delivery. Sent messages are delivered in the next round, ordered by delivery rather than by the
-executors' speed. Outputs, requests and events are reported at once.
+`superstep_runner` makes a context for each message that is delivered to an executor. Sent messages are delivered in the next round, in
+an order that does not depend on the speed of the executors. Outputs, requests and events are reported at once.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SIMPLE = (str, int, float, bool, bytes, type(None))
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RunScope:
-    """State and functions of a run that its runner shares with the contexts of all deliveries."""
+    """State and functions of a run that all its `WorkflowContext` objects share."""
 
     state: State
     pending: dict[str, WorkflowEvent[Any]]
@@ -45,12 +45,12 @@ class RunScope:
 
 
 class WorkflowContext(Generic[OutT, W_OutT]):
-    """The context of one delivery. `OutT` is the type of sent messages, `W_OutT` the type of yielded outputs."""
+    """What an executor uses while it handles one message. `OutT` is the type of sent messages, `W_OutT` the type of yielded outputs."""
 
     def __init__(
         self, executor_id: str, source_executor_ids: list[str], scope: RunScope, *, label: str = "", request_id: str | None = None
     ) -> None:
-        """`label` names the delivery within the run. It is the same at every attempt of a durable task."""
+        """`label` names this delivery of a message within the run. The label is the same at every attempt of a durable task."""
         self._executor_id = executor_id
         self._source_executor_ids = source_executor_ids
         self._scope = scope
@@ -98,7 +98,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         return self._source_executor_ids[0]
 
     async def send_message(self, message: OutT, target_id: str | None = None) -> None:
-        """Send along every outgoing edge, or only to `target_id`. The message is delivered in the next round."""
+        """Send a message along every outgoing edge, or only to the executor `target_id`. The message is delivered in the next round."""
         sent = WorkflowMessage(message, self._executor_id, target_id)
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             sent.sent_in = traced_send(message, target_id)
@@ -117,7 +117,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         await self._scope.emit(event)
 
     async def report_intermediate(self, output: Any) -> None:
-        """Report an intermediate output whatever outputs the workflow selects. For executors that run another workflow."""
+        """Report an intermediate output, even if the workflow does not select this executor. For executors that run another workflow."""
         await self._scope.emit(WorkflowEvent[Any]("intermediate", output, self._executor_id, origin=WorkflowEventSource.FRAMEWORK))
 
     async def request_info(self, request_data: Any, response_type: Any, *, request_id: str | None = None) -> None:
@@ -139,7 +139,10 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         return request_id if is_free else f"{self._executor_id}:{request_id}"
 
     async def pass_request(self, event: WorkflowEvent[Any], *, request_id: str, data: Any) -> None:
-        """Make a request of a workflow inside this executor a request of this run. Its question's name starts with the label."""
+        """Make a request of a workflow that runs inside this executor a request of this run.
+
+        The name of its question in a durable task starts with the label of this delivery.
+        """
         await self._add_request(request_id, data, event.response_type, f"{self._label}/{event.question}")
 
     async def _add_request(self, request_id: str, request_data: Any, response_type: Any, question: str) -> None:
@@ -156,15 +159,15 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         self._scope.state.set(key, value)
 
     def get_sent_messages(self) -> list[Any]:
-        """Return what was sent so far."""
+        """Return the data of the messages that were sent so far."""
         return [message.data for message in self._sent]
 
     def get_yielded_outputs(self) -> list[Any]:
-        """Return what was yielded so far."""
+        """Return the outputs that were yielded so far."""
         return list(self._yielded)
 
     def are_by_executor(self, values: Mapping[str, Any]) -> bool:
-        """Return whether the keys of keyword arguments for agents are executor ids."""
+        """Return whether keyword arguments for agents are given by executor id: some key is the id of an executor."""
         return bool(self._scope.executor_ids & values.keys())
 
     def is_streaming(self) -> bool:

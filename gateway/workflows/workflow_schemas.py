@@ -62,7 +62,9 @@ def output_schema_of(workflow: Runnable) -> JsonObject | None:
 
 
 def message_of(workflow: Runnable, arguments: JsonObject, *, is_derived: bool) -> Any:
-    """Return the message that begins a run. `is_derived` says that the arguments follow `input_schema_of`, not the file's `input`.
+    """Return the message that begins a run.
+
+    `is_derived` says that the arguments have the schema of `input_schema_of`, instead of the `input` that the file declares.
 
     Raises:
         WorkflowFailed: The start executor does not take the arguments.
@@ -103,7 +105,8 @@ def schema_of_type(kind: Any, *, is_output: bool = False) -> JsonObject | None:
 def to_result(outputs: Sequence[Any], *, is_structured: bool = False) -> Complete:
     """Return the outputs of a run as one result: content blocks for each, and an object as structured content.
 
-    With `is_structured` the structured content is the last output; otherwise of several that are not all text it is a list of all.
+    With `is_structured`, the structured content is the last output. Without it, several outputs of which one is an object become a
+    list of all outputs.
 
     Raises:
         ToolFailed: An output cannot be written as JSON.
@@ -136,7 +139,7 @@ def text_of(output: Any) -> str:
 
 
 def _result_of(output: Any) -> Complete | None:
-    """Return one output as a result; `None` if it has nothing to show, such as an answer that only hands over."""
+    """Return one output as a tool result; `None` if the output has nothing to show, such as an answer that only calls a handoff tool."""
     if isinstance(output, Complete):
         return output
     if isinstance(output, Message):
@@ -154,7 +157,7 @@ def _result_of(output: Any) -> Complete | None:
 
 
 def _kinds_of(workflow: Runnable) -> list[Any]:
-    """Return the types that the start executor takes from outside, without those that only executors send."""
+    """Return the types of messages that can begin a run, without types of this package, which only executors send."""
     kinds = [kind for item in workflow.input_types for kind in members(item) if kind is not NoneType]
     own = [kind for kind in kinds if not str(getattr(kind, "__module__", "")).startswith("gateway.") or kind is Message]
     return own or kinds
@@ -171,7 +174,7 @@ def _is_spoken(kind: Any) -> bool:
 
 
 def _fields_of(kinds: Sequence[Any]) -> JsonObject | None:
-    """Return the schema of the only type, if it has named fields."""
+    """Return the JSON Schema of the type, if `kinds` is a single type with named fields; otherwise `None`."""
     schema = schema_of_type(kinds[0]) if len(kinds) == 1 else None
     return schema if schema is not None and schema.get("type") == "object" and schema.get("properties") else None
 

@@ -17,25 +17,26 @@ from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 Aggregator = Executor | Callable[..., Any]
-"""An executor that takes `list[AgentExecutorResponse]`, or a function of that list (and optionally of the context)."""
+"""Combines the answers: an executor that accepts `list[AgentExecutorResponse]`, or a function of this list (and optionally of the
+context)."""
 
 
 class Dispatcher(Executor):
-    """Sends the run's message to every participant."""
+    """The start executor: sends the message of the run to every participant."""
 
     @handler
     async def from_request(self, request: AgentExecutorRequest, ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Pass a request for agents on."""
+        """Send a request for agents to every participant."""
         await ctx.send_message(request)
 
     @handler
     async def from_messages(self, given: str | Message | list[str | Message], ctx: WorkflowContext[AgentExecutorRequest]) -> None:
-        """Pass messages on; texts are the user's."""
+        """Send messages to every participant; a text becomes a user message."""
         await ctx.send_message(AgentExecutorRequest(as_messages(given)))
 
 
 class JoinAnswers(Executor):
-    """Combines the last answers of the agents, in the order of the participants."""
+    """The default aggregator: combines the last answer of each agent, in the order of the participants."""
 
     @handler
     async def aggregate(self, results: list[AgentExecutorResponse], ctx: WorkflowContext[Never, AgentResponse]) -> None:
@@ -45,7 +46,7 @@ class JoinAnswers(Executor):
 
 
 class CallAggregator(Executor):
-    """Yields the result of a function of the answers."""
+    """An aggregator that calls a function with the list of answers, and yields the result as the output."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         name = getattr(function, "__name__", "")
@@ -62,7 +63,7 @@ class CallAggregator(Executor):
 
 
 class ConcurrentBuilder(ReviewBuilder):
-    """Builds a fan-out to all participants and a fan-in to an aggregator, whose output is the workflow's."""
+    """Builds a graph that sends the message to all participants and collects their answers. An aggregator makes the output of them."""
 
     def __init__(
         self,
@@ -78,7 +79,7 @@ class ConcurrentBuilder(ReviewBuilder):
         self._aggregator: Executor | None = None
 
     def with_aggregator(self, aggregator: Aggregator) -> Self:
-        """Combine the answers with this executor or function.
+        """Combine the answers of the participants with this executor or function.
 
         Raises:
             ValueError: There already is an aggregator.
@@ -103,9 +104,9 @@ class ConcurrentBuilder(ReviewBuilder):
 
 
 class ToList(Executor):
-    """Makes a list of a single answer, because a fan-in sends a list to the aggregator."""
+    """Used with a single participant: makes a list of its answer, because an aggregator expects a list of answers."""
 
     @handler
     async def wrap(self, message: AgentExecutorResponse, ctx: WorkflowContext[list[AgentExecutorResponse]]) -> None:
-        """Send the list."""
+        """Send a list with only this answer to the aggregator."""
         await ctx.send_message([message])

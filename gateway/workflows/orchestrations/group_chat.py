@@ -45,14 +45,14 @@ from gateway.workflows.workflow import Workflow
 from gateway.workflows.workflow_context import WorkflowContext
 
 TerminationCondition = Callable[[list[Message]], bool | Awaitable[bool]]
-"""Takes the conversation, and returns whether it has ended."""
+"""Function of the conversation (a list of messages) that returns whether the conversation has ended."""
 
 ChatContext = WorkflowContext[Any, Any]
 
 
 @dataclass
 class GroupChatRequestMessage:
-    """Tells an executor that is not an agent to speak."""
+    """Message that tells a participant to speak, if the participant is an executor other than an agent."""
 
     additional_instruction: str | None = None
     metadata: dict[str, Any] | None = None
@@ -60,14 +60,14 @@ class GroupChatRequestMessage:
 
 @dataclass
 class GroupChatParticipantMessage:
-    """Sends messages of other participants to an executor that is not an agent."""
+    """Message with the messages of other participants, for a participant that is an executor other than an agent."""
 
     messages: list[Message]
 
 
 @dataclass
 class GroupChatResponseMessage:
-    """The answer of an executor that is not an agent."""
+    """Message with the answer of a participant that is an executor other than an agent."""
 
     message: Message
 
@@ -115,7 +115,7 @@ class BaseGroupChatOrchestrator(Executor):
     def __init__(
         self, id: str, *, name: str | None = None, max_rounds: int | None = None, termination_condition: TerminationCondition | None = None
     ) -> None:
-        """`max_rounds` limits the number of answers."""
+        """`max_rounds` is the maximum number of answers of participants in a conversation."""
         super().__init__(id)
         self.name = name or id
         self.participants: OrderedDict[str, str] = OrderedDict()
@@ -126,45 +126,45 @@ class BaseGroupChatOrchestrator(Executor):
         self._conversation: list[Message] = []
 
     def meet(self, executors: dict[str, Executor]) -> None:
-        """Set the participants. The builder calls this once."""
+        """Set the participants, by id. The builder calls this method once."""
         self.participants = OrderedDict((name, describe(item)) for name, item in executors.items())
         self._agents = {name for name, item in executors.items() if isinstance(item, AgentExecutor)}
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Return the name of the next speaker; `None` if the conversation was ended here."""
+        """Return the name of the next speaker; `None` if this method has ended the conversation."""
         raise NotImplementedError
 
     @handler
     async def handle_str(self, task: str, ctx: ChatContext) -> None:
-        """Begin with a user's text."""
+        """Begin the conversation with a user's text."""
         await self.begin(as_messages(task), ctx)
 
     @handler
     async def handle_message(self, task: Message, ctx: ChatContext) -> None:
-        """Begin with a message."""
+        """Begin the conversation with a message."""
         await self.begin(as_messages(task), ctx)
 
     @handler
     async def handle_messages(self, task: list[str | Message], ctx: ChatContext) -> None:
-        """Begin with messages."""
+        """Begin the conversation with messages."""
         await self.begin(as_messages(task), ctx)
 
     @handler
     async def handle_participant_response(self, response: AgentExecutorResponse | GroupChatResponseMessage, ctx: ChatContext) -> None:
-        """Handle the answer of an executor that is not an agent."""
+        """Report the answer of a participant as an event, and continue the conversation with the answer."""
         who = ctx.get_source_executor_id()
         await ctx.add_event(WorkflowEvent("group_chat", GroupChatResponseReceivedEvent(self._round, who), self.id))
         said = response.agent_response.messages if isinstance(response, AgentExecutorResponse) else [response.message]
         await self.heard(who, said, ctx)
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
-        """Handle the first messages."""
+        """Begin the conversation with these messages, and ask the first speaker."""
         self._conversation += messages
         if not await self._is_over(ctx, check_rounds=False):
             await self._next(ctx, messages, None)
 
     async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """Handle the answer of a participant."""
+        """Add the answer of the participant `who` to the conversation, then end the conversation or ask the next speaker."""
         messages = spoken(said)
         self._conversation += messages
         if not await self._is_over(ctx, check_rounds=True):
@@ -177,7 +177,7 @@ class BaseGroupChatOrchestrator(Executor):
         await finish(ctx, message)
 
     async def request(self, who: str, ctx: ChatContext, instruction: str | None = None) -> None:
-        """Ask a participant to speak."""
+        """Ask the participant `who` to speak, optionally with an instruction."""
         if who in self._agents:
             messages = [Message("user", [instruction])] if instruction else []
             await ctx.send_message(AgentExecutorRequest(messages), target_id=who)
@@ -187,7 +187,7 @@ class BaseGroupChatOrchestrator(Executor):
         self._round += 1
 
     async def broadcast(self, messages: list[Message], ctx: ChatContext, *, but: str | None) -> None:
-        """Send messages to the other participants."""
+        """Send messages to all participants except `but`, without asking them to speak."""
         for name in self.participants:
             if name != but and name in self._agents:
                 await ctx.send_message(AgentExecutorRequest(list(messages), should_respond=False), target_id=name)
@@ -240,13 +240,13 @@ class GroupChatOrchestrator(BaseGroupChatOrchestrator):
         self._select = selection_func
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Call the function."""
+        """Return the name that the selection function returns."""
         chosen = self._select(GroupChatState(self._round, self.participants, list(self._conversation)))
         return await chosen if inspect.isawaitable(chosen) else chosen
 
 
 class AgentOrchestrationOutput(BaseModel):
-    """The answer of an orchestrating agent."""
+    """The answer of the agent that chooses the speakers: the next speaker, or the end of the conversation."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -284,7 +284,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         self._retries = retry_attempts
 
     async def choose(self, ctx: ChatContext) -> str | None:
-        """Ask the agent. It gets the messages since it was asked last."""
+        """Ask the orchestrating agent for the next speaker. The agent gets the messages since it was last asked."""
         team = "\n".join(f"- {name}: {description}" for name, description in self.participants.items())
         fresh, self._told = self._conversation[self._told :], len(self._conversation)
         messages = [*fresh, Message("user", [_INSTRUCTION.format(participants=team)])]
@@ -318,11 +318,11 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
         return decision
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the conversation, and the agent's own conversation."""
+        """Return the conversation of the participants, and the session of the orchestrating agent."""
         return {**await super().on_checkpoint_save(), "session": self._session.to_dict(), "told": self._told}
 
     async def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore both conversations."""
+        """Restore the conversation of the participants, and the session of the orchestrating agent."""
         await super().on_checkpoint_restore(state)
         self._session, self._told = AgentSession.from_dict(state["session"]), state["told"]
 
@@ -347,11 +347,12 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses the speakers. The first two may be functions
-        that make one for each built workflow.
+        """Exactly one of `orchestrator_agent`, `orchestrator` and `selection_func` chooses the speakers.
+
+        The first two may also be functions that make the agent or executor for each built workflow.
 
         Raises:
-            ValueError: Several of them are given.
+            ValueError: More than one of these three arguments is given.
         """
         super().__init__(participants, output_from, intermediate_output_from, name=name or "GroupChat", storage=checkpoint_storage)
         given = [item for item in (orchestrator_agent, orchestrator, selection_func) if item is not None]

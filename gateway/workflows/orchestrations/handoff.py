@@ -40,7 +40,7 @@ _HANDOFF_KEY = "handoff_to"
 
 @dataclass
 class HandoffSentEvent:
-    """Data of a `handoff_sent` event."""
+    """Data of a `handoff_sent` event: one agent handed the conversation over to another."""
 
     source: str
     target: str
@@ -64,7 +64,7 @@ class HandoffAgentUserRequest:
 
 
 class HandoffConfiguration:
-    """The target of a handoff, and the description of its tool."""
+    """An allowed handoff: the agent to hand over to, and the description of the handoff tool for the model."""
 
     def __init__(self, *, target: str | SupportsAgentRun, description: str | None = None) -> None:
         self.target_id = target if isinstance(target, str) else resolve_agent_id(target)
@@ -77,7 +77,7 @@ def handoff_tool_name(target_id: str) -> str:
 
 
 class HandoffTool:
-    """Ends the turn of the agent that calls it."""
+    """The tool `handoff_to_<name>`. A call ends the turn of the calling agent, and the agent `<name>` continues."""
 
     def __init__(self, handoff: HandoffConfiguration) -> None:
         self.target_id = handoff.target_id
@@ -92,7 +92,7 @@ class HandoffTool:
         )
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Stop the run, with the target as the result.
+        """Stop the run of the calling agent. The result of the run names the agent that continues.
 
         Raises:
             MiddlewareTermination: Always.
@@ -108,12 +108,12 @@ class HandoffProvider(ContextProvider):
         self._tools = list(tools)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the tools."""
+        """Add the handoff tools to the run."""
         context.extend_tools(self.source_id, cast("list[Tool]", self._tools))
 
 
 class HandoffAgentExecutor(AgentExecutor):
-    """Runs one agent of a handoff."""
+    """Runs one agent of a handoff orchestration, and acts on its handoffs."""
 
     def __init__(
         self,
@@ -126,8 +126,9 @@ class HandoffAgentExecutor(AgentExecutor):
         autonomous_turns: int = 0,
         autonomous_prompt: str | None = None,
     ) -> None:
-        """`user_response_target_id` is the agent that gets the user's answer; the default is this agent. `autonomous_turns` is how often
-        this agent gets the prompt to continue before the user is asked.
+        """`user_response_target_id` is the agent that gets the user's answer; the default is this agent.
+
+        `autonomous_turns` is how often this agent gets the prompt to continue before the user is asked.
         """
         tools = {tool.name: tool for tool in map(HandoffTool, handoffs)}
         own = copy.copy(agent)
@@ -156,7 +157,10 @@ class HandoffAgentExecutor(AgentExecutor):
             await super()._answer(ctx)
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Hand over, continue without the user, or ask the user."""
+        """Yield the answer and send it to the other agents.
+
+        Then hand over if the agent called a handoff tool, or continue, or ask the user.
+        """
         response = answer.agent_response
         if not is_shown:
             await ctx.yield_output(response)
@@ -180,7 +184,7 @@ class HandoffAgentExecutor(AgentExecutor):
 
     @response_handler
     async def handle_response(self, original_request: HandoffAgentUserRequest, response: list[Message], ctx: AgentContextOf) -> None:
-        """Handle the user's answer. An empty answer ends the conversation."""
+        """Continue the conversation with the user's answer. An empty answer ends the conversation."""
         if not response:
             return
         await self._broadcast(response, ctx)
@@ -206,7 +210,7 @@ class HandoffAgentExecutor(AgentExecutor):
             await ctx.send_message(cast("Any", AgentExecutorRequest(messages, should_respond=False)))
 
     def _target_of(self, response: AgentResponse) -> str | None:
-        """Return the target of the last handoff call; `None` without a handoff."""
+        """Return the agent to which the last handoff call in the response hands over; `None` without such a call."""
         for message in reversed(response.messages):
             for content in reversed(message.contents):
                 tool = self._tools.get(content.name or "") if content.type == "function_call" else None
@@ -220,7 +224,10 @@ class HandoffAgentExecutor(AgentExecutor):
 
 
 class HandoffBuilder(StoredBuilder):
-    """Builds a handoff. All answers are outputs. Without `add_handoff` every agent may hand over to every other."""
+    """Builds a handoff orchestration.
+
+    Every answer of an agent is an output of the workflow. Without `add_handoff` every agent may hand over to every other.
+    """
 
     def __init__(
         self,
@@ -233,7 +240,7 @@ class HandoffBuilder(StoredBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """`participants` may also be given later, with the method of that name."""
+        """`participants` may also be set later, with the method `participants`."""
         super().__init__(None, output_from, intermediate_output_from, name=name or "Handoff", storage=checkpoint_storage)
         self._agents: dict[str, Agent] = {}
         if participants is not None:
@@ -262,7 +269,7 @@ class HandoffBuilder(StoredBuilder):
         return self
 
     def add_handoff(self, source: Agent | str, targets: Sequence[Agent | str], *, description: str | None = None) -> Self:
-        """Allow `source` to hand over to `targets`. `description` tells the model when.
+        """Allow `source` to hand over to `targets`. `description` tells the model when to hand over.
 
         Raises:
             ValueError: An agent is not a participant.
@@ -289,7 +296,7 @@ class HandoffBuilder(StoredBuilder):
         prompts: dict[str, str] | None = None,
         turn_limits: dict[str, int] | None = None,
     ) -> Self:
-        """Let these agents, or all, continue for some turns before they ask the user."""
+        """Let these agents (by default all) continue on their own for some turns before the user is asked."""
         for name in [self._known(agent) for agent in agents] if agents else list(self._agents):
             limit = (turn_limits or {}).get(name, DEFAULT_AUTONOMOUS_TURNS)
             self._autonomous[name] = (limit, (prompts or {}).get(name))

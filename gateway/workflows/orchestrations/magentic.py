@@ -47,12 +47,12 @@ class MagenticOrchestratorEvent:
 
 
 class MagenticResetSignal:
-    """Tells participants to forget the conversation."""
+    """Message that tells participants to forget the conversation, because the manager makes a new plan."""
 
 
 @dataclass
 class MagenticPlanReviewResponse:
-    """A person's response to a plan: remarks, or none to approve it."""
+    """A person's response to a plan: messages with remarks; without messages, the plan is approved."""
 
     review: list[Message]
 
@@ -69,7 +69,7 @@ class MagenticPlanReviewResponse:
 
 @dataclass
 class MagenticPlanReviewRequest:
-    """A plan for a person to review."""
+    """Request to a person to review a plan. The methods make the responses."""
 
     plan: Message
     current_progress: MagenticProgressLedger | None
@@ -85,7 +85,7 @@ class MagenticPlanReviewRequest:
 
 
 class MagenticAgentExecutor(AgentExecutor):
-    """A participant that can forget the conversation."""
+    """Runs a participant, which forgets the conversation when the manager makes a new plan."""
 
     @handler
     async def handle_magentic_reset(self, signal: MagenticResetSignal, ctx: WorkflowContext[Any, Any]) -> None:
@@ -94,7 +94,7 @@ class MagenticAgentExecutor(AgentExecutor):
 
 
 class MagenticOrchestrator(BaseGroupChatOrchestrator):
-    """Makes participants follow the manager's plan."""
+    """Has the manager plan, and asks the participants that the manager chooses to speak."""
 
     MANAGER_NAME: ClassVar[str] = "magentic_orchestrator"
 
@@ -108,7 +108,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         self._ledger: MagenticProgressLedger | None = None
 
     async def begin(self, messages: list[Message], ctx: ChatContext) -> None:
-        """Make the first plan.
+        """Have the manager make the first plan for the task in `messages`. Then have the plan reviewed, or follow the plan.
 
         Raises:
             ValueError: The task is empty.
@@ -123,7 +123,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
         await self._review_or_go(ctx, is_stalled=False)
 
     async def heard(self, who: str, said: Sequence[Message], ctx: ChatContext) -> None:
-        """Handle the answer of a participant."""
+        """Add the answer of the participant `who` to the conversation, and have the manager judge the progress."""
         serve_call(self._manager, ctx.call)
         messages = spoken(said)
         self._known.chat_history += messages
@@ -134,7 +134,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
     async def handle_plan_review_response(
         self, original_request: MagenticPlanReviewRequest, response: MagenticPlanReviewResponse, ctx: ChatContext
     ) -> None:
-        """Follow the plan, or make another plan."""
+        """Follow the plan if the person approved it; otherwise have the manager make another plan from the remarks."""
         context = self._known
         serve_call(self._manager, ctx.call)
         if response.review:
@@ -211,7 +211,7 @@ class MagenticOrchestrator(BaseGroupChatOrchestrator):
 
 
 class MagenticBuilder(StoredBuilder):
-    """Builds a magentic workflow. The manager's final answer is its output."""
+    """Builds a magentic workflow. The final answer of the manager is the output of the workflow."""
 
     def __init__(
         self,
@@ -237,8 +237,9 @@ class MagenticBuilder(StoredBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """Pass a `manager`, or a `manager_agent` for a `StandardMagenticManager` with these prompts and limits, or a function that makes
-        one of them for each built workflow.
+        """Pass a `manager`, or a `manager_agent`, for which a `StandardMagenticManager` with the given prompts and limits is made.
+
+        Either may also be a function that makes the object for each built workflow.
 
         Raises:
             ValueError: Several of them are given.

@@ -82,7 +82,7 @@ Write the answer for whoever made the request, from what was said above."""
 
 @dataclass
 class MagenticProgressLedgerItem:
-    """One answer about the progress, with its reason."""
+    """The manager's answer to one question about the progress, with the reason for the answer."""
 
     reason: str
     answer: str | bool
@@ -90,7 +90,7 @@ class MagenticProgressLedgerItem:
 
 @dataclass
 class MagenticProgressLedger:
-    """The manager's view of the progress."""
+    """The manager's judgement of the progress, as answers to five questions, such as who speaks next."""
 
     is_request_satisfied: MagenticProgressLedgerItem
     is_in_loop: MagenticProgressLedgerItem
@@ -100,7 +100,7 @@ class MagenticProgressLedger:
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> MagenticProgressLedger:
-        """Make a ledger from the manager's JSON.
+        """Make a ledger from the JSON object in an answer of the manager's agent.
 
         Raises:
             ValueError: An entry is missing.
@@ -116,7 +116,7 @@ class MagenticProgressLedger:
 
 @dataclass
 class MagenticContext:
-    """State of the work, the argument of a manager's methods."""
+    """The state of the work on one task: the argument of the methods of a manager."""
 
     task: str
     chat_history: list[Message] = field(default_factory=list[Message])
@@ -131,21 +131,21 @@ class MagenticContext:
         return "\n".join(f"- {name}: {text}" for name, text in self.participant_descriptions.items())
 
     def clone(self) -> MagenticContext:
-        """Return a copy with its own lists."""
+        """Return a copy. Changes of its lists do not change this object."""
         return replace(self, chat_history=list(self.chat_history), participant_descriptions=dict(self.participant_descriptions))
 
     def reset(self) -> None:
-        """Start again with the same task."""
+        """Clear the conversation, and count one more reset: the work starts again with the same task."""
         self.chat_history.clear()
         self.stall_count = 0
         self.reset_count += 1
 
 
 class MagenticManagerBase:
-    """Plans, and judges the progress."""
+    """Base of managers, which make the plan and judge the progress. Subclasses implement the four async methods."""
 
     def __init__(self, *, max_stall_count: int = 3, max_reset_count: int | None = None, max_round_count: int | None = None) -> None:
-        """After more than `max_stall_count` rounds without progress the manager plans again. The other limits end the work."""
+        """After more than `max_stall_count` rounds without progress, the manager plans again. The other two limits end the work."""
         self.max_stall_count = max_stall_count
         self.max_reset_count = max_reset_count
         self.max_round_count = max_round_count
@@ -159,11 +159,11 @@ class MagenticManagerBase:
         raise NotImplementedError
 
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Return the state of the progress."""
+        """Judge the progress, and choose the next speaker and the instruction to this speaker."""
         raise NotImplementedError
 
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """Return the final answer."""
+        """Return the final answer to the task."""
         raise NotImplementedError
 
     def on_checkpoint_save(self) -> dict[str, Any]:
@@ -175,7 +175,7 @@ class MagenticManagerBase:
 
 
 class StandardMagenticManager(MagenticManagerBase):
-    """Asks an agent, each time in a new conversation."""
+    """A manager that asks an agent for plans and judgements, each time in a new conversation."""
 
     def __init__(
         self,
@@ -193,8 +193,10 @@ class StandardMagenticManager(MagenticManagerBase):
         progress_ledger_prompt: str | None = None,
         final_answer_prompt: str | None = None,
     ) -> None:
-        """`progress_ledger_retry_count` is the number of attempts to get a readable ledger. Prompts have the placeholders of those that
-        they replace: `{task}`, `{team}`, `{facts}`, `{old_facts}`, `{plan}`, `{names}`.
+        """`progress_ledger_retry_count` is the number of attempts to get a readable ledger.
+
+        A prompt may contain the placeholders of the default prompt that it replaces: `{task}`, `{team}`, `{facts}`, `{old_facts}`,
+        `{plan}`, `{names}`.
         """
         super().__init__(max_stall_count=max_stall_count, max_reset_count=max_reset_count, max_round_count=max_round_count)
         self._agent = agent
@@ -209,19 +211,19 @@ class StandardMagenticManager(MagenticManagerBase):
         self._facts = ""
 
     async def plan(self, magentic_context: MagenticContext) -> Message:
-        """Ask for the facts, then for the plan."""
+        """Ask the agent for the facts of the task, then for the plan."""
         return await self._plan(magentic_context, self._facts_prompt.format(task=magentic_context.task), self._plan_prompt)
 
     async def replan(self, magentic_context: MagenticContext) -> Message:
-        """Ask for corrected facts, then for another plan."""
+        """Ask the agent for corrected facts, then for another plan."""
         facts = self._facts_update_prompt.format(task=magentic_context.task, old_facts=self._facts)
         return await self._plan(magentic_context, facts, self._plan_update_prompt)
 
     async def create_progress_ledger(self, magentic_context: MagenticContext) -> MagenticProgressLedger:
-        """Ask for the ledger until it can be read.
+        """Ask the agent to judge the progress, again if its answer cannot be read.
 
         Raises:
-            WorkflowError: No attempt could be read.
+            WorkflowError: None of the answers could be read.
         """
         context = magentic_context
         names = list(context.participant_descriptions)
@@ -244,17 +246,17 @@ class StandardMagenticManager(MagenticManagerBase):
         raise WorkflowError(f"The manager's judgement could not be read after {self._attempts} attempts: {problem}.")
 
     async def prepare_final_answer(self, magentic_context: MagenticContext) -> Message:
-        """Ask for the final answer."""
+        """Ask the agent for the final answer."""
         prompt = Message("user", [self._final_prompt.format(task=magentic_context.task)])
         answer = await self._ask(magentic_context, [prompt])
         return Message("assistant", [answer.text], author_name=answer.author_name or MAGENTIC_MANAGER_NAME)
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the facts."""
+        """Return the facts that the agent last gave, for a checkpoint."""
         return {"facts": self._facts}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the facts."""
+        """Restore the facts from a checkpoint."""
         self._facts = state.get("facts", "")
 
     async def _plan(self, context: MagenticContext, facts_prompt: str, plan_prompt: str) -> Message:

@@ -25,38 +25,38 @@ IntermediateFrom = Literal["all", "all_other"] | Sequence[Named]
 
 @dataclass
 class AgentRequestInfoResponse:
-    """A person's response to an agent's answer: messages for another answer, or none to accept it."""
+    """A person's review of an agent's answer: messages that ask for another answer; without messages, the answer is accepted."""
 
     messages: list[Message]
 
     @staticmethod
     def from_messages(messages: list[Message]) -> AgentRequestInfoResponse:
-        """Return the response that asks for another answer to these messages."""
+        """Return the review that asks the agent for another answer, with these messages as remarks."""
         return AgentRequestInfoResponse(messages)
 
     @staticmethod
     def from_strings(texts: list[str]) -> AgentRequestInfoResponse:
-        """Return the response that asks for another answer to these texts of the user."""
+        """Return the review that asks the agent for another answer, with these texts of the user as remarks."""
         return AgentRequestInfoResponse([Message("user", [text]) for text in texts])
 
     @staticmethod
     def approve() -> AgentRequestInfoResponse:
-        """Return the response that accepts the answer."""
+        """Return the review that accepts the answer."""
         return AgentRequestInfoResponse([])
 
 
 class ReviewedAgentExecutor(AgentExecutor):
-    """Runs an agent whose answers a person reviews before they are sent on."""
+    """Runs an agent whose answers a person reviews before they are sent to other executors."""
 
     shows_parts: ClassVar[bool] = False
 
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
-        """Ask a person to review the answer instead of sending it on."""
+        """Ask a person to review the answer. The method `reviewed` gets the response."""
         await ctx.request_info(answer, AgentRequestInfoResponse)
 
     @response_handler
     async def reviewed(self, original_request: AgentExecutorResponse, response: AgentRequestInfoResponse, ctx: AgentContextOf) -> None:
-        """Send the answer on, or run the agent again with the remarks."""
+        """Yield the accepted answer and send it along the edges, or run the agent again with the person's remarks."""
         if response.messages:
             await self.from_messages([*response.messages], ctx)
         else:
@@ -103,7 +103,7 @@ class ParticipantBuilder:
     def _executors(
         self, make: Callable[[SupportsAgentRun], Executor] | None = None, *, context_mode: ContextMode | None = None
     ) -> dict[str, Executor]:
-        """Return the participants as executors. `make` wraps agents that need more than an `AgentExecutor`."""
+        """Return the participants as executors, by id. `make` makes the executor of an agent; the default is `AgentExecutor`."""
         made: dict[str, Executor] = {}
         for name, item in self._given.items():
             if isinstance(item, Executor):
@@ -117,7 +117,7 @@ class ParticipantBuilder:
     def _graph(
         self, start: Executor, executors: dict[str, Executor], *, default: Sequence[str] = (), always: Sequence[str] = ()
     ) -> WorkflowBuilder:
-        """Return a builder that begins with `start` and has the outputs of `_outputs`; the edges are missing."""
+        """Return a builder for a graph that begins with `start`, with the selected outputs. The caller adds the edges."""
         outputs, intermediates = self._outputs(executors, default=default, always=always)
         return WorkflowBuilder(
             name=self._name,
@@ -129,7 +129,10 @@ class ParticipantBuilder:
         )
 
     def _star(self, center: Executor, executors: dict[str, Executor]) -> Workflow:
-        """Build a graph with edges from `center` to each participant and back. The outputs of `center` are always the workflow's."""
+        """Build a graph with edges from `center` to each participant and back.
+
+        The outputs of `center` are always outputs of the workflow.
+        """
         builder = self._graph(center, executors, always=[center.id])
         for executor in executors.values():
             builder.add_edge(center, executor).add_edge(executor, center)
@@ -138,7 +141,10 @@ class ParticipantBuilder:
     def _outputs(
         self, executors: dict[str, Executor], *, default: Sequence[str], always: Sequence[str] = ()
     ) -> tuple[list[str], list[str]]:
-        """Return the ids of output executors and of intermediate executors. `default` are the outputs if nothing is selected."""
+        """Return the ids of the executors that yield outputs, and of those that yield intermediate outputs.
+
+        `default` yield outputs if the user selected nothing; `always` yield outputs in any case.
+        """
         chosen, other = self._output_from, self._intermediate_output_from
         if isinstance(chosen, str) and chosen != "all":
             raise ValueError(f"output_from={chosen!r} is not a selection: give a list of participants, or 'all'.")
@@ -174,10 +180,10 @@ class ParticipantBuilder:
 
 
 class StoredBuilder(ParticipantBuilder):
-    """Base of the builders whose checkpoint storage may be set later."""
+    """Base of the builders whose checkpoint storage may be set after the constructor."""
 
     def with_checkpointing(self, checkpoint_storage: CheckpointStorage) -> Self:
-        """Store a checkpoint of every round."""
+        """Store a checkpoint of every round in this storage."""
         self._storage = checkpoint_storage
         return self
 
@@ -186,7 +192,7 @@ class ReviewBuilder(ParticipantBuilder):
     """Base of the builders whose agents' answers a person may review."""
 
     def with_request_info(self, *, agents: Sequence[str | SupportsAgentRun] | None = None) -> Self:
-        """Ask a person to review the answers of these agents, or of all, before they are passed on."""
+        """Ask a person to review the answers of these agents (by default of all) before other executors get them."""
         names = {item if isinstance(item, str) else resolve_agent_id(item) for item in agents or ()}
         known = {name for name, item in self._given.items() if not isinstance(item, Executor)}
         if names - known:
@@ -211,7 +217,7 @@ def participant_id(item: Any) -> str:
 
 
 def describe(executor: Executor) -> str:
-    """Return a participant's description."""
+    """Return the description of a participant, which tells the orchestrator what the participant does."""
     return (executor.description if isinstance(executor, AgentExecutor) else None) or executor.id
 
 
@@ -226,7 +232,7 @@ def spoken(messages: Sequence[Message]) -> list[Message]:
 
 
 async def finish(ctx: WorkflowContext[Any, Any], message: Message) -> None:
-    """Yield the final message, as an update if the run is streamed."""
+    """Yield the final message as the output of the workflow: as an `AgentResponseUpdate` if the run is streamed."""
     if ctx.is_streaming():
         await ctx.yield_output(AgentResponseUpdate(list(message.contents), message.role, message.author_name, message.message_id))
     else:
@@ -234,10 +240,10 @@ async def finish(ctx: WorkflowContext[Any, Any], message: Message) -> None:
 
 
 def as_messages(given: str | Message | Sequence[str | Message]) -> list[Message]:
-    """Return a run's message as a list.
+    """Return the message that begins a run as a list of messages.
 
     Raises:
-        ValueError: The list is empty.
+        ValueError: There is no message.
     """
     messages = to_messages(given)
     if not messages:

@@ -13,16 +13,16 @@ from gateway.workflows.workflow_context import WorkflowContext
 
 
 class InputToConversation(Executor):
-    """Converts a run's message to a conversation."""
+    """The start executor: converts the message of the run to a conversation for the first participant."""
 
     @handler
     async def from_messages(self, given: str | Message | list[str | Message], ctx: WorkflowContext[list[Message]]) -> None:
-        """Convert messages; texts are the user's."""
+        """Send the messages as a conversation; a text becomes a user message."""
         await ctx.send_message(as_messages(given))
 
 
 class SequentialBuilder(ReviewBuilder):
-    """Builds a chain of agents and executors. The output of the last is the workflow's."""
+    """Builds a chain of agents and executors. The output of the last participant is the output of the workflow."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class SequentialBuilder(ReviewBuilder):
         output_from: OutputFrom | None = None,
         intermediate_output_from: IntermediateFrom | None = None,
     ) -> None:
-        """With `chain_only_agent_responses` an agent gets only the answer before it, instead of the whole conversation."""
+        """With `chain_only_agent_responses`, an agent gets only the answer of the previous agent instead of the whole conversation."""
         super().__init__(participants, output_from, intermediate_output_from, name=name or "Sequential", storage=checkpoint_storage)
         self._only_answers = chain_only_agent_responses
 
