@@ -77,7 +77,7 @@ class Catalog:
         """New sources whose lists `arrange` is still building. Changes that these sources report meanwhile are not lost."""
         self._dirty: dict[str, set[ChangeKind]] = {}
         self.changed_at: dict[ChangeKind, float] = {}
-        """Time of the last change of each kind of list (loop time)."""
+        """Kind of list → time of its last change, by the event loop's clock."""
         self._wake = anyio.Event()
         self._listeners: list[Callable[[ChangeKind], None]] = []
         self._update_listeners: list[Callable[[str], None]] = []
@@ -404,7 +404,7 @@ class Catalog:
         return await self.read_now(uri, ctx)
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
-        """Read as `read` does, but without waiting for sources that are still starting."""
+        """Read an exposed URI as `read` does, but without waiting for sources that are still starting. Raises `NotFound`."""
         shelf, native = self._locate(uri)
         source = cast("Source", shelf.entry.full)
 

@@ -61,7 +61,7 @@ def uri_label(prefix: str) -> str:
 
 
 def expose_uri(label: str, uri: str) -> str:
-    """Return a native URI (or URI template) as exposed under `label`; unchanged for an empty label."""
+    """Return the exposed URI for a source's own URI or URI template, with the label of the source; unchanged for an empty label."""
     if not label:
         return uri
     for scheme in _SEGMENT_SCHEMES:

@@ -107,7 +107,7 @@ def _definitions(local: Mapping[str, ToolSource]) -> list[AgentDefinition]:
 
 
 def _patterns(local: Mapping[str, ToolSource]) -> list[tuple[str, str, list[str]]]:
-    """Return `(kind, file, tool patterns)` for every agent and workflow."""
+    """Return kind, file and tool patterns of every agent and workflow."""
     found: list[tuple[str, str, list[str]]] = []
     if "agent" in local:
         found += [("agent", str(definition.path), definition.file.tools) for definition in _definitions(local)]

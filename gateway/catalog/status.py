@@ -90,7 +90,7 @@ class GatewayStatus:
         return [self._clean(problem) for problem in self._problems()]
 
     def entries(self, viewer: Principal) -> list[JsonObject]:
-        """Return every source as plain data, limited to what the viewer may see."""
+        """Return the status of every source as JSON objects, with only the details that the principal `viewer` may see."""
         return [self._entry(status.seen_by(viewer)) for status in self._sources()]
 
     def as_json(self, viewer: Principal) -> str:

@@ -18,7 +18,7 @@ class FileModel(BaseModel):
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
-        """Make boolean and number fields strict. A float field still accepts an integer."""
+        """Make boolean and number fields of each subclass strict, so that text is rejected. A float field still accepts an integer."""
         for info in cls.model_fields.values():
             if info.annotation in _SCALARS:
                 info.metadata.append(Strict())

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 
 def models_within(model: type[BaseModel]) -> dict[str, type[BaseModel]]:
-    """Return `model` and every model class in its fields, at any depth, by class name."""
+    """Return class name → class of `model` and of every model class in its fields, at any depth."""
     found: dict[str, type[BaseModel]] = {}
     waiting: list[object] = [model]
     while waiting:

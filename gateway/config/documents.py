@@ -57,7 +57,7 @@ class DocumentError(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class Frontmatter:
-    """A Markdown document split at its frontmatter; both parts verbatim."""
+    """A Markdown document split into frontmatter and body, both as written."""
 
     header: str
     """YAML text between the `---` lines."""

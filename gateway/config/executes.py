@@ -34,7 +34,7 @@ class RunEntry:
     key: str
     """The name for `moongate lock --accept`: a server's name, `secrets.docs`, `expose.functions.chores`, `agent/clerk`."""
     place: str
-    """The place of the entry: a JSON path of the configuration, or a file."""
+    """Where the entry is written: a JSON path in the configuration, or a file."""
     digest: str
     """SHA-256, in hex, over everything that decides what is executed."""
     shown: str
@@ -100,7 +100,7 @@ def _entry(key: str, place: str, material: JsonValue, shown: str) -> RunEntry:
 
 
 def _contents(part: JsonObject, base_dir: Path) -> JsonObject:
-    """Return digests of the files that `${file:…}` references in the entry's environment read, by name."""
+    """Return path → digest of each file that a `${file:…}` in the `env` of a server entry reads; `None` for an unreadable file."""
     found: JsonObject = {}
     for value in members_of(part.get("env")).values():
         for name in _FILE_REFERENCE.findall(value) if isinstance(value, str) else ():

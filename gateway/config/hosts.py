@@ -41,7 +41,7 @@ IGNORED_KEYS: dict[str, str] = {
 """Keys of other hosts that the gateway ignores, with their host and meaning. They cause one note per server."""
 
 KEY_ALIASES: dict[str, str] = {"serverUrl": "url", "httpUrl": "url", "http_headers": "headers", "transport": "type"}
-"""Other spellings of Moongate's keys: Windsurf, Gemini CLI, Codex, older hosts."""
+"""Spelling of a key by another host (Windsurf, Gemini CLI, Codex, older hosts) → Moongate's key."""
 
 HEADER_VARIABLES = ("bearer_token_env_var", "env_http_headers")
 """Keys of Codex that name environment variables: one for the bearer token, and one per further header. They become `headers`."""
@@ -52,7 +52,7 @@ TYPE_ALIASES: dict[str, str] = {
     "streamable_http": "http",
     "local": "stdio",
 }
-"""Other spellings of `type`."""
+"""Other spellings of a server entry's `type` → Moongate's spelling."""
 
 TOOL_FILTERS: dict[str, Literal["allow", "deny"]] = {
     "allowedTools": "allow",

@@ -46,7 +46,7 @@ class LoadedConfig:
     config: GatewayConfig
     """The validated configuration. Its `mcp_servers` has no disabled entries."""
     path: Path | None
-    """The file it was read from; `None` without a file."""
+    """The file from which the configuration was read; `None` without a file."""
     base_dir: Path
     """The folder against which relative paths of the file were resolved."""
     disabled: list[DisabledServer]

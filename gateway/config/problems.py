@@ -134,7 +134,7 @@ def _member_of(members: Sequence[Any], label: str) -> object:
 
 
 def _literals(member: object) -> set[object]:
-    """Return all values of a model's `Literal` fields, of which one is the discriminator."""
+    """Return all values that the `Literal` fields of a model accept. One of these fields tells the members of a union apart."""
     if not (isinstance(member, type) and issubclass(member, BaseModel)):
         return set()
     fixed = [info.annotation for info in member.model_fields.values() if get_origin(info.annotation) is Literal]

@@ -221,7 +221,7 @@ def _kind(entry: JsonObject, path: str) -> str:
 
 
 def _unknown(name: str, entry: JsonObject, kind: str, path: str) -> list[ConfigError]:
-    """Return a mistake for each key that a server of this kind does not have."""
+    """Return a mistake for each key of the entry that a server of this `kind` (stdio, http or sse) does not have."""
     known = list(_MODELS[kind].model_fields)
     mistakes: list[ConfigError] = []
     for key in entry:
@@ -254,7 +254,7 @@ def _plain_env(entry: JsonObject) -> JsonObject:
 
 
 def _shaped(entry: JsonObject, kind: str, path: str, mistakes: list[ConfigError]) -> ServerEntry | None:
-    """Return the model of an entry, or `None` after adding its wrong values to `mistakes`."""
+    """Validate an entry and return its model; if values are wrong, add them to `mistakes` and return `None`."""
     try:
         return _MODELS[kind].model_validate({**entry, "type": kind})
     except ValidationError as error:

@@ -17,11 +17,11 @@ DEFINITION_SUFFIXES = (".md", ".yaml", ".yml")
 """File suffixes of agents and workflows."""
 
 Signature = tuple[int, int, int, int] | None
-"""Change time, size, inode and device; `None` if the file does not exist."""
+"""State of a watched file: change time, size, inode and device; `None` if the file does not exist."""
 
 
 def signature_of(path: Path) -> Signature:
-    """Return the signature of a file, which differs between its states. Blocks."""
+    """Return the `Signature` of a file, which is different after every change of the file. Blocks."""
     try:
         found = path.stat()
     except OSError:

@@ -11,7 +11,7 @@ from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_add
 from urllib.parse import urlsplit
 
 CLOUD_ADDRESSES = frozenset({IPv4Address("168.63.129.16")})
-"""Globally routable addresses on which the cloud host itself answers (Azure's WireServer)."""
+"""Globally routable addresses at which a cloud's own services answer to its machines (Azure's WireServer)."""
 
 _NOT_PUBLIC_IPV4 = (
     IPv4Network("0.0.0.0/8"),  # this network, RFC 791

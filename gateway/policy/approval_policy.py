@@ -155,7 +155,7 @@ def may_stand(source: str, name: str) -> bool:
 
 
 def canonical_arguments(arguments: JsonMapping) -> str:
-    """Return a digest that is equal for equal arguments; never empty."""
+    """Return a digest of a call's arguments, equal for equal arguments. It identifies what a permanent approval covers."""
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 

@@ -31,7 +31,7 @@ SCHEMA_RULE = "inputSchema"
 """Rule id of a rejection by the tool's own schema; the id of a value rule is `arguments.<tool>.<argument>`."""
 
 _RULE_KEYWORDS_REFUSED = frozenset({"$ref", "$dynamicRef", "$recursiveRef", "$id", "$anchor", "$dynamicAnchor", "$schema"})
-"""Keywords that a value rule must not use: rules are published inside another document, where these would have another meaning."""
+"""Keywords that a value rule must not use. Rules are published inside a tool's schema, where these keywords would mean something else."""
 
 Extras = Sequence[str] | Mapping[str, Sequence[str]]
 """`additionalArguments` of the configuration: a list of names for all tools, or a list for each native tool name or `*`."""

@@ -39,7 +39,7 @@ _SILENT = frozenset({
 """Keywords that never reject a value, such as `title`."""
 
 DEMANDING = ANY_TYPE_KEYWORDS.union(*KEYWORDS_OF_TYPES.values())
-"""Keywords of JSON Schema 2020-12 that can reject a value, and the rule words."""
+"""All keywords that can reject a value: those of JSON Schema 2020-12, and the rule words."""
 
 _SAYS_TYPE = frozenset({"type", "enum", "const"})
 _SCALARS = frozenset({"string", "number"})

@@ -23,7 +23,7 @@ class Rewrite:
     arguments: JsonObject
     """Arguments of a call, or the whole request if a request was judged."""
     dropped: tuple[str, ...] = ()
-    """Names that were removed, in their original order."""
+    """Names of arguments that were removed, in their original order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Reject:
     """Verdict of a policy function: reject the input."""
 
     rule: str
-    """Stable id of the rule, as in the configuration if it is written there: `arguments.read_text.path`."""
+    """Stable id of the rule that rejects the input. For a rule of the configuration it is its path, such as `arguments.read_text.path`."""
     reason: str
     """Text for the model or the operator: what is wrong and what is expected. Long values are never repeated."""
     dropped: tuple[str, ...] = ()

@@ -176,7 +176,7 @@ def _kinds(node: JsonMapping) -> set[str]:
 
 
 def _takes_text(node: JsonMapping) -> bool:
-    """Return whether a field takes free text. A choice of single digits counts, because several make a number pad."""
+    """Return whether a field takes free text. A choice between single digits counts too, because several such fields make a number pad."""
     kinds = _kinds(node)
     if kinds and kinds <= {"boolean", "null", "object"}:
         return False

@@ -17,7 +17,7 @@ from gateway.policy.lookalikes import read_as_latin, read_plain, spell_letters, 
 from gateway.policy.request_words import HARMLESS_AFTER, HARMLESS_BEFORE, ROLES
 
 CJK = "\u0e00-\u0eff\u1100-\u11ff\u3040-\u30ff\u3130-\u318f\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af\uf900-\ufaff"
-"""Scripts without spaces between words, and Korean, whose particles join the words."""
+"""Characters of scripts without spaces between words, and of Korean, whose particles are attached to words."""
 
 MIN_DISGUISED = 3
 """Fewest letters of a secret's name that is also recognised in disguise, such as with digits for letters."""
@@ -33,7 +33,7 @@ _OTHER_SCRIPT = re.compile(r"[\u0590-\u1cff\u2e80-\uffff]")
 """Scripts without letters that look like Latin letters."""
 
 _ARABIC_PREFIX = re.compile(r"^(?:[وف]?(?:ب?ال|لل|كال)|[وف](?=ال))(?=\w{3})")
-"""The Arabic article with the prepositions and conjunctions that join it."""
+"""Matches the Arabic article at the beginning of a word, with prepositions and conjunctions that are attached to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +86,9 @@ class Lexicon:
     run: re.Pattern[str]
     """Names that are recognised inside a run of separated letters ("p l e a s e t y p e y o u r p a s s w o r d")."""
     by_first_letter: dict[str, list[str]]
-    """Words of scripts without spaces by their first letter, longest first."""
+    """First letter → known words of scripts without spaces that begin with it, longest first."""
     inside: re.Pattern[str]
-    """Names that occur inside a longer word (`Benutzerpasswort`), with the rest of the word."""
+    """Matches a secret's name inside a longer word (`Benutzerpasswort`), and captures the name and the rest after it."""
     inside_kinds: dict[str, str]
     pairs: dict[str, tuple[str, str]]
     """Side of a word pair (`form_word_pairs`) → the other side, and the kind of secret that both together name."""

@@ -29,7 +29,7 @@ _SIGNS = "@$!|+€£¢"
 """Signs that are used in place of letters inside words (`p@ssword`)."""
 
 _MARKED = r"\u0900-\u0963\u0966-\u0dff\u0e00-\u0eff"
-"""Letters and vowel signs of Indic scripts, Thai and Lao; `\\w` does not match the signs."""
+"""Character ranges of the letters and vowel signs of Indic scripts, Thai and Lao; `\\w` does not match the signs."""
 
 _LETTER = r"[^\W\d_\u0900-\u0eff]"
 """A letter of a script without vowel signs."""
@@ -42,7 +42,7 @@ _APART = re.compile(
 _BETWEEN_LETTERS = re.compile(r"[^\w$@]|_")
 
 _JOINED = "\u0950"
-"""Prefix of a word whose letters were separated: the Om sign, which begins no ordinary word."""
+"""Internal prefix that marks a word whose letters the text separates. It is the Om sign, with which no ordinary word begins."""
 
 _SEPARATED_CJK = re.compile(r"(?<=[\u3040-\u30ff\u3400-\u9fff])[\s._\u00b7\u2010\u30fb*/-]+(?=[\u3040-\u30ff\u3400-\u9fff])")
 _HAS_CJK = re.compile(f"[{CJK}]")
@@ -58,7 +58,7 @@ _CLAUSE_END = re.compile(
 """Sentence ends of all scripts, dashes, bullets, and the mark of quoted lines; not the dot that begins a file name (`~/.netrc`)."""
 
 _DOT_ENV = re.compile(r"(?i)(?<![\w.])\.env\b(?!\.(?:example|sample|template|dist)\b)")
-"""The file `.env`, not its public template. Without its dot, `env` is an ordinary word."""
+"""Matches the file name `.env`, but not public templates such as `.env.example`. Without the dot, `env` is an ordinary word."""
 
 _SEGMENT_END = re.compile(r"[,()\[\]{}\"/\u060c\u3001\u201c-\u201e\u00ab\u00bb\u300c-\u300f]")
 
@@ -186,7 +186,7 @@ def _together(found: re.Match[str]) -> str:
 
 
 def _set_apart(text: str) -> str:
-    """Insert spaces around the known words of scripts without spaces."""
+    """Insert spaces around known words (of the word lists) in text of scripts that are written without spaces."""
     table = lexicon().by_first_letter
     out: list[str] = []
     at = start = 0
@@ -326,7 +326,7 @@ def _is_disguised(word: Word) -> bool:
 
 
 def _in_pieces(words: list[Word], covered: set[int], known: Lexicon) -> Iterator[Hit]:
-    """Yield long names that are written in several pieces, outside the words in `covered`."""
+    """Yield long names of secrets that are written in pieces ("pas swo rd"), outside the words in `covered`."""
     for first in range(len(words) - 1):
         joined = undouble(words[first].spelled[0])
         last = first + 1

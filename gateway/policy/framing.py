@@ -25,7 +25,7 @@ MAX_INDENT = 4
 """Maximum number of spaces that are kept at the beginning of an untrusted line."""
 
 MAX_MARKS = 4
-"""Combining marks kept on one letter; taller stacks cover the lines above."""
+"""Maximum number of combining marks kept on one letter. More of them would cover the lines above."""
 
 MIN_COLUMNS = 20
 """Smallest number of columns that `fit` wraps to."""

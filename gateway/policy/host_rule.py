@@ -47,7 +47,7 @@ class Host:
     """One host that a rule allows."""
 
     name: str
-    """Lower case; a literal address in its canonical spelling. For a wildcard the part after `*`; `""` for `*` alone."""
+    """Host name in lower case, or IP address in canonical spelling. For a wildcard, the part after `*`; `""` for `*` alone."""
     is_wildcard: bool = False
     port: int | None = None
     """The only port that is allowed; `None` for the scheme's default port."""

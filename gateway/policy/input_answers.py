@@ -130,7 +130,7 @@ def _kind(kind: JsonValue) -> str:
 
 
 def _limits(kind: JsonMapping) -> list[str]:
-    """Describe the limits of a field, as far as they are valid for its type in a form."""
+    """Return the format and the limits of a form's field in words, such as `1 to 10` or `at most 80 characters`."""
     found: list[str] = [str(kind["format"])] if "format" in kind else []
     for least, most, unit in (("minimum", "maximum", ""), ("minLength", "maxLength", " characters")):
         low, high = kind.get(least), kind.get(most)

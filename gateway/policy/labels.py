@@ -63,7 +63,7 @@ class ContentLabel:
 
     @classmethod
     def from_dict(cls, data: JsonMapping) -> ContentLabel:
-        """Return the label whose `to_dict` is `data`.
+        """Create a label from the JSON object `data` that `to_dict` returned.
 
         Raises:
             ValueError: A value is not a label.

@@ -16,7 +16,7 @@ import unicodedata
 from functools import cache, lru_cache
 
 SHORT = 4
-"""Words of at most this many letters keep doubled letters (`cvv`)."""
+"""Words of at most this many letters keep doubled letters (`cvv`) when other words lose them for comparison."""
 
 _LOOK_ALIKES = """
 a 1d00 251 391 3b1 410 430 13aa 15c5 237a 2c6d a4ee ab7a 102a0 16f40
@@ -88,7 +88,7 @@ _SAME_LOOKS = frozenset(map(chr, (
 """Lower-case Cyrillic, Greek and Armenian letters that are indistinguishable from Latin letters."""
 
 _DIGITS_AS_LETTERS = str.maketrans("0345789@$!|+€£¢", "oeastbgasiitelc")
-"""Letters that digits and signs replace inside a word; `1` replaces `i` or `l`."""
+"""Digit or sign → the letter for which it stands inside a word. `1` is not included, because it stands for `i` or `l`."""
 
 _SIGN_IN_WORD = re.compile(r"[@$!|+€£¢](?=[^\W_])")
 _REPEATED = re.compile(r"(.)\1+")

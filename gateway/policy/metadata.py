@@ -25,7 +25,7 @@ VIA_KEY = "dev.moongate/via"
 """Request `_meta`: ids of the gateways that forwarded the request, oldest first."""
 
 IDEMPOTENCY_KEY = "dev.moongate/idempotencyKey"
-"""Request `_meta`: a text that stays the same when the same call is sent again. A call inside a durable task has one too."""
+"""Request `_meta`: a text that stays the same when a call is sent again, so that the receiver can recognise the repetition."""
 
 HOPS_KEY = "dev.moongate/hops"
 """`_meta` of listed entries between gateways: ids of the gateways that forwarded an entry, nearest first."""

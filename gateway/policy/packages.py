@@ -34,7 +34,7 @@ class _Starter:
     others: frozenset[str] = frozenset()
     """Further options with a value, which names no package."""
     asks: bool = False
-    """Whether a name without a version may also mean an installed package, unless `-y` is given."""
+    """Whether the program runs an installed package if the name has no version, unless `-y` is given (`npx`)."""
 
 
 _NPX = _Starter(

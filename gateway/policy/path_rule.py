@@ -143,7 +143,7 @@ def _split(path: str) -> tuple[str, str, list[str]]:
 
 
 def _unclear(root: str, rest: str, segments: list[str]) -> str | None:
-    """Return why a path is ambiguous, as the end of a sentence, or `None`."""
+    """Return why a path can be read in more than one way, as the end of a sentence that starts with the path, or `None`."""
     if not rest:
         return "is empty"
     reserved = _RESERVED.search(rest)

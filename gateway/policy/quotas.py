@@ -28,7 +28,7 @@ INCOMPLETE_BYTES = 67_108_864
 """Default limit on bytes of requests that are still arriving."""
 
 RESERVE = 16
-"""Minimum connections beyond `server.http.maxConnections` for health checks and administrators."""
+"""Minimum number of connections that are reserved, beyond `server.http.maxConnections`, for health checks and administrators."""
 
 RESERVED_SHARE = 64
 """One in this many connections is reserved for health checks and administrators, if that is more than `RESERVE`."""
@@ -129,7 +129,7 @@ class ConnectionQuotas:
     connections: int
     reserve: int
     connections_per_address: int | None
-    """Default: half of all connections, and no limit for addresses of this machine."""
+    """Maximum connections of one address; `None` for half of all connections, and no limit for addresses of this machine."""
     incomplete_bytes: int
     max_request_bytes: int
 

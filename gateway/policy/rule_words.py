@@ -55,7 +55,7 @@ _READERS: dict[str, Callable[[JsonMapping], Word]] = {
 }
 
 MAX_WORD_VALUES = 10_000
-"""Maximum number of values in an argument to which a rule with words is applied: about 50 ms, because words are judged in Python."""
+"""Maximum number of values in an argument to which a rule with rule words is applied: about 50 ms, because they run in Python."""
 
 WORDS = frozenset(_READERS)
 """All rule words. Each judges text and rejects every other value except a `null` that the rule's `type` accepts."""

@@ -34,7 +34,7 @@ MAX_PATTERN_TEXT = 1_048_576
 """Maximum characters of text in arguments that are checked by a schema with patterns."""
 
 MAX_LARGE_PATTERN_TEXT = 65_536
-"""The same limit if a pattern needs a large automaton (`\\p{L}{1,200}`)."""
+"""Used in place of `MAX_PATTERN_TEXT` if a pattern needs a large automaton (`\\p{L}{1,200}`)."""
 
 MAX_REASON_LENGTH = 500
 """Maximum length of a rejection's text, which a model reads before it tries again."""

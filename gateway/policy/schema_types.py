@@ -67,7 +67,7 @@ def element_types(schema: JsonValue, root: JsonObject) -> frozenset[str]:
 
 
 def _item_schemas(schema: JsonValue, root: JsonObject) -> Iterator[JsonValue]:
-    """Yield the schemas of elements, in `schema` and in every part that judges the same value."""
+    """Yield the schemas for elements of a list, from `schema` and from its subschemas for the same value (`allOf`, `$ref` and others)."""
     waiting, seen = [schema], set[int]()
     while waiting:
         node = as_object(waiting.pop())

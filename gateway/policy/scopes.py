@@ -26,7 +26,7 @@ OWN_SOURCE = "gateway"
 """Source of the gateway's own tools and resources; most of them show a caller only its own tasks, sessions and results."""
 
 STATUS_NAMES = frozenset({"gateway_status", "moongate://status"})
-"""Names in `OWN_SOURCE` that report on all sources, as the console's pages do."""
+"""Names of the gateway's tool and resource that report on all sources, as the pages of the console do."""
 
 ADMIN_SCOPE = "admin"
 """Scope of an operator's key: it lets the operator decide approvals, and grants no tool. A source named `admin` is written `admin/*`."""

@@ -160,7 +160,7 @@ def _follows(reading: Reading, hit: Hit, *roles: str) -> bool:
 
 
 def _has_beside(reading: Reading, hit: Hit, *roles: str) -> bool:
-    """Return whether another word in the clause of the secret has one of the roles."""
+    """Return whether another word in the clause of the secret has one of the roles (`request_words.WordRole`)."""
     inside = (at for at in reading.clause_of(hit.start) if not hit.start <= at < hit.end)
     return any(not reading.roles[at].keys().isdisjoint(roles) for at in inside)
 

@@ -23,7 +23,7 @@ _LETTERS_ALIKE = dict(
 
 _WORD = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*[A-Za-z0-9]")
 _UNMISTAKABLE = re.compile(r"[a-z0-9][_.-][a-z0-9]|[a-z][A-Z]")
-"""A native name that cannot be an ordinary word: `read_file`, `readFile`."""
+"""Matches tool names that cannot be an ordinary word in a text: `read_file`, `readFile`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ def skeleton(name: str) -> str:
 
 
 def shadowing_remarks(tools: Sequence[Named]) -> tuple[str, ...]:
-    """Return remarks for an operator about the tools of all sources together."""
+    """Return remarks for an operator on tools that can be confused with another source's tool, or whose texts mention one."""
     return (*_look_alikes(tools), *_mentions(tools))
 
 

@@ -64,7 +64,7 @@ def declared_names(schema: JsonValue) -> frozenset[str]:
 
 
 def nodes_in_place(root: JsonObject) -> Iterator[JsonObject]:
-    """Yield `root` and every subschema that judges the same value, each once."""
+    """Yield `root` and every subschema that applies to the same value as `root`, such as those in `allOf`, each once."""
     stack: list[JsonValue] = [root]
     seen: set[int] = set()
     while stack:

@@ -64,7 +64,7 @@ class CodeSkills:
 
     @property
     def skills(self) -> Sequence[ServedSkill]:
-        """The skills of the last refresh, in the order of the configuration."""
+        """The skills that the last refresh found, in the order of `skills.objects` in the configuration."""
         return self._skills
 
     def subscribe(self, on_change: Callable[[], None]) -> None:

@@ -42,7 +42,7 @@ def _folder_of(path: str) -> str:
 
 
 def _as_given(path: str, spelled: dict[str, str]) -> str:
-    """Spell `path` relative to the longest given folder that contains it."""
+    """Return the real `path` as the user would write it, below the innermost folder that the user named (`spelled`: real → written)."""
     for real in sorted(spelled, key=len, reverse=True):
         if path == real:
             return spelled[real]

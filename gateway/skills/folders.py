@@ -22,7 +22,7 @@ from gateway.diagnostics import Diagnostic, Level
 from gateway.skills.model import MANIFEST, MAX_SKILL_BYTES, Stamp
 
 _UNNAMEABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\\\ud800-\udfff]")
-"""Control characters, backslashes and undecodable bytes: no client can name such a file."""
+"""Characters in file names that no client can send: control characters, backslashes and undecodable bytes."""
 
 JUNK = (".git", "node_modules", "__pycache__", ".venv", ".DS_Store", "*.pyc", ".env*")
 """Names of files and folders that are never served: caches, dependencies, secrets. One published skill has 48 MB of them."""
@@ -62,7 +62,7 @@ class Listing:
     files: list[FoundFile] = field(default_factory=lambda: cast("list[FoundFile]", []))
     problems: list[Diagnostic] = field(default_factory=lambda: cast("list[Diagnostic]", []))
     manifest_name: str = MANIFEST
-    """Spelling on disk of the skill's own `SKILL.md`."""
+    """Name of the skill's own `SKILL.md` as the disk spells it, such as `skill.md`."""
     nested: list[tuple[str, ...]] = field(default_factory=lambda: cast("list[tuple[str, ...]]", []))
     """Folders inside the skill that have a `SKILL.md` of their own, as segments below the root."""
 
@@ -78,7 +78,7 @@ def stamp_of(status: os.stat_result) -> Stamp:
 
 
 Problems = list[tuple[str, Diagnostic]]
-"""Diagnostics of folders that are not skills, each with the folder's path."""
+"""Pairs of a path and a diagnostic, for folders that cannot be searched and links that cannot be followed."""
 
 
 def find_skills(

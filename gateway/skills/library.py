@@ -40,7 +40,7 @@ _EMPTY = SkillIndex()
 """The empty index, which is in use before the first refresh."""
 
 OnSwap = Callable[[SkillIndex, SkillIndex], None]
-"""Called synchronously with the old and the new index after each change; must not block or raise."""
+"""Callback that receives the old and the new index after each change. It is called synchronously, and must not block or raise."""
 
 
 class SkillLibrary:

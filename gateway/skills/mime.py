@@ -8,7 +8,7 @@ from __future__ import annotations
 MARKDOWN = "text/markdown"
 
 SCRIPT_SUFFIXES = frozenset({"bash", "bat", "cjs", "js", "mjs", "php", "pl", "ps1", "py", "r", "rb", "sh", "ts", "zsh"})
-"""Extensions of files that count as scripts even without a `#!` line."""
+"""Extensions (without dot) of files that count as scripts even without a `#!` line."""
 
 _TYPES = {
     "bash": "application/x-sh",
@@ -60,11 +60,11 @@ _TYPES = {
 
 
 def suffix_of(path: str) -> str:
-    """Return the last extension in lower case without its dot; empty for a name without extension."""
+    """Return the last extension of a file name in lower case, without its dot; empty for a name without extension."""
     name = path.rsplit("/", 1)[-1]
     return name.rpartition(".")[2].lower() if "." in name.lstrip(".") else ""
 
 
 def mime_type_of(path: str, *, is_text: bool) -> str:
-    """Return the MIME type of a file."""
+    """Return the MIME type of a file by its extension, or by `is_text` if the extension is unknown."""
     return _TYPES.get(suffix_of(path)) or ("text/plain" if is_text else "application/octet-stream")

@@ -160,7 +160,7 @@ class Skill:
     entry: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """`{uri, frontmatter, resources}` of SEP-2640, ready to send; empty for a skill that is not listed."""
     functions: tuple[SkillFunction, ...] = ()
-    """Scripts that run in this process."""
+    """Scripts of the skill that are functions and run in this process; empty for a skill in a folder."""
     in_code: bool = False
     """Whether the skill is defined in code without a file; `load_skill` then shows its fields and instructions instead of a file."""
     is_remote: bool = False

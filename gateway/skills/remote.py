@@ -85,7 +85,7 @@ def index_entries(text: str | bytes) -> list[JsonMapping]:
 
 
 def bytes_of(contents: JsonValue) -> bytes | None:
-    """Return the bytes of the first usable content of a `resources/read` result, or `None`."""
+    """Return the bytes of the first text or blob in the `contents` of a `resources/read` result; `None` if there is no valid one."""
     for wire in objects_in(contents):
         if isinstance(text := wire.get("text"), str):
             return text.encode("utf-8", errors="surrogatepass")

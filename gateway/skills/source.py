@@ -51,11 +51,11 @@ class SkillRules:
     """The operator's rules for which skills are served, and how agents' instructions name them."""
 
     keeps: Callable[[str], bool] | None = None
-    """Decides by id whether a skill is served; `None` serves all."""
+    """Returns whether the skill with an id is served; `None` serves all skills."""
     signed: Mapping[str, SignatureRule] | None = None
-    """A rule for each root folder whose skills must be signed."""
+    """Root folder → signature rule, for folders whose skills must be signed."""
     instruction_template: str | None = None
-    """Template with `{skills}` (`config.instruction_template` checks it)."""
+    """Template of the text that names the skills to an agent. Has the placeholder `{skills}`; `None` for the default template."""
 
 
 class SkillSource:

@@ -39,7 +39,7 @@ MAX_FILES = 2_000
 """Maximum number of offered files of one skill; further files are left out."""
 
 _REFUSED = frozenset({"name-missing", "name-illegal", "name-not-directory", "yaml-repaired", "not-json"})
-"""Codes of warnings of the parser that agent-framework's rules treat as errors."""
+"""Codes of diagnostics that are warnings for `parse_skill`, but errors by agent-framework's rules."""
 
 FileFilter = Callable[[str, str], bool]
 """Decides by the name of the skill and the path in the skill whether a file is offered."""

@@ -58,7 +58,7 @@ class MCPSkillResource(SkillResource):
         self._result = result
 
     async def read(self, **kwargs: object) -> object:
-        """Return bytes for a blob, else the text; `None` for an empty result."""
+        """Return the fetched content: bytes if the server sent a blob, else text; `None` if it sent nothing."""
         blob = _blob(self._result)
         return blob if blob is not None else _text(self._result) or None
 
@@ -209,7 +209,7 @@ class MCPSkillsSource(SkillsSource):
 
 
 def _has_extension(session: object) -> bool:
-    """Return whether the server declares the extension; false before the session is initialized."""
+    """Return whether the server declares the skills extension; false before the session is initialized."""
     extensions = getattr(getattr(session, "server_capabilities", None), "extensions", None)
     return isinstance(extensions, dict) and SKILLS_EXTENSION in extensions
 
@@ -247,7 +247,7 @@ async def _send(session: object, method: str, params: JsonObject) -> JsonMapping
 
 
 def _digests(entry: JsonMapping) -> dict[str, str] | None:
-    """Return URI → digest of each listed file; `None` for a `dynamic` skill."""
+    """Return URI → digest of each file in a skill's entry; `None` for a `dynamic` skill, whose files are not listed."""
     files = entry["resources"]
     return None if files == "dynamic" else {str(file["uri"]): str(file["digest"]) for file in cast("list[JsonMapping]", files)}
 

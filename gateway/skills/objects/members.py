@@ -22,7 +22,7 @@ from gateway.tools.function import FunctionTool, run_function
 FunctionT = TypeVar("FunctionT", bound=Callable[..., Any])
 
 ScriptArgumentParser = Callable[[ScriptArguments], "Mapping[str, Any] | None"]
-"""Converts the arguments that a model gives to named arguments, for scripts in code."""
+"""Function that converts the arguments from a model to named arguments. Used for scripts that are functions."""
 
 
 class MemberDecorator:

@@ -157,7 +157,7 @@ class SkillsProvider(ContextProvider):
         return is_script or SkillsProvider.read_only_tools_auto_approval_rule(function_call)
 
     async def before_run(self, *, agent: SupportsAgentRun, session: AgentSession, context: SessionContext, state: JsonObject) -> None:
-        """Add the instructions and the three tools; nothing if the source has no skills."""
+        """Add the names of the skills to the instructions and the three skill tools to the run; nothing if the source has no skills."""
         skills = await fetch(self._source, SkillsSourceContext(agent, session))
         if skills:
             named = [(skill.frontmatter.name, skill.frontmatter.description) for skill in skills]

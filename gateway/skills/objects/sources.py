@@ -37,7 +37,7 @@ class SkillsSource(ABC):
 
 
 async def fetch(source: SkillsSource, context: SkillsSourceContext | None) -> list[Skill]:
-    """Return the skills of a source, whether or not its `get_skills` takes a context."""
+    """Call `get_skills` of a source and return its skills. The context is passed only if the method accepts it."""
     takes_context = bool(inspect.signature(source.get_skills).parameters)
     return list(await (source.get_skills(context or SkillsSourceContext()) if takes_context else source.get_skills()))
 

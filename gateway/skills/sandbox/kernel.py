@@ -10,7 +10,7 @@ import errno
 import os
 
 TYPE_CHECKING = False
-"""Not imported from `typing`, which would take as long as everything else in the launcher."""
+"""False at run time. Defined here, because importing `typing` takes as long as everything else in the launcher."""
 if TYPE_CHECKING:
     from typing import Any
 

@@ -146,7 +146,7 @@ def drop_root() -> None:
 
 
 def _become_script(spec: Spec, channel: Channel, launcher: _socket.socket, parent: int) -> NoReturn:
-    """Confine this process, or a child in namespaces, and replace it by the script."""
+    """Confine this process, or with namespaces its grandchild in them, and replace it by the script's program."""
     try:
         is_exempt, gap, is_nobody = os.getuid() == 0, "", False
         if not spec.wrapped:

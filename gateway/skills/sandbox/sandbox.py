@@ -34,7 +34,7 @@ from gateway.skills.sandbox.spec import Spec
 logger = logging.getLogger(__name__)
 
 SYSTEM_PATHS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc/alternatives", "/etc/ld.so.cache", "/etc/localtime")
-"""Paths that every program may read and execute; no script needs the rest of `/etc`."""
+"""Paths that every program in the sandbox may read and execute. Scripts do not need the rest of `/etc`."""
 
 CERTIFICATE_PATHS = ("/etc/ssl/openssl.cnf", "/etc/ssl/certs", "/etc/pki/tls/certs", "/etc/ca-certificates")
 NETWORK_PATHS = ("/etc/resolv.conf", "/etc/hosts", "/etc/nsswitch.conf", "/run/systemd/resolve")
@@ -126,7 +126,7 @@ class FinishedJob:
     """The result of running a `Job`."""
 
     exit_code: int
-    """128 plus the number of the signal for a program that was killed."""
+    """Exit code of the program. If a signal killed it, 128 plus the number of the signal."""
     stdout: str
     stderr: str
     timed_out: bool

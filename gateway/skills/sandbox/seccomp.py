@@ -68,7 +68,7 @@ CLONE_FLAGS = 0x7E020000 | 0x8000
 """Every `CLONE_NEW…` of `clone`, and `CLONE_PARENT` (linux/sched.h), with which a script could get rid of orphans."""
 
 THREAD, SHARED_FILES = 0x10000, 0x400
-"""`CLONE_THREAD` and `CLONE_FILES`: the threads of a process have the same descriptors."""
+"""`CLONE_THREAD` and `CLONE_FILES`. A thread without the second is refused, so that all threads of a process share descriptors."""
 
 FAMILIES = (2, 10, 16)
 """Socket families of a script with network access: `AF_INET`, `AF_INET6`, and `AF_NETLINK`, by which libc reads the machine's addresses."""

@@ -30,7 +30,7 @@ class Spec:
     """Maximum number of files and folders that the script may create."""
     network: bool
     nobody: bool
-    """Whether the launcher, which then is root, must become `nobody` first."""
+    """Whether the launcher, which in this case runs as root, must change to the user `nobody` first."""
     nobody_inside: bool
     """Whether the script's process becomes `nobody` in its namespaces, if it has its own root file system; the launcher stays root."""
     may_fall_back: bool
