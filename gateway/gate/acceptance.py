@@ -35,7 +35,10 @@ _OF_FILES = ("agent/", "workflow/")
 
 
 class Acceptance:
-    """Implements `config.executes.Admission`. All methods block; use one thread at a time."""
+    """Decides which entries of a configuration may run; implements `config.executes.Admission`.
+
+    All methods block; use one thread at a time.
+    """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
         """With `is_start`, all entries are accepted until `settle`. With `records_start`, `settle` records these acceptances."""
@@ -185,7 +188,7 @@ class Acceptance:
         self._change(edit)
 
     def accept(self, entries: Sequence[RunEntry]) -> None:
-        """Record that a person accepts these entries. Call `open` first.
+        """Record that a person accepts these entries of a configuration. Call `open` with the configuration first.
 
         Raises:
             StorageError: The record cannot be written.

@@ -60,7 +60,7 @@ class CallerQueues(Generic[T]):
         return bool(self._queues)
 
     def __len__(self) -> int:
-        """Number of waiters."""
+        """Return the number of waiters of all callers."""
         return sum(map(len, self._queues.values()))
 
     def add(self, caller: str, waiter: T) -> None:
@@ -115,7 +115,7 @@ class Limiter:
         self._waiting: CallerQueues[anyio.Event] = CallerQueues()
 
     def acquire_now(self) -> bool:
-        """Take a slot, if one is free."""
+        """Take a slot, if one is free. Return whether it was."""
         if self.held >= self._total:
             return False
         self.held += 1
@@ -164,7 +164,7 @@ class Slot:
         self._waiting = 0
 
     def acquire_now(self) -> bool:
-        """Take the slot, if one is free. Call it before any other method."""
+        """Take a slot of the limiter, if one is free, and return whether it was. Call it before any other method."""
         self._is_held = self.limiter.acquire_now()
         return self._is_held
 
@@ -177,7 +177,7 @@ class Slot:
             self._is_held = True
 
     def release(self) -> None:
-        """Release the slot, if it is held."""
+        """Release the slot, if the call has it now."""
         if self._is_held:
             self._is_held = False
             self.limiter.release()

@@ -51,7 +51,7 @@ class FunctionRules:
         return None
 
     def needs_approval(self, source: str, reference: str, found: object) -> bool:
-        """Whether a person must approve each call of this function."""
+        """Whether a person must approve each call of this function as its author, or the policy of `function` or `source`, wants."""
         names = self.names(reference, found)
         by_author = getattr(found, "approval_mode", None) == "always_require"
         written = [self.policies(key) or SourcePolicy() for key in (FUNCTION_SOURCE, source)]

@@ -96,7 +96,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     async def judge_outcome(self, outcome: OutcomeT) -> OutcomeT:
-        """Remove or refuse hidden text, then shorten or refuse what is too large."""
+        """Return the outcome without hidden text and within the limit of size, or a refusal of the outcome."""
 
     @abstractmethod
     def refuse(self, verdict: Reject) -> OutcomeT:
@@ -116,7 +116,7 @@ class GatedCall(ABC, Generic[OutcomeT]):
 
     @abstractmethod
     def end(self) -> None:
-        """Emit the audit event."""
+        """Emit the event that the call ended."""
 
     def mask(self, error: Exception) -> None:
         """Remove secrets from the text of a `GatewayError`; other errors stay as they are."""

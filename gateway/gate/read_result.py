@@ -22,7 +22,7 @@ MAX_PAGE_BYTES = 262_144
 may encode a character in several bytes."""
 
 MAX_CONTEXT = 2_000
-"""Maximum characters shown before and after a match."""
+"""Maximum characters that a search shows before and after each match."""
 
 _SELECTORS = ("lines", "pointer", "search")
 

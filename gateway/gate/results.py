@@ -48,7 +48,7 @@ HEAD_BYTES = 16_384
 """Maximum bytes that remain of one text: about 4,000 tokens."""
 
 NOTICE_BYTES = 700
-"""Estimated bytes of a notice and a link."""
+"""Estimated bytes of the notice and the link that follow a cut text."""
 
 MAX_PARTS = 16
 """Maximum texts of one result that are stored one by one. If more texts must be cut, all are stored as one JSON document."""
@@ -141,7 +141,7 @@ def _unkept(verdict: Shorten) -> Reject:
 
 @dataclass(frozen=True, slots=True)
 class ResultRules:
-    """The limits that a result must pass."""
+    """The limits of a policy for results: hidden text and size."""
 
     hidden_text: HiddenText
     max_result_bytes: int
@@ -150,7 +150,7 @@ class ResultRules:
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The replacement of a result. If `rule` is not empty, the result is refused and `result` is empty."""
+    """What replaces a judged result: `result`, or a refusal with `rule` and `reason`, for which `result` is empty."""
 
     result: JsonObject
     rule: str = ""
@@ -229,7 +229,7 @@ class Held(Releasable, Protocol):
 
 
 class _Shortening:
-    """Shortens one result."""
+    """Shortens one large result, while the store keeps the whole texts."""
 
     def __init__(self, store: ResultStore, ttl_seconds: float, result: JsonObject, max_bytes: int, source: ResultOrigin) -> None:
         self._store = store

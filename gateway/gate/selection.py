@@ -133,7 +133,7 @@ def to_json(value: JsonValue) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One match of a search."""
+    """One match of a search in a stored result."""
 
     line: int
     offset: int

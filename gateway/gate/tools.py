@@ -61,7 +61,7 @@ _OUTCOMES = {"MiddlewareTermination": "complete", "UserInputRequired": "input_re
 
 
 class GuardedTool:
-    """A tool behind the gate; itself a `Tool`. Shared by concurrent calls."""
+    """A tool behind the gate: a `Tool` whose `call` passes the steps of the gate first. Concurrent calls share the object."""
 
     __slots__ = ("definition", "exposed_name", "gate", "rules", "short_bytes", "source", "tool")
 
@@ -124,7 +124,7 @@ class GuardedTool:
         return self.rules.arguments.judge(arguments)
 
     def call(self, arguments: JsonObject, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
-        """Take a call through the gate.
+        """Take one round of a call through every step of the gate, and return its outcome.
 
         A refusal, a timeout and a failure are results with `isError`, because a model can act on them; the text of an unexpected
         exception goes to the log only. Each round of a call (a request and its result, which may be `input_required`) emits one event when

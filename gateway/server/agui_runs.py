@@ -40,7 +40,7 @@ CLIENT = ClientProfile(name="ag-ui", protocol_version="1.0", capabilities={"elic
 
 
 class Conversations(Protocol):
-    """The agents that can be run by AG-UI applications."""
+    """The interface through which `AguiRoute` finds the agents that AG-UI applications can run."""
 
     def conversation(self, name: str, messages: Sequence[Message], tools: Sequence[Tool]) -> Tool | None:
         """Return a tool that runs agent `name` on `messages` with the application's `tools`; `None` if there is no such agent."""
@@ -90,7 +90,7 @@ class AguiRoute:
 
 
 class _RunResponse(EventStream):
-    """Streams one run of an agent of the gateway."""
+    """A response that runs an agent of the gateway and streams the run as AG-UI events."""
 
     def __init__(self, parked: ParkedCalls, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, wanted: RunAgentInput) -> None:
         super().__init__()

@@ -87,7 +87,7 @@ class Utf8Bodies:
         self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Check the body, then run the application."""
+        """Read and check the request body, then call the application; other requests than POST are passed on unread."""
         if scope["type"] != "http" or scope["method"] != "POST":
             await self._app(scope, receive, send)
             return
@@ -120,5 +120,5 @@ class Utf8Bodies:
 
 
 def too_large(max_bytes: int) -> Refusal:
-    """Return the rejection of a request body over `max_bytes`."""
+    """Return the rejection (HTTP 413) of a request body with more than `max_bytes`."""
     return Refusal(413, INVALID_REQUEST, f"The request body is larger than {max_bytes} bytes (`server.http.maxRequestBytes`).")

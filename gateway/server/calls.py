@@ -60,7 +60,7 @@ _RESULT = frozenset({"content", "structuredContent", "isError", "_meta", "result
 
 
 class CallHandler:
-    """Serves `tools/call`."""
+    """Serves `tools/call` requests of both protocol eras, for the fast path and the SDK path."""
 
     def __init__(self, catalog: Catalog, clients: Clients, parked: ParkedCalls, tasks: TaskHandler) -> None:
         self._tasks = tasks
@@ -214,7 +214,7 @@ def input_required_to_wire(outcome: InputRequired) -> JsonObject:
 
 
 def is_plain_result(result: JsonMapping) -> bool:
-    """Whether the SDK's models of every protocol version would send the result unchanged."""
+    """Whether a call's result is so usual that the SDK's models of every protocol version would send it unchanged."""
     content: list[JsonMapping] | None = result.get("content")  # checked in the next line
     if not isinstance(content, list):
         return False

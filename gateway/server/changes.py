@@ -23,7 +23,7 @@ from gateway.tools.base import ChangeKind
 logger = logging.getLogger(__name__)
 
 COALESCE_SECONDS = 0.05
-"""Changes within this time are sent in one notification."""
+"""Changes of a list within this time are sent in one notification."""
 
 SPACING_SECONDS = 1.0
 """Minimum time between two notifications of one list to one client."""
@@ -73,7 +73,7 @@ class _Paced(Generic[_Key]):
 
 
 class Streams(Protocol):
-    """The `subscriptions/listen` streams of 2026 clients."""
+    """The interface through which `Changes` notifies the `subscriptions/listen` streams of 2026 clients."""
 
     async def list_changed(self, kind: ChangeKind) -> None:
         """Send the list-changed notification of `kind` to each stream that subscribed to this notification."""
@@ -86,7 +86,7 @@ class Streams(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """Notifications that one 2025 session has not been sent yet."""
+    """Notifications of one 2025 session that are not sent yet: kinds of changed lists, and URIs of updated resources."""
 
     lists: set[ChangeKind] = field(default_factory=lambda: cast("set[ChangeKind]", set()))
     updates: dict[str, None] = field(default_factory=lambda: cast("dict[str, None]", {}))
@@ -111,7 +111,7 @@ class Changes:
         catalog.subscribe_updates(self._resource_changed)
 
     def notify_streams(self, streams: Streams) -> None:
-        """Pass changes to `streams` from now on."""
+        """From now on, also report changes to `streams`, the listen streams of 2026 clients."""
         self._streams = streams
 
     def _list_changed(self, kind: ChangeKind) -> None:

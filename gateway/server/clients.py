@@ -55,7 +55,7 @@ class Channel(Protocol):
     """Sends notifications to a 2025 client outside its requests. Notifications are dropped if the client has no stream open."""
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification."""
+        """Send a notification with this method to the client."""
         ...
 
 
@@ -84,7 +84,7 @@ class LegacySession:
     calls: int = 0
     """Number of calls in progress."""
     plain: CallContext | None = None
-    """Call context from which those of plain calls are derived; replaced when the log level changes."""
+    """Call context from which those of calls on the fast path are derived; replaced when the log level changes."""
 
 
 class LeveledCaller(Caller, Protocol):
@@ -119,7 +119,7 @@ class Clients:
     """The 2025 sessions of one server. `on_close` runs once per session when it ends."""
 
     def __init__(self, on_close: Callable[[LegacySession], Awaitable[None]], *, ask_timeout_seconds: float) -> None:
-        """`ask_timeout_seconds` is the deadline of a request for input."""
+        """`ask_timeout_seconds` is how long a request for input waits for the client's answer."""
         self._sessions: dict[Connection, LegacySession] = {}
         self._by_wire_id: dict[str, LegacySession] = {}
         self._fast: dict[str, LegacySession] = {}
@@ -252,7 +252,7 @@ class Clients:
     def plain_legacy_context(
         self, principal: Principal, session: LegacySession, meta: JsonMapping, caller: PresentCaller, late_clock: LateClock
     ) -> CallContext:
-        """Return the call context of a plain request in a 2025 session."""
+        """Return the call context of a call in a 2025 session on the fast path."""
         session.is_here = True
         caller.log_level = level = session.log_level
         last = session.plain
@@ -274,7 +274,7 @@ class Clients:
         return self._context(principal, profile, level, params, caller)
 
     def template(self, profile: ClientProfile) -> CallContext:
-        """Return the call context from which `CallContext.of_request` derives those of a 2026 client's plain calls."""
+        """Return the call context from which `CallContext.of_request` derives those of a 2026 client's calls on the fast path."""
         return CallContext(client=profile, ask_timeout_seconds=self._ask_timeout_seconds)
 
     def _context(

@@ -106,7 +106,7 @@ class Connections:
     # -- connections ---------------------------------------------------------------------------------------------
 
     def network_of(self, client: tuple[str, int] | None) -> str | None:
-        """Return `network_of` the address in a client's `(address, port)`."""
+        """Return the network, as the function `network_of` defines it, of a client with this `(address, port)`."""
         return network_of(client[0] if client else None)
 
     def opened(self, peer: Peer, now: float) -> bool | None:
@@ -154,7 +154,7 @@ class Connections:
         return idle in self._surplus
 
     def closed(self, peer: Peer) -> None:
-        """Stop counting a connection."""
+        """Stop counting a connection, and the bytes of its incomplete request, because the connection was closed."""
         self._all.members.pop(peer, None)
         self._surplus.pop(peer, None)
         self.completed(peer)
@@ -191,5 +191,5 @@ class Connections:
         peer.give_way()
 
     def completed(self, peer: Peer) -> None:
-        """Stop counting a request that is complete or has ended."""
+        """Stop counting the bytes of a connection's request, because the request is complete or has ended."""
         self._incomplete.drop(peer)

@@ -72,7 +72,7 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class ServerParts(CallParts, SdkParts, Protocol):
-    """The parts of the server that both paths need (`GatewayServer`)."""
+    """The parts of `GatewayServer` that the fast path and the SDK path need."""
 
     plain: PlainAnswers
 
@@ -87,7 +87,7 @@ class ServerParts(CallParts, SdkParts, Protocol):
 
 
 class HttpDispatch:
-    """ASGI application behind the key gate: starts plain requests on the fast path, and passes all others to `app`."""
+    """ASGI application behind the key gate: starts requests that need no SDK on the fast path, and passes all others to `app`."""
 
     def __init__(self, app: ASGIApp, server: ServerParts, *, path: str, max_request_bytes: int) -> None:
         """`path` is the path of the MCP endpoint. Requests with more than `max_request_bytes` are passed to `app`, which rejects them."""
@@ -134,7 +134,7 @@ class HttpDispatch:
             await started.end()
 
     def take(self, head: Head, body: bytes, principal: Principal) -> StartedRequest | None:
-        """Start a request that arrived complete. Return `None`, without any effect, if the request is not plain.
+        """Start a request that arrived complete. Return `None`, without any effect, if the fast path cannot serve the request.
 
         The HTTP server calls this first: if the fast path answers, the server needs no task for the ASGI application.
         """
@@ -145,7 +145,7 @@ class HttpDispatch:
         return None if message is None else self._start(message, head, session, principal)
 
     def _start(self, message: JsonObject, head: Head, session: LegacySession | bool, principal: Principal) -> StartedRequest | None:
-        """Start a plain request, or refuse it if a quota of its caller is used up."""
+        """Start a request on the fast path, or refuse it if a quota of its caller is used up; `None` if the SDK path must serve it."""
         usages = self._server.usages
         usage = usages.by_id.get(principal.id) or usages.of(principal)
         if (usage.calls >= usage.max_calls or head.length > SMALL_BYTES) and "method" in message and "id" in message:
@@ -172,7 +172,7 @@ class HttpDispatch:
             await call.taken()
 
     def _plain_session(self, head: Head, principal: Principal) -> LegacySession | bool:
-        """Return the 2025 session of a request that may be plain, true if it is a 2026 request, false if it is not plain."""
+        """Return whether the fast path may serve a request with this head: its 2025 session, true for a 2026 request, else false."""
         if head.is_plain is None:
             head.is_plain = self._is_plain(head)
         if not head.is_plain or head.length > self._max_request_bytes or OBSERVABILITY_SETTINGS.enable_instrumentation:
@@ -186,7 +186,7 @@ class HttpDispatch:
         return session
 
     def _is_plain(self, head: Head) -> bool:
-        """Whether the head allows that the request is plain. The length of the body is not judged."""
+        """Whether, judged by its head, the fast path may serve the request. The length of the body is not judged."""
         fields = head.fields
         if head.path != self._path or head.method != "POST" or not head.is_single:
             return False
@@ -211,7 +211,7 @@ class LineSession:
     """A 2025 session over lines whose `initialize` the fast path answered. Its channel stays the same when the SDK path joins."""
 
     def __init__(self, initialize: JsonObject, write: Write) -> None:
-        """`initialize` is the client's request."""
+        """`initialize` is the client's `initialize` request, which is repeated to the SDK when the SDK path joins."""
         self.initialize = initialize
         self.legacy: LegacySession
         self.is_loading = False
@@ -219,7 +219,7 @@ class LineSession:
         self._write = write
 
     async def notify(self, method: str, params: JsonObject | None) -> None:
-        """Send a notification.
+        """Send a notification with this method to the client.
 
         Raises:
             anyio.BrokenResourceError: The client closed its end.
@@ -290,7 +290,7 @@ class LineDispatch:
     # -- fast path -----------------------------------------------------------------------------------------------
 
     async def _answers(self, message: JsonObject, line: bytes) -> bool:
-        """Start to answer a message; return false if the SDK path must handle it."""
+        """Start to answer a message on the fast path; return false if the SDK path must handle the message."""
         if message.get("method") == "notifications/cancelled" and "id" not in message:
             return await self._cancel(message.get("params"))
         key = str(message.get("id"))
@@ -316,7 +316,7 @@ class LineDispatch:
         return True
 
     async def _opens_session(self, message: JsonObject) -> bool:
-        """Open a 2025 session and answer the request, if the first request of the connection is a plain `initialize`; else return false."""
+        """Open a 2025 session and answer the request, if it is an `initialize` without unusual fields; else return false."""
         initialize = plain_initialize(message)
         if initialize is None:
             return False
@@ -471,7 +471,7 @@ def _is_request(message: JsonMapping) -> bool:
 
 
 def _opens_modern(message: JsonMapping) -> bool:
-    """Whether the SDK assigns a connection that starts with this request to the 2026 era."""
+    """Whether a connection over stdio whose first request is this one is, for the SDK, a connection of a 2026 client."""
     params = message.get("params")
     meta: JsonValue = cast("JsonMapping", params).get("_meta") if isinstance(params, dict) else None
     return message.get("method") != "initialize" and isinstance(meta, dict) and PROTOCOL_VERSION_META_KEY in meta

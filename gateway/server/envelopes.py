@@ -1,7 +1,8 @@
 """`Envelopes`: checks what a 2026 request declares about its client in `_meta`, and that its headers repeat the same values.
 
-The envelope is the part of `_meta` that the protocol defines: version, capabilities and name of the client. Common forms are checked here;
-all others are checked by the SDK's models if the SDK is loaded, and make a request not plain if it is not. Used by the fast path.
+The envelope is the part of `_meta` that the protocol defines: version, capabilities and name of the client. Common forms are checked
+here; all others are checked by the SDK's models if the SDK is loaded, and if it is not loaded, the request is left to the SDK path. Used
+by the fast path.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ _INFO = {"name", "version", "title", "description"}
 
 
 class KnownClient:
-    """The client of a plain 2026 call, as declared in `_meta`. The next call of the connection is not checked if it declares the same."""
+    """The client of a 2026 call on the fast path, as declared in `_meta`. A next call that declares the same is not checked again."""
 
     __slots__ = ("context", "envelope", "spelled")
 
     def __init__(self, meta: JsonMapping, context: CallContext) -> None:
-        """`meta` is the valid `_meta` of a call, and `context` the context from which those of the client's plain calls are derived."""
+        """`meta` is the valid `_meta` of a call, and `context` the context from which those of the client's further calls are derived."""
         self.context = context
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
@@ -110,7 +111,7 @@ class Envelopes:
         return profile
 
     def agree(self, message: JsonObject, headers: Mapping[bytes, bytes]) -> bool:
-        """Whether the headers of a request have the values that its body has."""
+        """Whether the headers of a request repeat version, method and name with the values that its body has."""
         return _repeat_body(message, headers) or (self._has_sdk() and _routes(message, headers))
 
 

@@ -217,7 +217,7 @@ class GatewayServer:
         await self._stack.aclose()
 
     async def _end_revoked(self, runner: TaskRunner | None, current: CurrentCaller) -> None:
-        """End calls and tasks of callers without a valid API key, until cancelled."""
+        """Until cancelled, regularly end the calls and tasks of callers whose API key is no longer valid."""
         while True:
             await anyio.sleep(REVOKED_SECONDS)
             try:
@@ -269,7 +269,7 @@ class GatewayServer:
         self.describe()
 
     def _declare_skills(self) -> None:
-        """Declare the skills extension while a source has skills."""
+        """Declare the skills extension to clients if a source has skills now; else stop declaring it."""
         if self._skills.has_skills:
             self.extensions[SKILLS_EXTENSION] = {"directoryRead": True}  # also for servers without it, from the manifests of their skills
         else:

@@ -22,7 +22,7 @@ VARYING = frozenset({LENGTH, b"mcp-name", b"traceparent", b"tracestate", b"bagga
 
 
 class Head(RequestHead):
-    """The head of one request, or of several equal requests on one connection."""
+    """The head of one HTTP request, or of several requests with the same head on one connection."""
 
     __slots__ = ("client", "has_accepted_origin", "is_plain", "key", "named")
 

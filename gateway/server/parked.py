@@ -95,7 +95,7 @@ class _Parked:
             self.caller.moved = anyio.Event()  # the request for input was withdrawn
 
     async def _quiet(self) -> None:
-        """Wait until the work ended, or no request for input arrived for `GATHER_SECONDS`."""
+        """Wait until the work ended, or no further request for input has arrived for `GATHER_SECONDS`."""
         while self.caller.moved.is_set() and not self.done.is_set():
             self.caller.moved = anyio.Event()
             with anyio.move_on_after(GATHER_SECONDS):

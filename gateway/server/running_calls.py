@@ -12,7 +12,7 @@ import anyio
 
 
 class RunningCalls:
-    """Cancel scopes of calls, with the ids of their principals."""
+    """The cancel scopes of calls in flight, each with the id of the principal that made the call."""
 
     def __init__(self) -> None:
         self._calls: dict[anyio.CancelScope, str] = {}

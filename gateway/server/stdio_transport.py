@@ -91,7 +91,7 @@ class _Out:
         self._poll.register(descriptor, select.POLLOUT)
 
     async def write(self, data: bytes) -> None:
-        """Write `data` completely."""
+        """Write `data` completely, after all earlier writes."""
         async with self._writing:
             if len(data) <= SHORT_BYTES and any(event == select.POLLOUT for _, event in self._poll.poll(0)):
                 data = data[os.write(self._descriptor, data) :]

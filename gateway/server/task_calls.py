@@ -55,7 +55,7 @@ class TaskHandler:
     """Starts and finds the tasks of one gateway's MCP server."""
 
     def __init__(self, catalog: Catalog, key: bytes) -> None:
-        """`key` (32 bytes) seals the handles of relayed tasks."""
+        """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers."""
         self._catalog = catalog
         self._given: TaskRunner | None = None
         self._handles = TaskHandles(key)
@@ -98,7 +98,7 @@ class TaskHandler:
         return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments, ctx.principal), Reject)
 
     def may_take_long(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
-        """Whether a slow call may continue as a task, for a client without tasks."""
+        """Whether, for a client that does not support tasks, a slow call may go on as a task."""
         if self._given is None or self._given.settings.inline_seconds is None or tool.definition.task_by == "nobody":
             return False
         return not isinstance(tool.check(arguments, ctx.principal), Reject)

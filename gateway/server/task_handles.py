@@ -16,7 +16,7 @@ from typing import Any, cast
 from gateway.errors import NotFound
 
 PREFIX = "r."
-"""Start of a handle. Ids of tasks that run here contain no dot."""
+"""Start of a handle. The ids of tasks that run in this gateway contain no dot, so both can be distinguished."""
 
 MAX_LENGTH = 4_096
 """Maximum length of a handle. Each gateway of a chain adds about half of the length."""

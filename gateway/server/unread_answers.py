@@ -93,7 +93,7 @@ class HeldBytes(Generic[OwnerT, PeerT]):
 
 
 class UnreadAnswers:
-    """The unread responses on all connections of one process."""
+    """Counts and limits the unread responses on all connections of one process."""
 
     def __init__(self, usages: Usages) -> None:
         """`usages` has the quotas, and is told the number of unread bytes of each caller."""

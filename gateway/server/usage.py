@@ -29,7 +29,7 @@ RETRY_SECONDS = 1
 """`Retry-After` of a refusal, in seconds."""
 
 SMALL_BYTES = 4_096
-"""Bodies of plain calls up to this size are not counted, because the quota of calls bounds them."""
+"""Bodies of calls on the fast path up to this size are not counted, because the quota of calls bounds them."""
 
 PACED_BYTES = 262_144
 """Bodies over this size, or over `PACED_PARTS`, are parsed one after the other for each caller."""
@@ -51,7 +51,7 @@ MAX_KNOWN = 1_024
 
 
 class Totals:
-    """Requests, streams, sessions and bytes of all callers together."""
+    """What all callers together have in progress: streams, sessions and bytes of requests."""
 
     __slots__ = ("bytes", "sessions", "streams")
 
@@ -129,7 +129,7 @@ class Usage:
         return self._judge(self._quotas.request_bytes, self.bytes, self._all.bytes, size)
 
     def judge_session(self) -> QuotaReached | None:
-        """Return the quota that one more session would exceed, if any."""
+        """Return the quota that one more session would exceed; `None` if the quotas allow the session."""
         verdict = judge_quota(self._quotas.sessions, own=self.sessions, total=self._all.sessions, is_admin=self.is_admin)
         return verdict if isinstance(verdict, QuotaReached) else None
 
@@ -157,7 +157,7 @@ class Usage:
         self.max_calls = self._quotas.calls.per_caller if self.unread < self._quotas.unread.per_caller else 0
 
     def seconds_of(self, body: bytes) -> float:
-        """Return the time that parsing a large body takes on the event loop; 0 for a small body."""
+        """Estimate how many seconds parsing a large body takes on the event loop; 0 for a small body."""
         if not self.is_paced or (len(body) <= PACED_BYTES and structure_of(body) + body.count(b",") <= PACED_PARTS):
             return 0.0
         counted = PartCounter()

@@ -200,7 +200,7 @@ class Tool(Protocol):
 
 
 class NamedTool(Tool, Protocol):
-    """A tool with agent-framework's attributes of a function, for middleware around its calls."""
+    """A tool with the attributes `name` and `description`, which agent-framework's middleware reads."""
 
     @property
     def name(self) -> str:
@@ -271,11 +271,11 @@ class Source(ToolSource, Protocol):
         ...
 
     async def read(self, uri: str, ctx: CallContext) -> ReadOutcome:
-        """Read a native URI. Raises `NotFound("resource", uri)`."""
+        """Read the resource with this native URI, and return its result. Raises `NotFound("resource", uri)`."""
         ...
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str], ctx: CallContext) -> PromptOutcome:
-        """Render a native prompt. Raises `NotFound("prompt", name)`."""
+        """Render the prompt with this native name, and return its result. Raises `NotFound("prompt", name)`."""
         ...
 
     async def complete(self, ref: JsonObject, argument: JsonObject, context: JsonObject | None, ctx: CallContext) -> JsonObject:
@@ -287,7 +287,7 @@ class Source(ToolSource, Protocol):
         ...
 
     async def unwatch(self, uri: str) -> None:
-        """Undo one `watch`."""
+        """Undo one call of `watch` with the same URI."""
         ...
 
 
@@ -340,7 +340,7 @@ class OpenQuestion:
 
 @dataclass(frozen=True, slots=True)
 class SourceStatus:
-    """The status of a source, for people and for the health pages."""
+    """The status of a source (a server, or agents, skills, workflows or functions), for people and for the health pages."""
 
     name: str
     kind: Literal["server", "agent", "skill", "workflow", "function"]

@@ -23,7 +23,7 @@ class Contents(list[Content]):
 
 
 def is_rich(value: object) -> bool:
-    """Whether a value is a content, or a list with contents."""
+    """Whether a value is a content (a part of a message, such as an image), or a list with at least one."""
     return isinstance(value, Content) or _is_contents(value)
 
 
@@ -97,7 +97,7 @@ def from_block(block: JsonMapping) -> Content:
 
 
 def to_block(content: Content) -> JsonObject:
-    """Convert a content to an MCP content block, or to a text block if MCP has no block for it."""
+    """Convert a content (a part of a message) to an MCP content block, or to a text block if MCP has no block for it."""
     match content.type:
         case "text":
             return {"type": "text", "text": content.text or ""}

@@ -69,7 +69,7 @@ class CallClock:
 
     @contextlib.asynccontextmanager
     async def paused(self) -> AsyncGenerator[None, None]:
-        """Stop the clock while a person is asked. Several questions may overlap."""
+        """Stop the deadline inside the context, while a person is asked. Several questions may overlap."""
         self._paused += 1
         if self._paused == 1:
             self._left = self._ends_at - time.monotonic()
@@ -114,13 +114,13 @@ class LateClock:
 
 @dataclass(frozen=True, slots=True)
 class BegunStep:
-    """A step of a durable task that is running, or recorded."""
+    """A step of a durable task that `DurablePort.begin` began, or whose result an earlier attempt recorded."""
 
     is_done: bool
     value: JsonValue
     """The recorded result; `None` if the step is not done."""
     finish: Callable[[JsonValue], Awaitable[None]]
-    """Records the result."""
+    """A function that records the result of the step."""
 
 
 class DurablePort(Protocol):
@@ -213,7 +213,7 @@ class Invocation(Protocol):
     """A tool call of an agent's run (`invocation.FunctionInvocationContext`)."""
 
     metadata: JsonObject
-    """Shared by all middleware of the call."""
+    """Values that the middleware of the call share."""
     kwargs: JsonObject
     """The values that the program passed to the run (`function_invocation_kwargs`)."""
 
@@ -257,7 +257,7 @@ class ToolGuard(Protocol[ToolT]):
 
 
 SKILL_ARGUMENT = "skill_name"
-"""Name of the argument that names a skill."""
+"""Name of the argument that names a skill in calls of the skill tools."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,7 +277,7 @@ class Provenance:
 
 
 DIRECT = Provenance()
-"""Provenance of a call that a client made."""
+"""The origin of a call that a client made itself, rather than an agent, a workflow or a task."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -423,7 +423,7 @@ class CallContext:
         await self.caller.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: JsonValue, logger: str | None = None) -> None:
-        """Send a log message to the caller, unless it requested a higher level."""
+        """Send a log message to the caller; dropped if the caller did not request messages of this level."""
         await self.caller.log(level, data, logger)
 
     @contextlib.asynccontextmanager

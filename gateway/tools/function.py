@@ -139,7 +139,7 @@ class FunctionTool(Generic[P, R]):
         self._task: TaskSupport = task
 
     def __get__(self, instance: object, owner: type | None = None) -> FunctionTool[..., R]:
-        """Return the tool bound to an object, if `@tool` decorates a method."""
+        """Return the tool with its function bound to `instance`, if `@tool` decorates a method."""
         if instance is None or self.func is None or next(iter(inspect.signature(self.func).parameters), "") != "self":
             return self
         bound = copy(self)
@@ -283,7 +283,7 @@ class FunctionTool(Generic[P, R]):
         return self._schema.coerce(arguments)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Call the plain function.
+        """Call the Python function with these arguments, without validating or converting them.
 
         Raises:
             ToolFailed: The tool is only declared, or a limit on calls or failures is reached.
@@ -347,7 +347,7 @@ class FunctionTool(Generic[P, R]):
         return to_contents(result)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> ToolOutcome:
-        """Run the function once.
+        """Run the function once, and return the outcome as an MCP result.
 
         A cancelled sync function is abandoned: its thread continues, and its result is dropped.
 

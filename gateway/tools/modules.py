@@ -22,7 +22,7 @@ from types import ModuleType
 from gateway.config.watch import Signature, signature_of
 
 _CLOCK_TICK_NS = 10_000_000
-"""Assumed resolution of a file system's timestamps."""
+"""Assumed resolution of a file system's timestamps, in nanoseconds."""
 
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 """Names of folders with installed packages, whose modules do not count as the operator's."""
@@ -47,7 +47,7 @@ class OwnModules:
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """Record the imports inside the context."""
+        """Have this object record the imports that run inside the context."""
         token = _current.set(self)
         try:
             yield
@@ -70,7 +70,7 @@ class OwnModules:
             error = error.__cause__ or error.__context__
 
     def drop(self) -> None:
-        """Drop every module, so that the next import reads the files again."""
+        """Remove every recorded module from `sys.modules`, so that the next import reads the files again."""
         self.generation += 1
         for name, module in self._modules.items():
             if sys.modules.get(name) is module:

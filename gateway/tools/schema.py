@@ -51,7 +51,7 @@ class _RunOrCall:
 
     @classmethod
     def for_call(cls, function: Any, arguments: JsonMapping, ctx: CallContext) -> object:
-        """Return the context of the call."""
+        """Return the `FunctionInvocationContext` of an agent's tool call, else the `CallContext`."""
         return ctx if ctx.invocation is None else ctx.invocation
 
 
@@ -252,7 +252,7 @@ def _hints(func: Callable[..., Any]) -> dict[str, Any]:
 
 
 def _context_of(annotation: Any) -> type | None:
-    """Return the context class in an annotation, if there is one."""
+    """Return the class in an annotation whose objects are contexts of calls, such as `CallContext`; `None` if there is none."""
     if get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, types.UnionType):

@@ -64,7 +64,7 @@ class Sentences:
         return "\n".join(line for line in lines if not line.strip() or self._lines.take(line.strip())).strip()
 
     def _take(self, end: int) -> str:
-        """Return the text up to `end`, or as many whole words as fit into `MAX_SAID`."""
+        """Remove and return the text up to `end`, or as many whole words as fit into `MAX_SAID` characters."""
         if end > MAX_SAID:
             space = self._text.rfind(" ", 1, MAX_SAID + 1)
             end = space if space > 0 else MAX_SAID

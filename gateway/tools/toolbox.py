@@ -14,7 +14,7 @@ from gateway.tools.context import CallContext, ToolGuard
 
 
 class ToolBox(Protocol):
-    """Finds tools by pattern."""
+    """Finds the tools that agents and workflows name, by patterns such as `docs/read_*`."""
 
     async def tools(self, patterns: Sequence[str]) -> Sequence[Tool]:
         """Return the tools that match any of the `<source>/<glob>` patterns (`docs/read_*`, `agent/researcher`).

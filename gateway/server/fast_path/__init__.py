@@ -1,1 +1,1 @@
-"""Plain requests, answered without the MCP SDK. Other requests are delegated to `sdk_path`."""
+"""Answers plain requests, those that need no feature of the MCP SDK, without the SDK. Other requests are delegated to `sdk_path`."""

@@ -33,7 +33,7 @@ class Told:
 
     token: str = field(default_factory=lambda: secrets.token_urlsafe(9))
     first: int = 1
-    """Number of the oldest notification that is kept."""
+    """Number, in its event id, of the oldest notification that is kept."""
     messages: list[tuple[str, JsonObject | None]] = field(default_factory=lambda: list[tuple[str, JsonObject | None]]())
 
     def keep(self, method: str, params: JsonObject | None) -> bytes:

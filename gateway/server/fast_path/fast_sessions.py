@@ -67,18 +67,18 @@ _BOTH = frozenset({b"application/json", b"text/event-stream"})
 
 
 class SessionParts(Protocol):
-    """The parts of the server that the sessions need."""
+    """The parts of the server that `FastSessions` needs."""
 
     clients: Clients
     usages: Usages
 
     def introduction(self, version: str, principal: Principal) -> JsonObject:
-        """Return the result of `initialize`."""
+        """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
         ...
 
 
 class FastSessions:
-    """ASGI middleware; its lifespan keeps streams alive and forgets idle sessions."""
+    """ASGI middleware that serves 2025 sessions without the SDK. While its lifespan runs, it keeps streams alive and ends idle sessions."""
 
     def __init__(
         self, app: LazyApplication, parts: SessionParts, answers: PlainAnswers, table: SessionTable, *, path: str, max_request_bytes: int
@@ -95,7 +95,7 @@ class FastSessions:
         self._table = table
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it to the SDK path."""
+        """Answer a request that needs no SDK; else move its session to the SDK path, which then answers the request."""
         if scope["type"] == "lifespan":
             await self._live(scope, receive, send)
             return
@@ -170,7 +170,7 @@ class FastSessions:
     async def _serves(
         self, session: FastSession, scope: Scope, headers: Mapping[bytes, bytes], receive: BufferedReceive, send: Send
     ) -> bool:
-        """Answer a plain request; return false, without any effect, if the request is not plain."""
+        """Answer a request of a session without the SDK; return false, without any effect, if the request needs the SDK."""
         method = scope["method"]
         if method == "GET":
             return await self._listen(session, scope, headers, receive, send)
@@ -329,7 +329,7 @@ async def _move_stream(manager: SessionManager, session: FastSession) -> bool:
 
 
 async def _in_time(work: Awaitable[bool]) -> bool:
-    """Return what `work` returns; cancel it after `MOVE_SECONDS`, and return false."""
+    """Await `work`, and return its result; cancel `work` after `MOVE_SECONDS`, and return false."""
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(_expire, tasks.cancel_scope)
         result = await work

@@ -73,7 +73,7 @@ class Deadlines:
 
 
 class InFlightCall:
-    """A call in a task of its own, which runs on whether or not anybody waits for it.
+    """A tool call in an `asyncio.Task` of its own, which runs on if nobody waits for it any more.
 
     The call is cancelled at most once, because a cancelled call may have to send the cancellation to its server.
     """
@@ -108,7 +108,7 @@ class InFlightCall:
         size: int = 0,
         session: LegacySession | None = None,
     ) -> None:
-        """Start `work` in the next turn of the event loop.
+        """Start `work`, which runs the call, in the next turn of the event loop.
 
         `clock` holds the deadline of the call; `deferred` is the caller of a call in a 2025 session. Until the call ends, it and its
         request body of `size` bytes count for `usage`, and it counts as a call of `session`.

@@ -41,14 +41,14 @@ _REQUEST = frozenset({"jsonrpc", "id", "method", "params"})
 
 
 class AnswerParts(Protocol):
-    """The parts of the server that the answers need."""
+    """The parts of the server that `PlainAnswers` needs."""
 
     catalog: Catalog
     lists: Listings
     identity: JsonObject
 
     def discovery(self, principal: Principal) -> JsonObject:
-        """Return the result of `server/discover`."""
+        """Return the result of `server/discover` for a caller."""
         ...
 
 
@@ -67,12 +67,12 @@ class PlainRequest:
 
 
 def plain_request(message: JsonMapping) -> PlainRequest | None:
-    """Parse a plain 2026 request; `None` for any other. The client's declaration in `_meta` is not validated."""
+    """Parse a `server/discover` or listing request of 2026 without options; `None` for any other. The envelope is not validated."""
     return _parse(message, METHODS, is_modern=True)
 
 
 def session_request(message: JsonMapping) -> PlainRequest | None:
-    """Parse a plain listing request of a 2025 session; `None` for any other."""
+    """Parse a listing request of a 2025 session without options; `None` for any other message."""
     return _parse(message, LISTINGS.keys(), is_modern=False)
 
 
@@ -102,7 +102,7 @@ def _is_token(value: JsonValue) -> bool:
 
 
 class PlainAnswers:
-    """Answers plain requests of one server."""
+    """Answers `server/discover` and listing requests without options, and caches the encoded pages."""
 
     def __init__(self, parts: AnswerParts) -> None:
         self._parts = parts

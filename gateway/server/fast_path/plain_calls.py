@@ -50,7 +50,7 @@ _ID_TYPES = frozenset({int, str})
 
 
 class CallParts(Protocol):
-    """The parts of the server that plain calls need."""
+    """The parts of the server that `PlainCalls` needs."""
 
     catalog: Catalog
     clients: Clients
@@ -59,7 +59,7 @@ class CallParts(Protocol):
 
 
 class PlainCalls:
-    """Starts the plain calls of one HTTP endpoint, or of one connection over lines."""
+    """Starts those `tools/call` requests of an HTTP endpoint, or of a connection over stdio, that need no SDK."""
 
     def __init__(self, parts: CallParts, envelopes: Envelopes, app: ASGIApp | None = None) -> None:
         """`app` is the ASGI application to which calls over HTTP are delegated; `None` over lines."""
@@ -80,7 +80,7 @@ class PlainCalls:
     def start_in_session(
         self, message: JsonObject, session: LegacySession, principal: Principal, usage: Usage | None = None, size: int = 0
     ) -> StartedCall | None:
-        """Start a plain call of a 2025 session, whose request body has `size` bytes. Return `None` if the call is not plain."""
+        """Start a call of a 2025 session, whose request body has `size` bytes. Return `None` if the call needs the SDK."""
         params = _plain_params(message)
         if params is None:
             return None
@@ -99,7 +99,7 @@ class PlainCalls:
         return StartedCall(self._app, running, partial(self._encode, key[1], is_modern=False), principal, key, self._in_session)
 
     def start(self, message: JsonObject, head: Head, principal: Principal, usage: Usage) -> StartedCall | None:
-        """Start a plain 2026 call over HTTP, whose request has the head `head`. Return `None` if the call is not plain."""
+        """Start a 2026 call over HTTP, whose request has the head `head`. Return `None` if the call needs the SDK."""
         params = _plain_params(message)
         if params is None:
             return None
@@ -112,7 +112,7 @@ class PlainCalls:
         return self._start(message, params, *declared, principal, usage, head.length)
 
     def start_line(self, message: JsonObject, principal: Principal, session: LegacySession | None) -> StartedCall | None:
-        """Start a plain call over lines: of the 2025 session `session`, or a 2026 call. Return `None` if the call is not plain."""
+        """Start a call over stdio: of the 2025 session `session`, or a 2026 call. Return `None` if the call needs the SDK."""
         if session is not None:
             return self.start_in_session(message, session, principal)
         params = _plain_params(message)

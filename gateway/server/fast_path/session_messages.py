@@ -34,7 +34,7 @@ def apply_notification(session: LegacySession, message: JsonMapping) -> bool:
 
 
 def session_result(session: LegacySession, message: JsonMapping) -> JsonObject | None:
-    """Return the result of a plain `ping` or `logging/setLevel`; `None` for all other requests."""
+    """Return the result of a valid `ping` or `logging/setLevel`, and apply the level to `session`; `None` for all other requests."""
     number, method, params = message.get("id"), message.get("method"), message.get("params", {})
     if isinstance(number, bool) or not isinstance(number, int | str) or not message.keys() <= _MEMBERS:
         return None

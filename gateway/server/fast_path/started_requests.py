@@ -56,7 +56,7 @@ class StartedRequest(ABC):
 
     @abstractmethod
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Delegate the request to the application behind the fast path."""
+        """Delegate the request to the SDK path, the ASGI application behind the fast path."""
 
     async def end(self) -> None:
         """Cancel the request if it still runs, because it was answered or nobody waits for an answer."""
@@ -107,7 +107,7 @@ class RefusedRequest(StartedRequest):
     """A request that a quota refuses: `answer` returns `None`, and `go_on` sends the refusal instead of delegating the request."""
 
     def __init__(self, refusal: Refusal, number: JsonValue) -> None:
-        """`number` is the id of the request."""
+        """`number` is the JSON-RPC id of the request."""
         self._respond = refusal.to_response(is_rpc=True, number=number)
 
     def when_settled(self, then: Callable[[], None]) -> None:
@@ -115,5 +115,5 @@ class RefusedRequest(StartedRequest):
         asyncio.get_running_loop().call_soon(then)
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the refusal."""
+        """Send the refusal as the response."""
         await self._respond(scope, receive, send)

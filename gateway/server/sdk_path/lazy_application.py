@@ -48,7 +48,7 @@ class Probes:
 
 
 class SdkParts(Protocol):
-    """The parts of the server that the application needs."""
+    """The parts of the server that `LazyApplication` needs."""
 
     clients: Clients
     usages: Usages

@@ -22,13 +22,13 @@ PROGRESS_BURST = 10
 """Progress notifications of one call that are sent without a pause."""
 
 PROGRESS_SPACING_SECONDS = 0.1
-"""Minimum time between two later messages."""
+"""Minimum time between two progress notifications of one call after the first `PROGRESS_BURST`."""
 
 LOG_BURST = 100
 """Log messages of one call that are sent without a pause."""
 
 LOG_SPACING_SECONDS = 0.01
-"""Minimum time between two later messages."""
+"""Minimum time between two log messages of one call after the first `LOG_BURST`."""
 
 FLUSH_SECONDS = 5.0
 """How long the result of a call waits until a client that reads slowly has taken the last progress notification."""
@@ -146,7 +146,7 @@ class ThrottledLog:
         await self._send(level, data, name)
 
     async def finish(self) -> None:
-        """Send the count of dropped messages. Call it before the result is sent."""
+        """Send a message that says how many messages were dropped, if any. Call it before the result is sent."""
         dropped, self._dropped = self._dropped, 0
         if dropped:
             text = f"{dropped} log messages of this call were dropped: more than {1 / LOG_SPACING_SECONDS:.0f} a second."

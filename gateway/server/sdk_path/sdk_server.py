@@ -115,7 +115,7 @@ async def end_lost(ctx: RequestContext, call_next: CallNext) -> HandlerResult:
 
 
 class _Server(Server[Any]):
-    """The SDK's server with the gateway's capabilities."""
+    """The SDK's server, changed to declare the gateway's capabilities."""
 
     def get_capabilities(
         self,
@@ -192,7 +192,7 @@ class SdkServer:
         self._listening.close()
 
     def describe(self, instructions: str) -> None:
-        """Set the instructions for new clients."""
+        """Set the `instructions` that new clients receive."""
         self.mcp.instructions = instructions
 
     async def released(self, session: LegacySession) -> None:

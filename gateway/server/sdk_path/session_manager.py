@@ -135,7 +135,7 @@ class Keeping:
 
 
 class _KeptSession:
-    """An entry of the session table for a session of the SDK."""
+    """The entry in the session table for a session that the SDK serves."""
 
     def __init__(self, transport: StreamableHTTPServerTransport, clients: Clients, end: Callable[[_KeptSession], None]) -> None:
         self.wire_id = transport.mcp_session_id or ""

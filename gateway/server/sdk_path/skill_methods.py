@@ -33,11 +33,11 @@ class DirectoryParams(PaginatedRequestParams):
 
 
 Facts = Callable[[RequestContext], CallContext]
-"""Returns the call context of a request."""
+"""A function that returns the call context of a request."""
 
 
 def bind_skills(server: Server[Any], face: SkillFace, facts: Facts) -> None:
-    """Register the methods at the SDK's server."""
+    """Register the three skill methods at the SDK's server."""
 
     async def list_skills(ctx: RequestContext, params: PaginatedRequestParams) -> JsonObject:
         return await _answer(_known(ctx, lambda: face.list_page(params.cursor, facts(ctx))))

@@ -57,7 +57,7 @@ class TaskParams(RequestParams):
 
 
 class TaskMethods:
-    """Serves the task methods."""
+    """Serves the methods `tasks/…` of both protocol eras, and 2025 calls that start a task."""
 
     def __init__(self, handler: TaskHandler, catalog: Catalog, clients: Clients) -> None:
         self._handler = handler
@@ -70,7 +70,7 @@ class TaskMethods:
         self._on_legacy = on_start
 
     def bind(self, server: Server[Any]) -> None:
-        """Register the methods at the SDK's server."""
+        """Register the task methods at the SDK's server."""
         server.add_request_handler("tasks/get", TaskParams, self._guarded(self._get))
         server.add_request_handler("tasks/update", TaskParams, self._guarded(self._update))
         server.add_request_handler("tasks/cancel", TaskParams, self._guarded(self._cancel))
