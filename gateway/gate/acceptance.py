@@ -31,7 +31,7 @@ from gateway.storage.state_folder import default_state_dir, state_dir
 logger = logging.getLogger(__name__)
 
 _OF_FILES = ("agent/", "workflow/")
-"""Prefixes of the keys of entries in files of agents and workflows; other entries are in the configuration."""
+"""Starts of the keys of entries that are in files of agents and workflows. All other entries are in the configuration file."""
 
 
 class Acceptance:

@@ -25,7 +25,10 @@ class FunctionRules:
     def __init__(
         self, policies: Callable[[str], SourcePolicy | None], served: Callable[[Sequence[object]], Sequence[str]] | None = None
     ) -> None:
-        """`policies` returns the policy of a source. `served` returns the names of the served tools that run one of the given objects."""
+        """`policies` returns the policy of a source.
+
+        `served` returns the names of those served function tools that run one of the given Python objects.
+        """
         self.policies = policies
         self._served = served
 

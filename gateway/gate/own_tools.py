@@ -101,7 +101,7 @@ class OwnToolGuard:
         ]
 
     def lent(self, tools: Sequence[Tool]) -> list[Tool]:
-        """Return tools of other sources behind this gate too, without those that policy hides."""
+        """Return tools of other sources, each behind this gate too, without the tools that policy hides."""
         return [self._lent(tool) for tool in tools if self._exists(_native_name(tool))]
 
     async def approve(self, name: str, shown: str, ctx: CallContext, key: str = "") -> Reject | None:

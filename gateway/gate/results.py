@@ -42,10 +42,10 @@ SHORTENED_META_KEY = "dev.moongate/shortened"
 """Key in a result's `_meta` that lists what was shortened."""
 
 MARKER_KEY = "dev.moongate/shortened"
-"""Key in cut structured content, if its schema allows another key."""
+"""Key that is added to structured content to mark it as cut, if its schema allows another key."""
 
 HEAD_BYTES = 16_384
-"""Maximum bytes that remain of one text: about 4,000 tokens."""
+"""Maximum bytes that remain of a text that is cut: about 4,000 tokens."""
 
 NOTICE_BYTES = 700
 """Estimated bytes of the notice and the link that follow a cut text."""

@@ -229,7 +229,7 @@ class ToolCall(GatedCall[ToolOutcome]):
             logger.info("%s: %s dropped that it may not get: %s", self.name, count, ", ".join(map(ascii, noted_names(names))))
 
     async def approve(self) -> Reject | None:
-        """Have a person approve the call, unless one approved an earlier round of the call. `None` means approved."""
+        """Have a person approve the call, unless a person approved an earlier round of the call. `None` means approved."""
         approvals = self.gate.services.approvals
         if approvals is None:
             return Reject(APPROVAL_RULE, "A person must approve this call, and there is nobody here to ask.")

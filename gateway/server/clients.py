@@ -301,7 +301,7 @@ class Clients:
 
 
 def is_modern(ctx: RequestContext) -> bool:
-    """Whether a request is of the 2026 era."""
+    """Whether a request uses a protocol version of the 2026 era."""
     return ctx.protocol_version in MODERN_PROTOCOL_VERSIONS
 
 

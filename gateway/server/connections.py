@@ -145,7 +145,7 @@ class Connections:
     def _gives_no_place(self, group: LongestIdle[Peer], newcomer: Peer, now: float) -> bool:
         """Close the connection of `group` that waits longest for its client. Return true if this makes no room for `newcomer`.
 
-        That is the case if no connection waits, or if the closed connection was above the limit itself.
+        There is no room if no connection waits, or if the closed connection was itself above the limit.
         """
         idle = group.find(now, but=newcomer)
         if idle is None:

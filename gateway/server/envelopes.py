@@ -47,7 +47,7 @@ class KnownClient:
         envelope = {key: meta[key] for key in ENVELOPE_KEYS if key in meta}
         is_small, is_exact = _measured(envelope)
         self.envelope = envelope if is_small else None
-        """The declaration of the client; `None` if it is too large to keep."""
+        """The declaration of the client in `_meta` (its envelope); `None` if it is too large to keep."""
         self.spelled = "" if is_exact else repr(envelope)
         """The declaration as text, for comparison, if different declarations may be equal in Python; else empty."""
 

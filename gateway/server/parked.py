@@ -63,7 +63,7 @@ class ParkedCaller(DetachedCaller):
         self.asks.expect(ctx)
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:
-        """Add a request for input to the next result, and wait for the retry with its answer."""
+        """Add a request for input to the next result, and wait until the client repeats its request with the answer."""
         return await self.asks.ask(request)
 
 

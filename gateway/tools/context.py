@@ -313,7 +313,7 @@ class CallContext:
     in_task: bool = False
     """Whether this call runs as a task, with the limit `tasks.maxWaitSeconds` instead of `timeoutSeconds`. Not set for calls inside it."""
     line: str = ""
-    """Requests of a caller with the same text share a session with a server that has sessions. Empty: no own session."""
+    """Calls with the same text (not empty) share a session with a server that may request input."""
     log_level: LogLevel | None = None
     """Least severe log level that the caller requested; `None` for no logs."""
     late_clock: LateClock | None = None
@@ -444,7 +444,7 @@ class CallContext:
             await self.presence.here()
 
     def question(self, name: str) -> str:
-        """Return the `ask` key of the next question with this name (`DurablePort.question`); empty outside a durable task."""
+        """Return a key for the next question with this name, to be passed to `ask`; empty outside a durable task."""
         return self.durable.question(name) if self.durable is not None else ""
 
     async def ask(self, request: JsonObject, key: str = "") -> JsonObject:

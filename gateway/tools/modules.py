@@ -32,7 +32,7 @@ _current: ContextVar[OwnModules | None] = ContextVar("gateway_own_modules", defa
 
 
 class OwnModules:
-    """The imported modules of one gateway. Its methods block, and are called by one thread at a time."""
+    """The operator's Python modules that one gateway imported. The methods block, and are called by one thread at a time."""
 
     def __init__(self, folder: Path) -> None:
         """`folder` is the configuration's folder: only modules below it are recorded."""

@@ -28,7 +28,7 @@ class ClientProfile:
     capabilities: JsonMapping = field(default_factory=lambda: cast("JsonObject", {}))
     """Declared capabilities in wire form (`sampling`, `elicitation`, `roots`, `extensions`, …)."""
     session_id: str | None = None
-    """Id of the 2025 session or stdio connection; `None` in the 2026 era, whose requests are stateless."""
+    """Id of the 2025 session, over HTTP or stdio; `None` in the 2026 era, whose requests are stateless."""
 
     def can(self, capability: str) -> bool:
         """Whether the client declares the capability with this dotted path: `sampling`, `elicitation.url`, `sampling.tools`.
