@@ -100,8 +100,6 @@ class _AgentLayer(AgentMiddleware):
             except Exception as error:  # `on_error` receives every exception; it is raised unless a hook ends the run
                 set_fields(hook_context, error=error)
                 reason = await turn.report("message_turn", error)
-                if reason is None:
-                    raise
                 context.result = AgentResponse(messages=[Message("assistant", [reason])])
                 set_fields(hook_context, response=context.result)
                 if context.stream:
@@ -201,8 +199,6 @@ class _ChatLayer(ChatMiddleware):
             raise
         except Exception as error:  # see `_AgentLayer`
             reason = await turn.report(source, error)
-            if reason is None:
-                raise
             return _reply(reason)
 
     async def _streamed(self, turn: Turn, context: ChatContext, call_next: CallNext) -> AsyncGenerator[ChatResponseUpdate, None]:
@@ -235,8 +231,6 @@ class _ChatLayer(ChatMiddleware):
             raise
         except Exception as error:  # see `_AgentLayer`
             reason = await turn.report(source, error)
-            if reason is None:
-                raise
             yield ChatResponseUpdate(contents=[Content.from_text(reason)], role="assistant")
 
 
@@ -270,8 +264,6 @@ class _FunctionLayer(FunctionMiddleware):
         except Exception as error:  # see `_AgentLayer`
             set_fields(hook_context, error=error)
             reason = await turn.report("tool_call", error)
-            if reason is None:
-                raise
             raise MiddlewareTermination(reason, result=reason) from error
         finally:
             set_fields(hook_context, result=context.result)

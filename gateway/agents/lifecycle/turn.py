@@ -155,17 +155,17 @@ class Turn:
         self._results.append(result)
         await self._call("after_function", context)
 
-    async def report(self, source: ErrorSource, error: Exception) -> str | None:
-        """Call `on_error` once per error. Return the reason if a hook ends the run, or `None`."""
+    async def report(self, source: ErrorSource, error: Exception) -> str:
+        """Call `on_error` once per error. Return the reason if a hook ends the run; otherwise raise the error again."""
         if error is self._reported:
-            return None
+            raise error
         self._reported = error
         context = ErrorContext(state=self.state, events=self.events, facts=self.facts, source=source, error=error, iteration=self.iteration)
         await self._call("on_error", context)
         if not context.is_terminated:
             if context.termination_reason:
                 raise _without("on_error", "termination_reason", "is_terminated") from error
-            return None
+            raise error
         reason = context.termination_reason or _ENDED
         self.state.update(lambda state: state.terminated(reason))
         return reason
