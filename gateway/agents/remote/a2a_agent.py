@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from typing import TYPE_CHECKING, Literal, cast, overload
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 from urllib.parse import urlsplit
 
 import anyio
@@ -50,6 +50,16 @@ CANCEL_SECONDS = 5.0
 
 INSTALL_HINT = "Remote A2A agents need the a2a-sdk package: pip install 'moongate[a2a]'."
 """Error text if the extra's package is missing."""
+
+
+class RemoteRunArguments(TypedDict, total=False):
+    """Keyword arguments of `A2AAgent.run`, except `stream`."""
+
+    session: AgentSession | None
+    continuation_token: ContinuationToken | None
+    background: bool
+    function_invocation_kwargs: JsonMapping | None
+    client_kwargs: JsonMapping | None
 
 
 class A2AAgent(BaseAgent):
@@ -115,11 +125,7 @@ class A2AAgent(BaseAgent):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[False] = False,
-        session: AgentSession | None = None,
-        continuation_token: ContinuationToken | None = None,
-        background: bool = False,
-        function_invocation_kwargs: JsonMapping | None = None,
-        client_kwargs: JsonMapping | None = None,
+        **arguments: Unpack[RemoteRunArguments],
     ) -> Awaitable[AgentResponse]: ...
     @overload
     def run(
@@ -127,11 +133,7 @@ class A2AAgent(BaseAgent):
         messages: AgentRunInputs | None = None,
         *,
         stream: Literal[True],
-        session: AgentSession | None = None,
-        continuation_token: ContinuationToken | None = None,
-        background: bool = False,
-        function_invocation_kwargs: JsonMapping | None = None,
-        client_kwargs: JsonMapping | None = None,
+        **arguments: Unpack[RemoteRunArguments],
     ) -> AgentStream: ...
     def run(
         self,
