@@ -210,21 +210,8 @@ def handler(function: HandlerFunction | None = None, /, *, input: Any = None, ou
         ValueError: The method has another signature, or the message has no type.
     """
 
-    def mark(method: HandlerFunction) -> HandlerFunction:
-        explicit = any(kind is not None for kind in (input, output, workflow_output))
-        names = _parameters(method, 3, "(self, message: T, ctx: WorkflowContext[U, V])", "Handler")
-        if explicit and input is None:
-            raise ValueError(f"Handler {method.__name__} with explicit type parameters must specify 'input' type.")
-        if explicit:
-            sent, yielded = members(resolved(output, method)), members(resolved(workflow_output, method))
-            kind = resolved(input, method)
-        else:
-            hints = hints_of(method)
-            kind = message_type_of(hints, names[1], method, "Handler")
-            sent, yielded = context_types(hints.get(names[2], inspect.Parameter.empty), f"Handler {method.__name__}")
-        setattr(method, _HANDLER, HandlerSpec(method.__name__, kind, tuple(sent), tuple(yielded)))
-        return method
-
+    words = "(self, message: T, ctx: WorkflowContext[U, V])"
+    mark = _marker(_HANDLER, "Handler", words, {"input": input}, output, workflow_output)
     return mark if function is None else mark(function)
 
 
@@ -253,26 +240,34 @@ def response_handler(
         ValueError: The method has another signature, or a type is missing.
     """
 
-    def mark(method: HandlerFunction) -> HandlerFunction:
-        words = "(self, original_request: Q, response: R, ctx: WorkflowContext[U, V])"
-        names = _parameters(method, 4, words, "Response handler")
-        if any(kind is not None for kind in (request, response, output, workflow_output)):
-            for word, kind in (("request", request), ("response", response)):
+    words = "(self, original_request: Q, response: R, ctx: WorkflowContext[U, V])"
+    mark = _marker(_RESPONSE_HANDLER, "Response handler", words, {"request": request, "response": response}, output, workflow_output)
+    return mark if function is None else mark(function)
+
+
+def _marker(attribute: str, what: str, words: str, kinds: Mapping[str, Any], output: Any, workflow_output: Any) -> Mark:
+    """Return a decorator that stores the types of a method as its `attribute`.
+
+    `kinds` are the explicit types of the parameters between `self` and the context. Without explicit types the annotations count.
+    """
+
+    def mark(method: FunctionT) -> FunctionT:
+        names = _parameters(method, len(kinds) + 2, words, what)
+        if any(kind is not None for kind in (*kinds.values(), output, workflow_output)):
+            for word, kind in kinds.items():
                 if kind is None:
-                    raise ValueError(f"Response handler {method.__name__} with explicit type parameters must specify '{word}' type.")
-            pair = (resolved(request, method), resolved(response, method))
+                    raise ValueError(f"{what} {method.__name__} with explicit type parameters must specify {word!r} type.")
+            taken = [resolved(kind, method) for kind in kinds.values()]
             sent, yielded = members(resolved(output, method)), members(resolved(workflow_output, method))
         else:
             hints = hints_of(method)
-            pair = (
-                message_type_of(hints, names[1], method, "Response handler"),
-                message_type_of(hints, names[2], method, "Response handler"),
-            )
-            sent, yielded = context_types(hints.get(names[3], inspect.Parameter.empty), f"Response handler {method.__name__}")
-        setattr(method, _RESPONSE_HANDLER, HandlerSpec(method.__name__, pair, tuple(sent), tuple(yielded)))
+            taken = [message_type_of(hints, name, method, what) for name in names[1:-1]]
+            sent, yielded = context_types(hints.get(names[-1], inspect.Parameter.empty), f"{what} {method.__name__}")
+        message_type = taken[0] if len(taken) == 1 else tuple(taken)
+        setattr(method, attribute, HandlerSpec(method.__name__, message_type, tuple(sent), tuple(yielded)))
         return method
 
-    return mark if function is None else mark(function)
+    return mark
 
 
 def message_type_of(hints: dict[str, Any], name: str, function: Callable[..., Any], word: str) -> Any:
