@@ -9,7 +9,7 @@ from __future__ import annotations
 import traceback
 import warnings
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Generic, Literal
 
@@ -216,6 +216,20 @@ class WorkflowEvent(Generic[DataT]):
 
 OnEvent = Callable[[WorkflowEvent[Any]], Awaitable[None]]
 """Receives each event of a run while the executor that caused it waits; must not raise."""
+
+
+@dataclass(slots=True)
+class EventLog:
+    """The events of a run, oldest first, and the function that receives each of them."""
+
+    events: list[WorkflowEvent[Any]] = field(default_factory=list[WorkflowEvent[Any]])
+    emit: OnEvent | None = None
+
+    async def add(self, event: WorkflowEvent[Any]) -> None:
+        """Store an event and pass it on."""
+        self.events.append(event)
+        if self.emit is not None:
+            await self.emit(event)
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.workflows.checkpoints import CheckpointStorage, WorkflowCheckpoint
 from gateway.workflows.encoding import TypeBook, settle
-from gateway.workflows.events import OnEvent, WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
+from gateway.workflows.events import EventLog, OnEvent, WorkflowErrorDetails, WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from gateway.workflows.executor_failures import failed_executor
 from gateway.workflows.functional_agent import FunctionalWorkflowAgent
 from gateway.workflows.functional_steps import Function, RunContext, StepWrapper, WorkflowInterrupted, context_parameter, within
@@ -146,21 +146,11 @@ class FunctionalWorkflow(FormerMethods):
         slot = self._run_lock.begin(self.name)
         return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
-    async def perform(
-        self,
-        request: RunRequest,
-        emit: OnEvent | None,
-        *,
-        events: list[WorkflowEvent[Any]],
-        is_streaming: bool = False,
-        slot: RunSlot | None = None,
-    ) -> None:
-        """Do one run. Append every event to the list `events`, and pass it to `emit`."""
+    async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
+        """Do one run, and add every event to `log`."""
 
         async def note(event: WorkflowEvent[Any]) -> None:
-            events.append(event)
-            if emit is not None:
-                await emit(event)
+            await log.add(event)
             if event.type == "request_info":
                 await status(WorkflowRunState.IN_PROGRESS_PENDING_REQUESTS)
 
@@ -191,7 +181,7 @@ class FunctionalWorkflow(FormerMethods):
                 raise error from raised.__cause__
             except anyio.get_cancelled_exc_class():
                 self.status = WorkflowRunState.CANCELLED
-                events.append(WorkflowEvent[Any].status(WorkflowRunState.CANCELLED))
+                log.events.append(WorkflowEvent[Any].status(WorkflowRunState.CANCELLED))
                 raise
             await status(WorkflowRunState.IDLE_WITH_PENDING_REQUESTS if ctx.pending else WorkflowRunState.IDLE)
 

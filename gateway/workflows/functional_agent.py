@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
-from functools import partial
 from typing import Any, ClassVar, Literal, Unpack, cast, overload
 
 from pydantic_core import to_jsonable_python
@@ -24,9 +23,9 @@ from gateway.types.responses import AgentResponse, AgentResponseUpdate
 from gateway.types.streams import ResponseStream
 from gateway.workflows.agent_events import REQUEST_INFO_FUNCTION_NAME, answers_in, in_call_order, updates_of
 from gateway.workflows.agent_executor import is_request
-from gateway.workflows.events import WorkflowEvent
+from gateway.workflows.events import EventLog, WorkflowEvent
 from gateway.workflows.run_request import RunOptions, RunRequest
-from gateway.workflows.run_stream import stream_events
+from gateway.workflows.run_stream import stream_run
 from gateway.workflows.runnable import Runnable
 from gateway.workflows.type_hints import is_instance_of
 
@@ -83,9 +82,7 @@ class FunctionalWorkflowAgent(BaseAgent):
             messages = to_messages(cast("list[str | Message]", request.message))
             request = replace(request, message=None, responses=self._answers_in(messages))
         request.check()
-        events: list[WorkflowEvent[Any]] = []
-        run = partial(self._workflow.perform, request, events=events, is_streaming=True)
-        async with aclosing(stream_events(run)) as stream:
+        async with aclosing(stream_run(self._workflow, request, EventLog())) as stream:
             async for event in stream:
                 if event.type == "request_info":
                     yield AgentResponseUpdate([_to_approval(event)], "assistant", self.name)

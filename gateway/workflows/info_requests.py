@@ -29,7 +29,7 @@ from gateway.types.messages import Message, to_messages
 from gateway.workflows.agent_executor import AgentExecutorResponse, is_request
 from gateway.workflows.definition import object_schema
 from gateway.workflows.encoding import encode
-from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunResult
+from gateway.workflows.events import EventLog, OnEvent, WorkflowEvent, WorkflowRunResult
 from gateway.workflows.executor_failures import failed_executor, first_failure
 from gateway.workflows.orchestrations.handoff import HandoffAgentUserRequest
 from gateway.workflows.orchestrations.magentic import MagenticPlanReviewRequest, MagenticPlanReviewResponse
@@ -72,7 +72,7 @@ async def run_to_end(
         request = RunRequest(checkpoint_id=storage.latest_id, checkpoint_storage=storage, ctx=ctx)
     for _ in range(MAX_ASK_ROUNDS):
         try:
-            await workflow.perform(request, hear, events=events)
+            await workflow.perform(request, EventLog(events, hear))
         except Exception as error:  # executors may raise anything; the failure names the executor
             raise _failure(error) from error
         pending = list(workflow.pending.values())

@@ -1,4 +1,4 @@
-"""`stream_events`: the events of a run as an async generator that yields them while the run continues.
+"""`stream_run`: the events of a run as an async generator that yields them while the run continues.
 
 Decided: the run is a task of its own, made with plain asyncio (the file is exempt from "anyio only"). Because: the consumer may stop
 anywhere, and close the generator from another task. A task group held open across the `yield`s of a generator breaks the consumer's
@@ -12,13 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable
 from typing import Any
 
 import anyio
 
 from gateway.types.streams import ResponseStream
-from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunResult
+from gateway.workflows.events import EventLog, WorkflowEvent, WorkflowRunResult
 from gateway.workflows.run_lock import RunSlot
 from gateway.workflows.run_request import RunRequest
 from gateway.workflows.runnable import Runnable
@@ -60,14 +60,13 @@ class _EventChannel:
             await self._ready
 
 
-async def stream_events(run: Callable[[OnEvent], Awaitable[None]]) -> AsyncGenerator[WorkflowEvent[Any], None]:
-    """Call `run` with a function for events, and yield the events passed to that function. At the end, raise what `run` raised."""
+async def stream_run(
+    workflow: Runnable, request: RunRequest, log: EventLog, *, slot: RunSlot | None = None
+) -> AsyncGenerator[WorkflowEvent[Any], None]:
+    """Do a run and yield its events, which are also added to `log`; then raise what the run raised."""
     channel = _EventChannel()
-
-    async def work() -> None:
-        await run(channel.send)
-
-    task = asyncio.create_task(work())
+    log.emit = channel.send
+    task = asyncio.create_task(workflow.perform(request, log, is_streaming=True, slot=slot))
     task.add_done_callback(channel.wake)
     try:
         while (event := await channel.receive(task)) is not None:
@@ -89,16 +88,13 @@ def start_run(
 
     The run begins with the first await.
     """
-    events: list[WorkflowEvent[Any]] = []
+    log = EventLog()
 
     def result() -> WorkflowRunResult:
-        return WorkflowRunResult.of(events, include_status_events=include_status_events)
-
-    async def follow(emit: OnEvent) -> None:
-        await workflow.perform(request, emit, events=events, is_streaming=True, slot=slot)
+        return WorkflowRunResult.of(log.events, include_status_events=include_status_events)
 
     async def collect() -> WorkflowRunResult:
-        await workflow.perform(request, None, events=events, slot=slot)
+        await workflow.perform(request, log, slot=slot)
         return result()
 
-    return ResponseStream(stream_events(follow), lambda _: result()) if stream else collect()
+    return ResponseStream(stream_run(workflow, request, log, slot=slot), lambda _: result()) if stream else collect()

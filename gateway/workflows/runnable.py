@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from gateway.workflows.encoding import TypeBook
-from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunState
+from gateway.workflows.events import EventLog, WorkflowEvent, WorkflowRunState
 from gateway.workflows.run_lock import RunSlot
 from gateway.workflows.run_request import RunRequest
 
@@ -57,17 +57,6 @@ class Runnable(Protocol):
         """Forget the state of earlier runs."""
         ...
 
-    async def perform(
-        self,
-        request: RunRequest,
-        emit: OnEvent | None,
-        *,
-        events: list[WorkflowEvent[Any]],
-        is_streaming: bool = False,
-        slot: RunSlot | None = None,
-    ) -> None:
-        """Do one run.
-
-        Append every event to `events`, and pass it to `emit`. `slot` is the permission for the run, if the caller already has one.
-        """
+    async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
+        """Do one run, and add every event to `log`. `slot` is the permission for the run, if the caller already has one."""
         ...

@@ -14,7 +14,7 @@ import anyio
 from gateway.types.content import Content
 from gateway.workflows.agent_executor import is_request, with_id
 from gateway.workflows.checkpoints import WorkflowCheckpoint
-from gateway.workflows.events import WorkflowEvent, WorkflowRunResult
+from gateway.workflows.events import EventLog, WorkflowEvent, WorkflowRunResult
 from gateway.workflows.executor import Executor, handler, response_handler
 from gateway.workflows.messages import MessageType, WorkflowMessage
 from gateway.workflows.run_request import RunRequest
@@ -150,17 +150,16 @@ class WorkflowExecutor(Executor):
         await self._run(RunRequest(responses=answers, ctx=ctx.call), ctx)
 
     async def _run(self, request: RunRequest, ctx: WorkflowContext[Any, Any]) -> None:
-        events: list[WorkflowEvent[Any]] = []
-
         async def forward(event: WorkflowEvent[Any]) -> None:
             if event.type == "intermediate":
                 await ctx.report_intermediate(event.data)
             elif event.type == "output" and self.allow_direct_output:
                 await ctx.yield_output(event.data)
 
+        log = EventLog(emit=forward)
         async with self._lock:
-            await self.workflow.perform(request, forward, events=events, is_streaming=ctx.is_streaming() and self.allow_direct_output)
-        result = WorkflowRunResult.of(events)
+            await self.workflow.perform(request, log, is_streaming=ctx.is_streaming() and self.allow_direct_output)
+        result = WorkflowRunResult.of(log.events)
         if not self.allow_direct_output:
             for output in result.get_outputs():
                 await ctx.send_message(output)

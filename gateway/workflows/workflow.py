@@ -16,7 +16,7 @@ from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.workflows.checkpoints import CheckpointStorage
 from gateway.workflows.encoding import TypeBook
-from gateway.workflows.events import OnEvent, WorkflowEvent, WorkflowRunResult, WorkflowRunState
+from gateway.workflows.events import EventLog, WorkflowEvent, WorkflowRunResult, WorkflowRunState
 from gateway.workflows.graph import WorkflowGraph
 from gateway.workflows.run_lock import RunSlot
 from gateway.workflows.run_request import GraphOptions, RunRequest
@@ -81,26 +81,12 @@ class Workflow(WorkflowGraph, FormerMethods):
         slot = self._run_lock.begin(self.name)
         return start_run(self, request, slot, stream=stream, include_status_events=include_status_events)
 
-    async def perform(
-        self,
-        request: RunRequest,
-        emit: OnEvent | None,
-        *,
-        events: list[WorkflowEvent[Any]],
-        is_streaming: bool = False,
-        slot: RunSlot | None = None,
-    ) -> None:
-        """Do one run. Append every event to `events`, and pass it to `emit`. Raises what `run` raises."""
-
-        async def note(event: WorkflowEvent[Any]) -> None:
-            events.append(event)
-            if emit is not None:
-                await emit(event)
-
+    async def perform(self, request: RunRequest, log: EventLog, *, is_streaming: bool = False, slot: RunSlot | None = None) -> None:
+        """Do one run, and add every event to `log`. Raises what `run` raises."""
         storage = request.checkpoint_storage or self._storage
         with slot or self._run_lock.begin(self.name):
             responses = await self._prepare(request, storage)
-            runner = SuperstepRunner(self, note, request.ctx or CallContext(), is_streaming=is_streaming, storage=storage)
+            runner = SuperstepRunner(self, log.add, request.ctx or CallContext(), is_streaming=is_streaming, storage=storage)
 
             async def begin() -> None:
                 if request.message is not None:
@@ -118,7 +104,7 @@ class Workflow(WorkflowGraph, FormerMethods):
             except anyio.get_cancelled_exc_class():
                 self.status = WorkflowRunState.CANCELLED
                 self.run_state.discard_round()
-                events.append(WorkflowEvent[Any].status(WorkflowRunState.CANCELLED))
+                log.events.append(WorkflowEvent[Any].status(WorkflowRunState.CANCELLED))
                 raise
 
     def reset(self) -> None:

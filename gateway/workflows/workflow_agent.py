@@ -31,9 +31,9 @@ from gateway.workflows.agent_events import (
     updates_of,
     whole_response,
 )
-from gateway.workflows.events import WorkflowEvent, WorkflowRunState
+from gateway.workflows.events import EventLog, WorkflowEvent, WorkflowRunState
 from gateway.workflows.run_request import AgentOptions, RunRequest
-from gateway.workflows.run_stream import stream_events
+from gateway.workflows.run_stream import stream_run
 from gateway.workflows.runnable import Runnable
 from gateway.workflows.type_hints import is_compatible
 
@@ -158,21 +158,20 @@ class WorkflowAgent(BaseAgent):
         """Yield the events of the run: while the run continues if `is_streaming`, otherwise after its end."""
         request = base
         if base.checkpoint_id is not None and given:
-            await self._workflow.perform(base, None, events=[])
+            await self._workflow.perform(base, EventLog())
             request = replace(base, checkpoint_id=None)
         if request.checkpoint_id is None:
             if self._workflow.status is WorkflowRunState.IDLE_WITH_PENDING_REQUESTS:
                 request = replace(request, responses=answers_in(given))
             else:
                 request = replace(request, message=messages)
-        events: list[WorkflowEvent[Any]] = []
         if not is_streaming:
-            await self._workflow.perform(request, None, events=events)
-            for event in events:
+            log = EventLog()
+            await self._workflow.perform(request, log)
+            for event in log.events:
                 yield event
             return
-        run = partial(self._workflow.perform, request, events=events, is_streaming=True)
-        async with aclosing(stream_events(run)) as stream:
+        async with aclosing(stream_run(self._workflow, request, EventLog())) as stream:
             async for event in stream:
                 yield event
 
