@@ -1,7 +1,8 @@
 """`AGUIChatClient`: a remote agent that speaks AG-UI, used as a model.
 
-The remote agent receives the whole conversation and runs its own tools. Calls of our tools come back as from a model. Its interrupts
-become approval requests, whose answers resume the run (AG-UI 1.0, https://docs.ag-ui.com). Wrap the client in an `Agent` to get an agent.
+The remote agent receives the whole conversation and runs its own tools. If it calls a tool of this program, the call is returned as
+from a model. Its interrupts become approval requests, whose answers resume the run (AG-UI 1.0, https://docs.ag-ui.com). Wrap the client in
+an `Agent` to get an agent.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ if TYPE_CHECKING:
     from gateway.tools.base import Tool
 
 DEFAULT_TIMEOUT_SECONDS = 60.0
-"""Seconds to wait for the next event; servers send comments while they work."""
+"""Seconds to wait for the next data of the event stream. Servers send comments while they work."""
 
 MAX_EVENT_BYTES = 8_388_608
-"""Maximum size of an event; a longer one is an error, so that it cannot fill the memory."""
+"""Maximum bytes of an event. A longer event is an error, so that a server cannot fill the memory."""
 
 THREAD_KEY = "thread_id"
 """Key of the remote conversation's id in the options' `metadata` and in a response's `additional_properties`."""
@@ -69,7 +70,7 @@ class AGUIChatClient(BaseChatClient):
         self._made: httpx2.AsyncClient | None = None
 
     async def aclose(self) -> None:
-        """Close the connections that this client opened. It can be used again."""
+        """Close the connections that this client opened. The client can be used again."""
         made, self._made = self._made, None
         if made is not None:
             await made.aclose()
@@ -91,7 +92,7 @@ class AGUIChatClient(BaseChatClient):
         raise ModelError(f"The AG-UI agent at {self._endpoint} ended its stream before the run was finished.", retryable=True)
 
     async def reach(self) -> None:
-        """Send a request that an AG-UI endpoint rejects as malformed, so that no agent runs there.
+        """Check that the endpoint is an AG-UI endpoint, with a malformed request, so that no agent runs there.
 
         Raises:
             ModelError: The endpoint is unreachable, rejects the key, or is not an AG-UI endpoint.
@@ -132,7 +133,10 @@ class AGUIChatClient(BaseChatClient):
 
 
 def build_request(messages: Sequence[Message], options: ChatOptions) -> JsonObject:
-    """Return the `RunAgentInput` for a conversation. Answers to approval requests at its end become `resume` entries."""
+    """Return the `RunAgentInput` for a conversation.
+
+    Answers to approval requests at the end of the conversation become `resume` entries.
+    """
     metadata = cast("JsonMapping", options.get("metadata") or {})
     wire: list[JsonObject] = []
     resume: list[JsonObject] = []
@@ -206,7 +210,7 @@ class _EventReader:
     """Converts the events of one run to updates. Calls of the remote agent's own tools are reported with their results."""
 
     def __init__(self, thread_id: str, ours: set[str]) -> None:
-        """`ours` are the names of the tools that run on our side."""
+        """`ours` are the names of the tools that run in this program and not at the remote agent."""
         self._ours = ours
         self._calls: dict[str, list[str]] = {}
         self._thread: JsonObject = {THREAD_KEY: thread_id}
@@ -267,7 +271,7 @@ class _EventReader:
 
 
 def _question(interrupt: JsonObject) -> Content:
-    """Convert an interrupt to an approval request for a call named `interrupt`."""
+    """Convert an interrupt of the remote agent to an approval request for a function call named `interrupt`."""
     told = {key: interrupt[key] for key in ("reason", "message", "responseSchema") if interrupt.get(key)}
     wanted = str(interrupt.get("id"))
     call = Content.from_function_call(str(interrupt.get("toolCallId") or wanted), "interrupt", told)

@@ -1,4 +1,4 @@
-"""Repair of tool-call arguments that are almost JSON, if there is exactly one way to read them.
+"""Repairs the arguments of tool calls that a model wrote as almost valid JSON, if there is exactly one way to read them.
 
 A repaired call carries the model's original text (`REPAIRED` in its additional properties) and is logged. Ambiguous text (cut off in the
 middle, two objects in a row) is not changed: the run loop then tells the model that its arguments are invalid, and nothing runs on a guess.
@@ -19,15 +19,15 @@ from gateway.types.content import Content
 logger = logging.getLogger(__name__)
 
 REPAIRED = "repaired_arguments"
-"""Key in a repaired call's additional properties: `{"original": …, "how": …}`."""
+"""Key in a repaired call's additional properties. The value is `{"original": …, "how": …}`: the model's text and the kind of repair."""
 
 _FENCE = re.compile(r"\A```[a-zA-Z]*\s*\n?(.*?)\s*```\Z", re.DOTALL)
 _TRAILING_COMMA = re.compile(r"(\"(?:[^\"\\]|\\.)*\")|,(\s*[}\]])", re.DOTALL)
-"""Strings are matched first, so that a comma inside a string is never treated as a separator."""
+"""Matches a JSON string, or a comma before `}` or `]`. Strings are matched first, so that a comma inside a string does not count."""
 
 
 def to_call(call_id: str, name: str, arguments: str, raw: JsonObject, properties: JsonObject | None = None) -> Content:
-    """Return a `function_call` content for a provider's call, with its arguments repaired if possible."""
+    """Return a `function_call` content for a tool call from a provider. Arguments that are not JSON are repaired if possible."""
     call = Content.from_function_call(call_id, name, arguments, additional_properties=properties, raw_representation=raw)
     if arguments and not _is_object(arguments) and (repaired := repair(arguments)) is not None:
         call.arguments, how = repaired

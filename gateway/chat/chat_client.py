@@ -1,7 +1,7 @@
 """`BaseChatClient`: the base class of all chat clients, which call one model endpoint.
 
-A subclass implements one hook, an async generator of updates; folding them gives the whole response. Clients store no conversation.
-Errors become `ModelError`, which says what to set or do and never contains a key.
+A subclass implements one method, an async generator of updates (parts of a response). Joining the updates gives the whole response. Clients
+store no conversation. Errors become `ModelError`, which says what to set or do and never contains a key.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gateway import Agent
 
 _ONE_CALL = {"enabled": False}
-"""The option `loop` of a call whose tools the caller runs."""
+"""Value of the option `loop` for a call that only returns the model's tool calls, because the caller runs the tools."""
 
 OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any], default=ChatOptions)
 """Type of a client's options: `ChatOptions` or an extension of it."""
@@ -40,14 +40,14 @@ OptionsT = TypeVar("OptionsT", bound=Mapping[str, Any], default=ChatOptions)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRequest:
-    """A call of `get_response` that runs tools or compaction."""
+    """The arguments of a call of `get_response` that must run tools or compaction."""
 
     client: BaseChatClient[Any]
     messages: list[Message]
     options: ChatOptions
     stream: bool
     limits: JsonMapping | None
-    """Limits of this call; override those of the client."""
+    """Limits of the function loop for this call, in place of those of the client."""
     middleware: Sequence[object]
     compaction_strategy: Any
     tokenizer: Any
@@ -112,7 +112,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         additional_properties: JsonMapping | None = None,
         otel_provider_name: str | None = None,
     ) -> None:
-        """Store the client's defaults for its own `get_response`, and for agents that set none.
+        """Store defaults for `get_response`, and for agents that use this client and do not set these values themselves.
 
         `middleware` is a mixed list, outermost first: chat middleware runs around every model call, function middleware around every
         tool call. `function_invocation_configuration` limits the loop of model and tool calls. `compaction_strategy` and `tokenizer`
@@ -134,7 +134,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         self.otel_provider_name = otel_provider_name or self.OTEL_PROVIDER_NAME
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Reject a hook of earlier agent-framework versions, which would never be called.
+        """Reject a class that defines `_inner_get_streaming_response`, a method of earlier agent-framework versions.
+
+        Nothing would call this method.
 
         Raises:
             TypeError: The class defines `_inner_get_streaming_response`.
@@ -147,7 +149,7 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
             )
 
     def _updates(self, messages: Sequence[Message], *, stream: bool, options: ChatOptions) -> AsyncGenerator[ChatResponseUpdate, None]:
-        """Send one request and yield the response's parts; a single part if `stream` is false.
+        """Send one request and yield the parts of the response; without `stream`, a single part.
 
         Raises:
             ModelError: The endpoint failed; the text says what to set or do.
@@ -158,7 +160,10 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: ChatOptions
     ) -> Awaitable[ChatResponse | AsyncIterable[ChatResponseUpdate]] | AsyncIterable[ChatResponseUpdate]:
-        """Return the whole response or, with `stream`, its parts: agent-framework's hook. May accept `client_kwargs` as keywords."""
+        """Return the whole response or, with `stream`, its parts. Subclasses written for agent-framework override this method.
+
+        An override may accept the `client_kwargs` of a call as keyword arguments.
+        """
         raise NotImplementedError(f"{type(self).__name__} implements neither _updates nor _inner_get_response.")
 
     # -- helpers for subclasses, named as in agent-framework ----------------------------------------------------------
@@ -259,9 +264,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         client_kwargs: JsonMapping | None = None,
         session: SessionData | None = None,
     ) -> ChatStream:
-        """Make one model call and return its parts, also if a whole response is requested (`stream` off). The run loop calls this.
+        """Make one model call and return the parts of the response, also without `stream`. The run loop calls this method.
 
-        `middleware` runs inside the client's own. A class that overrides `get_response` is called through that method.
+        `middleware` runs inside the client's own. If the class overrides `get_response`, the call goes through that method.
         """
         given = cast("ChatOptions", dict(options))
         context = ChatContext(self, list(messages), given, stream, kwargs=dict(client_kwargs or {}), session=session)
@@ -301,5 +306,8 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
 
 
 def _uses_own_get_response(kind: type[BaseChatClient[Any]]) -> bool:
-    """Return whether a class inherits `get_response` from `BaseChatClient`; methods of layers, which only delegate, are skipped."""
+    """Return whether a class inherits `get_response` from `BaseChatClient`.
+
+    Layers (`framework_layers`) between the two are skipped, because their `get_response` only delegates.
+    """
     return next(c for c in kind.__mro__ if "get_response" in vars(c) and "is_layer" not in vars(c)) is BaseChatClient

@@ -1,4 +1,4 @@
-"""`ChatContext`, one model call as chat middleware sees it, and `SupportsChatGetResponse`, the client that receives it."""
+"""`ChatContext`, one model call as chat middleware sees it, and `SupportsChatGetResponse`, the interface of the client that it calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class SupportsChatGetResponse(Protocol):
 class ChatContext:
     """A model call. Middleware changes `messages` and `options` before `call_next`, and `result` after it.
 
-    `result` is a `ChatResponse` or, with `stream`, a `ResponseStream` that was not read yet: change it with the hooks.
+    `result` is a `ChatResponse` or, with `stream`, a `ResponseStream` that was not read yet: add hooks to change its parts.
     """
 
     client: SupportsChatGetResponse
@@ -45,18 +45,19 @@ class ChatContext:
     options: ChatOptions
     stream: bool = False
     metadata: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """Shared by all middleware of this call."""
+    """Values that the middleware of this call may share with each other."""
     result: ChatStream | ChatResponse | None = None
     kwargs: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
-    """The caller's values for the client itself (`client_kwargs`)."""
+    """Keyword arguments that the caller gave for the client itself (`client_kwargs`)."""
     function_invocation_kwargs: JsonObject = field(default_factory=lambda: cast("JsonObject", {}))
     stream_transform_hooks: list[Callable[[ChatResponseUpdate], Any]] = field(default_factory=lambda: cast("list[Any]", []))
-    """Hooks that are added to a streamed result, like the two lists below."""
+    """Hooks that are added to a streamed result, as are `stream_result_hooks` and `stream_cleanup_hooks`."""
     stream_result_hooks: list[Callable[[ChatResponse], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     stream_cleanup_hooks: list[Callable[[], Any]] = field(default_factory=lambda: cast("list[Any]", []))
     session: SessionData | None = None
     """Session of the run, if an agent with a session makes the call."""
     said: ChatResponse | None = field(default=None, init=False, repr=False)
-    """Whole response of a client that folds its own stream; set when all parts have arrived."""
+    """Whole response of a client that joins the parts of its stream itself; set when all parts have arrived."""
     terminate: bool = False
-    """Set to `True` to skip inner middleware and the call. For agent-framework's early versions; now raise `MiddlewareTermination`."""
+    """Set to `True` to skip inner middleware and the call. Only for middleware written for early versions of agent-framework; new
+    middleware raises `MiddlewareTermination`."""

@@ -1,4 +1,4 @@
-"""Middleware around model calls, and `call_model`, which makes a call.
+"""Middleware around model calls, and `call_model`, which makes a model call inside middleware.
 
 Middleware runs once per model call, not once around the function loop. The run loop and `BaseChatClient` both use `around_model`, so an
 agent's middleware and a client's middleware behave alike.
@@ -32,7 +32,7 @@ class ChatMiddleware(ABC):
 
     @abstractmethod
     async def process(self, context: ChatContext, call_next: CallNext) -> None:
-        """Act before the call, call `call_next()` or skip it, and act after it."""
+        """Act before and after the model call. `await call_next()` makes the call; without it, the call is skipped."""
 
 
 ChatMiddlewareTypes = ChatMiddleware | Callable[[ChatContext, CallNext], Awaitable[None]]
@@ -74,7 +74,7 @@ def around_model(
     middleware: Sequence[Middleware[ChatContext]],
     send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]],
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Yield the parts of `send` inside `middleware`; `send` reads the context's messages and options."""
+    """Yield the parts of the response that `send` requests, inside `middleware`. `send` reads messages and options from the context."""
     if OBSERVABILITY_SETTINGS.enable_instrumentation:
         send = partial(traced_call, context, send)
     if not middleware:
@@ -83,7 +83,7 @@ def around_model(
 
 
 def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
-    """Return the whole response: middleware's result if there is one, otherwise the client's."""
+    """Return the whole response: the one that middleware put into `context.result`, otherwise the response of the client."""
     result = context.result
     if not isinstance(result, ChatResponse):
         return _said(context, updates)
@@ -93,7 +93,7 @@ def whole_of(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> Cha
 
 
 def _said(context: ChatContext, updates: Sequence[ChatResponseUpdate]) -> ChatResponse:
-    """Return the client's whole response: its own if it folds the stream itself, otherwise the fold of the parts."""
+    """Return the whole response of the client: `context.said` if the client made one, otherwise the joined parts."""
     whole = context.said
     if whole is None:
         return _fold(context, updates)
@@ -117,7 +117,8 @@ def ask_client(context: ChatContext) -> AsyncGenerator[ChatResponseUpdate, None]
 async def read(context: ChatContext, answer: Any) -> AsyncGenerator[ChatResponseUpdate, None]:
     """Yield the parts of a response in any form: a whole response, a stream, or an awaitable of either.
 
-    A stream's own whole response is stored in `context`, because it may contain data that no part has, such as a conversation id.
+    If a stream makes its whole response itself, this response is stored in `context.said`, because it may contain data that no part has,
+    such as a conversation id.
     """
     found = answer if hasattr(answer, "__aiter__") else await answer
     if isinstance(found, ChatResponse):

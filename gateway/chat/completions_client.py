@@ -61,7 +61,7 @@ class OpenAIChatCompletionClient(CompletionsTools, OpenAIClientBase[OptionsT]):
 
 @dataclass(slots=True)
 class _Call:
-    """A tool call under construction."""
+    """A tool call of which only some of the streamed pieces have arrived."""
 
     id: str = ""
     name: str = ""
@@ -70,7 +70,10 @@ class _Call:
 
 
 class _Reader:
-    """Converts chunks to updates. Text is passed on at once; tool calls follow at the end, because their arguments arrive in pieces."""
+    """Converts the chunks of a streamed response to updates.
+
+    Text is passed on at once, tool calls at the end, when all pieces are there.
+    """
 
     def __init__(self, model: str) -> None:
         self._model = model
@@ -100,7 +103,7 @@ class _Reader:
         return update if contents or reason or has_logprobs else None
 
     def end(self) -> ChatResponseUpdate:
-        """Return the last update, with the tool calls.
+        """Return the last update, which contains the tool calls.
 
         Raises:
             ModelError: The stream ended before the response was complete.

@@ -18,7 +18,7 @@ from gateway.types.options import ChatOptions
 logger = logging.getLogger(__name__)
 
 UNSUPPORTED = frozenset({"background", "stream_options"})
-"""Options that the API does not support, or that are added elsewhere."""
+"""Options of `ChatOptions` that are not sent: the API does not support them, or the client sets them itself."""
 
 REASONING_DETAILS = "reasoning_details"
 """Field in which some servers return reasoning that must be sent back unchanged."""
@@ -68,7 +68,7 @@ def _add_tools(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_wire_messages(messages: Sequence[Message], instructions: str | None, instruction_role: str | None = None) -> list[JsonObject]:
-    """Return messages in the API's form. Each tool result becomes a message after the calls."""
+    """Return messages in the form of the API. Each tool result becomes a message of its own, after the message with the calls."""
     wire: list[JsonObject] = [{"role": instruction_role or "system", "content": instructions}] if instructions else []
     shown: list[JsonObject] = []
     for message in messages:
@@ -105,7 +105,7 @@ def _entry(message: Message, contents: Sequence[Content]) -> JsonObject | None:
 
 
 def _wire_content(role: str, contents: Sequence[Content]) -> str | list[JsonObject]:
-    """Return plain text if there is only text, because not every compatible server accepts a list."""
+    """Return the `content` of a message: a plain string if there is only text, because not every compatible server accepts a list."""
     if role in ("assistant", "system", "developer"):
         return "".join(c.text or "" for c in contents if c.type == "text" and not c.additional_properties.get("refusal"))
     parts = [part for c in contents if (part := _part(c)) is not None]
@@ -136,7 +136,10 @@ def _part(content: Content) -> JsonObject | None:
 
 
 def _result(content: Content, shown: list[JsonObject]) -> JsonObject:
-    """Return a tool's result. The API accepts only text here, so images and files go into `shown` for a message after all results."""
+    """Return the message with a tool's result.
+
+    The API accepts only text in it, so images and files are added to `shown`, the content of a user message after all results.
+    """
     rich = [part for item in content.items or () if item.type != "text" and (part := _part(item)) is not None]
     if rich:
         shown += [{"type": "text", "text": f"Result of the tool call {content.call_id}:"}, *rich]

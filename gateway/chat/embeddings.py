@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from openai import AsyncOpenAI
 
 MAX_INPUTS = 2048
-"""Maximum texts per request in OpenAI's API; more are sent in several requests."""
+"""Maximum texts in one request to OpenAI's API. More texts are sent in several requests."""
 
 _USAGE = {"prompt_tokens": "input_token_count", "total_tokens": "total_token_count"}
 
@@ -43,7 +43,7 @@ class OpenAIEmbeddingOptions(EmbeddingGenerationOptions, total=False):
     """Additional options of OpenAI's API."""
 
     encoding_format: str
-    """`float`, or `base64`, which is half as long."""
+    """How the server encodes vectors: `float`, or `base64`, which makes responses half as long."""
     user: str
 
 
@@ -139,7 +139,7 @@ class BaseEmbeddingClient(ABC, Generic[EmbeddingInputT, EmbeddingT, EmbeddingOpt
 
 
 async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaitable[GeneratedT]]) -> GeneratedT:
-    """Run `work`, one request, within a span and with metrics if instrumentation is on."""
+    """Await `work`, which sends one request, inside a trace span and with metrics, if instrumentation is on."""
     if not OBSERVABILITY_SETTINGS.enable_instrumentation:
         return await work()
     told = {"gen_ai.operation.name": "embeddings", "gen_ai.provider.name": provider, "gen_ai.request.model": model}
@@ -152,7 +152,7 @@ async def traced_embeddings(provider: str, model: str, work: Callable[[], Awaita
 
 
 class OpenAIEmbeddingClient(BaseEmbeddingClient[str, list[float], OpenAIEmbeddingOptions]):
-    """A client for the embeddings API. It owns its connection pool unless a client is passed; close it with `aclose`."""
+    """A client for the embeddings API. It owns its connection pool unless an `async_client` is passed; close the pool with `aclose`."""
 
     NAMES: ClassVar[Names] = Names(models=("EMBEDDING_MODEL", "MODEL"), azure_api_version="2024-10-21")
     OTEL_PROVIDER_NAME = "openai"

@@ -118,7 +118,7 @@ def _needed(found: str | None, name: str, what: str, variable: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Project:
-    """Address of a project's API, and its key or token source."""
+    """Address of the OpenAI-compatible API of a Foundry project, and the key or the function that returns a token."""
 
     address: str
     key: Key

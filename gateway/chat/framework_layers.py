@@ -1,7 +1,7 @@
 """Mixin layers for clients written for agent-framework. `BaseChatClient` already contains all of them.
 
-A class lists layers before its client class. Over `BaseChatClient` a layer only delegates; over another client, `ChatMiddlewareLayer` runs
-the middleware itself. As mixins, layers pass unknown arguments on.
+A class lists layers before its client class, as in `class Client(ChatMiddlewareLayer, MyClient)`. If that class extends
+`BaseChatClient`, a layer only delegates; otherwise `ChatMiddlewareLayer` runs the middleware itself. Unknown arguments are passed on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ChatMiddlewareLayer(Generic[OptionsT]):
     """Runs chat middleware around each model call, like `middleware` of `BaseChatClient`."""
 
     is_layer = True
-    """Marks a class whose `get_response` only delegates if it extends `BaseChatClient`."""
+    """Marks this class as a layer: in a class that also extends `BaseChatClient`, its `get_response` only delegates."""
 
     def __init__(self, *args: Any, middleware: Sequence[object] | None = None, **kwargs: Any) -> None:
         """Pass arguments other than `middleware` to the next class; `BaseChatClient` receives `middleware` too.
@@ -62,7 +62,7 @@ def _around(
     client_kwargs: JsonMapping | None = None,
     **more: Any,
 ) -> Awaitable[ChatResponse] | ChatStream:
-    """Call `inner`, the `get_response` of another client, inside the middleware of the client and of the call."""
+    """Call `inner`, the `get_response` of a client that does not extend `BaseChatClient`, inside the middleware of client and call."""
     given = cast("ChatOptions", dict(options or {}))
     context = ChatContext(cast("Any", client), to_messages(messages), given, stream, kwargs=dict(client_kwargs or {}))
 

@@ -19,7 +19,7 @@ class SupportsCodeInterpreterTool(Protocol):
 
     @staticmethod
     def get_code_interpreter_tool(*, file_ids: Sequence[str] | None = None) -> JsonObject:
-        """Return the tool's settings; the files are copied into its container."""
+        """Return the settings of the tool. The given files are copied into the container in which the provider runs the code."""
         ...
 
 

@@ -28,7 +28,7 @@ LongRunningStatus = Literal[
     "input_required",
     "unknown",
 ]
-"""State of long-running work."""
+"""State of a background response or of another long-running run of an agent."""
 
 _OTHER_WORDS = {
     "canceled": "cancelled",
@@ -40,7 +40,7 @@ _OTHER_WORDS = {
     "succeeded": "completed",
     "action_required": "requires_action",
 }
-"""Names of providers and protocols for the same states."""
+"""Names that providers and protocols use → our name of the same state."""
 
 UNFINISHED = frozenset({"queued", "in_progress"})
 """States of work that is not finished."""
@@ -66,17 +66,17 @@ def token_of(options: ChatOptions) -> OpenAIContinuationToken | None:
     """Return the continuation token of the options, or `None`.
 
     Raises:
-        ChatClientInvalidRequestException: It is not a token of the Responses API.
+        ChatClientInvalidRequestException: The option `continuation_token` is not a token of the Responses API.
     """
     given = cast("JsonMapping", options).get("continuation_token")
     return None if given is None else to_token(given)
 
 
 def to_token(given: object) -> OpenAIContinuationToken:
-    """Check a caller's token.
+    """Return a continuation token that a caller passed, after checking its form.
 
     Raises:
-        ChatClientInvalidRequestException: It is not a token of the Responses API.
+        ChatClientInvalidRequestException: The value is not a token of the Responses API.
     """
     token: JsonMapping = cast("JsonMapping", given) if isinstance(given, dict) else cast("JsonMapping", {})
     response_id, sequence = token.get("response_id"), token.get("sequence_number")

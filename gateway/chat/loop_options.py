@@ -32,15 +32,15 @@ class LoopOptions:
     """Limits of the function-invocation loop; the defaults are agent-framework's."""
 
     enabled: bool = True
-    """Off: make one model call and return its tool calls to the caller."""
+    """Whether the tools that the model calls are run. If off, only one model call is made, and its tool calls are returned."""
     max_iterations: int = 40
-    """Maximum model calls with tools in one run; one more call without tools follows."""
+    """Maximum model calls in one run that offer tools. Then one more model call without tools follows."""
     max_function_calls: int | None = None
     """Maximum tool calls in one run, checked after each batch; `None` for no limit."""
     max_duration_seconds: float | None = None
     """Seconds for which a run may call tools, checked after each batch; `None` for no limit. Waits for a person do not count."""
     max_consecutive_errors_per_request: int = 3
-    """Consecutive batches with a failing call after which tools are switched off."""
+    """Consecutive batches of tool calls with a failing call, after which the model is not offered tools any more."""
     allow_concurrent_invocation: bool = True
     """Run the calls of one response concurrently; if off, one after the other in the model's order."""
     terminate_on_unknown_calls: bool = False
@@ -48,7 +48,7 @@ class LoopOptions:
     additional_tools: Sequence[Any] = ()
     """Tools that run when called, but whose definitions are not sent to the model, which learns of them in another way.
 
-    A call of a tool without code ends the run and is returned.
+    If one of these tools has no code, a call of the tool ends the run and is returned.
     """
     include_detailed_errors: bool = False
     """Show the model the text of an unexpected exception."""
@@ -69,7 +69,7 @@ class LoopOptions:
                 raise ValueError(f"additional_tools must be functions and tools, not {type(given).__name__}; put it into tools")
 
     def with_overrides(self, overrides: LoopOptions | JsonMapping | None) -> LoopOptions:
-        """Return these limits with some of them replaced.
+        """Return these limits, with those in the mapping `overrides` replaced; a `LoopOptions` object replaces all.
 
         Raises:
             ValueError: A limit is unknown or out of range.
@@ -87,11 +87,11 @@ class LoopOptions:
 DEFAULT_LOOP = LoopOptions()
 
 _DEFAULTS: JsonMapping = {**dataclasses.asdict(DEFAULT_LOOP), "additional_tools": []}
-"""Settings of a client that was created without limits."""
+"""The settings of a client that was created without limits. Such settings override nothing."""
 
 
 def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
-    """Return the effective limits; each layer overrides those before it."""
+    """Return the limits that result from `layers`, such as client, agent and run. A later layer overrides the earlier layers."""
     made = DEFAULT_LOOP
     for layer in layers:
         if layer and layer != _DEFAULTS:
@@ -100,10 +100,10 @@ def loop_options(*layers: LoopOptions | JsonMapping | None) -> LoopOptions:
 
 
 def check_tool_values(values: JsonMapping | None) -> None:
-    """Check `function_invocation_kwargs`; warn that a `config` among them sets no limits, although some documents say so.
+    """Check the argument `function_invocation_kwargs`, values for tools. Warn if it contains limits under `config`, which have no effect.
 
     Raises:
-        TypeError: They are not a mapping of names to values.
+        TypeError: `values` is not a mapping of names to values.
     """
     if values is not None and not isinstance(cast("object", values), Mapping):
         raise TypeError(f"function_invocation_kwargs must be a dict of values for tools by name, not {type(values).__name__}.")

@@ -30,13 +30,13 @@ DEFAULT_MODEL = "gpt-5-mini"
 """Model at OpenAI's own endpoint if neither the agent nor `OPENAI_MODEL` nor `defaults.model` names one."""
 
 CHECK_SECONDS = 10.0
-"""Timeout of `check`."""
+"""Timeout of `ModelResolver.check`, in seconds."""
 
 _ROUTES = {"openai": ("/responses", "input"), "openai-chat": ("/chat/completions", "messages")}
-"""Path of each API's requests, and the field that `check` sends with a wrong type, so that no model runs."""
+"""API → path of its requests, and the field that `check` sends with a value of the wrong type, so that no model runs."""
 
 _JUDGED = (400, 413, 415, 422, 429, 500)
-"""Statuses of an endpoint that offers the path and rejects the wrong field; some crash (500)."""
+"""Statuses with which a model API rejects the wrong field that `check` sends; some servers crash (500)."""
 
 HOW_TO_SET = (
     "Set OPENAI_API_KEY (for OpenAI), or OPENAI_BASE_URL and OPENAI_MODEL (for any OpenAI-compatible server), in the "
@@ -50,13 +50,13 @@ class ModelCheck:
 
     model: str
     endpoint: str
-    """Address without secrets."""
+    """Address of the endpoint, without user name, password and query."""
     listed: frozenset[str] | None
-    """Ids of the endpoint's models; `None` if it does not list models."""
+    """Ids of the models that the endpoint lists; `None` if it lists none."""
 
     @property
     def is_listed(self) -> bool | None:
-        """Whether the model is listed, also without the tag that Ollama adds; `None` if the endpoint does not list models."""
+        """Whether the endpoint lists the model, also as `NAME:latest`, as Ollama does; `None` if the endpoint does not list models."""
         return None if self.listed is None else self.model in self.listed or f"{self.model}:latest" in self.listed
 
 
@@ -86,7 +86,7 @@ class ModelResolver:
         raise ModelError(f"No model is available for this agent. {HOW_TO_SET}")
 
     def named(self, spec: str) -> tuple[str, str] | None:
-        """Return the API (`openai` or `openai-chat`) and the model name of a spec, or `None` for the connected client's own model.
+        """Return the API (`openai` or `openai-chat`) and the model name of a model spec, or `None` for the connected client's own model.
 
         Raises:
             ModelError: The spec is invalid, or the endpoint or the model is not configured; the text says what to set.
@@ -188,7 +188,7 @@ class ModelResolver:
 
 
 async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
-    """Return the ids of an endpoint's models; an empty set if it does not list models. Raises `ModelError`."""
+    """Return the ids of an endpoint's models; an empty set if the endpoint does not list models. Raises `ModelError`."""
     from gateway.chat.openai_connection import list_of
 
     try:
@@ -205,7 +205,7 @@ async def _listed(connection: OpenAIConnection, model: str) -> frozenset[str]:
 
 
 async def _try_route(connection: OpenAIConnection, kind: str, model: str) -> None:
-    """Raise `ModelError` unless the endpoint answers the path of its API as a model API does."""
+    """Send a request with a wrong field to the path of the API. Raise `ModelError` unless the endpoint rejects it as a model API does."""
     from gateway.chat.openai_errors import HtmlResponseException, shown_url
 
     path, field = _ROUTES[kind]

@@ -18,7 +18,7 @@ RETRIED_STATUSES = frozenset({408, 409, 429})
 """Retried statuses below 500: request timeout, conflict, too many requests."""
 
 MAX_RETRY_AFTER_SECONDS = 60.0
-"""If a server asks for a longer wait, the error is returned to the caller at once."""
+"""Maximum wait that a server may request, in seconds. If it requests a longer wait, the error is raised at once."""
 
 BUDGET_CAPACITY = 10.0
 """Consecutive retries over all requests of a client before it stops retrying."""
@@ -33,11 +33,11 @@ class RetryPolicy:
 
     max_retries: int = 2
     base_seconds: float = 0.5
-    """Upper bound of the first wait; it doubles with each retry."""
+    """Upper bound of the wait before the first retry. The bound doubles with each retry."""
     cap_seconds: float = 8.0
 
     def wait_seconds(self, retry: int) -> float:
-        """Return a random wait below the bound of this retry (counted from 1), so that clients do not retry in step."""
+        """Return a random wait below the bound of the retry with this number (from 1), so that clients do not retry simultaneously."""
         return random.uniform(0, min(self.cap_seconds, self.base_seconds * 2 ** min(retry - 1, 30)))
 
 

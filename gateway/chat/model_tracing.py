@@ -1,7 +1,7 @@
 """Spans and metrics of model calls, following OpenTelemetry's GenAI conventions.
 
-`chat_middleware.around_model` calls this for each request, inside all chat middleware, if instrumentation is on. Every client is therefore
-traced exactly once. `agents.tracing` records runs and tool calls.
+`chat_middleware.around_model` calls `traced_call` for each request, inside all chat middleware, if instrumentation is on. Every client is
+therefore traced exactly once. `agents.tracing` records runs and tool calls.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ LABELS = (
     "server.address",
     "server.port",
 )
-"""Attributes that become labels of durations and token counts."""
+"""Attributes of a span that become labels of its metrics (duration and token counts)."""
 
 _REQUEST = {
     "max_tokens": "gen_ai.request.max_tokens",
@@ -56,7 +56,7 @@ _USAGE = {
 def traced_call(
     context: ChatContext, send: Callable[[], AsyncGenerator[ChatResponseUpdate, None]]
 ) -> AsyncGenerator[ChatResponseUpdate, None]:
-    """Return the parts of `send`, recorded in a span."""
+    """Return the parts of the response that `send` requests, and record the request in a span."""
     model = str(context.options.get("model") or getattr(context.client, "model", None) or "unknown")
     told = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": provider_of(context.client), "gen_ai.request.model": model}
     operation = Operation(f"chat {model}", {**told, **_server(context.client)}, kind="client", metric=DURATION)
@@ -89,7 +89,7 @@ def _finish(context: ChatContext, operation: Operation, told: Mapping[str, str],
 
 
 def count_tokens(usage: UsageDetails | None, labels: Attributes, *, metric: str = TOKENS) -> None:
-    """Record the tokens of one request, or of one run with the metric of runs."""
+    """Record the token counts of one request in `metric`; an agent's run passes the metric of runs."""
     for kind in ("input", "output"):
         tokens = (usage or {}).get(f"{kind}_token_count")
         if tokens is not None:
@@ -100,7 +100,7 @@ def count_tokens(usage: UsageDetails | None, labels: Attributes, *, metric: str 
 def answered(
     response_id: str | None, model: str | None, finish_reason: str | None, usage: UsageDetails | None
 ) -> dict[str, str | int | Sequence[str]]:
-    """Return a response's attributes."""
+    """Return the attributes of a span that describe a response."""
     found: dict[str, str | int | Sequence[str]] = {
         name: value for name, value in (("gen_ai.response.id", response_id), ("gen_ai.response.model", model)) if value
     }
@@ -110,7 +110,7 @@ def answered(
 
 
 def provider_of(client: object) -> str:
-    """Return the provider's name, or `unknown`."""
+    """Return the name of a client's provider for telemetry, or `unknown`."""
     return str(getattr(client, "otel_provider_name", None) or getattr(client, "OTEL_PROVIDER_NAME", None) or "unknown")
 
 
@@ -125,7 +125,7 @@ def _server(client: object) -> dict[str, str | int]:
 
 
 def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
-    """Return a conversation, its instructions and tools as attributes."""
+    """Return the attributes of a span that contain the conversation, the instructions and the tools of a request."""
     found = {"gen_ai.input.messages": shown(messages)}
     if options.get("instructions"):
         found["gen_ai.system_instructions"] = _text([{"type": "text", "content": options["instructions"]}])
@@ -137,7 +137,7 @@ def asked(messages: Sequence[Message], options: JsonMapping) -> dict[str, str]:
 
 
 def shown(messages: Sequence[Message], finish_reason: str | None = None) -> str:
-    """Return messages in the conventions' JSON form."""
+    """Return messages in the JSON form of OpenTelemetry's GenAI conventions."""
     told: list[JsonObject] = [{"role": message.role, "parts": [_part(content) for content in message.contents]} for message in messages]
     if told and finish_reason:
         told[-1]["finish_reason"] = "tool_call" if finish_reason == "tool_calls" else finish_reason

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 
 class OpenAIClientBase(BaseChatClient[OptionsT]):
-    """A client of an OpenAI-compatible endpoint. It owns its connection pool unless a client is passed; close it with `aclose`."""
+    """A client of an OpenAI-compatible endpoint.
+
+    It owns its connection pool unless an `async_client` is passed; close the pool with `aclose`.
+    """
 
     NAMES: ClassVar[Names]
     OTEL_PROVIDER_NAME = "openai"
@@ -43,8 +46,8 @@ class OpenAIClientBase(BaseChatClient[OptionsT]):
     ) -> None:
         """Look up missing arguments in the `.env` file, then in the environment. Nothing connects yet.
 
-        `api_key` may be a function that returns the key for the next request; `credential` may be one of `azure-identity`. A passed
-        `async_client` keeps its own number of retries and is not closed by `aclose`.
+        `api_key` may be a function that returns the key for the next request; `credential` may be a credential object of the package
+        `azure-identity`. A passed `async_client` keeps its own number of retries and is not closed by `aclose`.
 
         Raises:
             SettingNotFoundError: No model or no key is set; the text says what to set.

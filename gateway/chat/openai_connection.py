@@ -38,7 +38,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class OpenAIConnection:
-    """One endpoint. Owns its connection pool unless the endpoint came with a client."""
+    """The connection to one endpoint. It owns its connection pool, unless `endpoint.client` is a client that the caller passed."""
 
     def __init__(self, endpoint: Endpoint, *, timeout_seconds: float = REQUEST_TIMEOUT_SECONDS, retry: RetryPolicy | None = None) -> None:
         self.endpoint = endpoint
@@ -62,7 +62,10 @@ class OpenAIConnection:
             await client.close()
 
     async def answer(self, model: str, path: str, body: JsonObject | None, *, subject: str | None = None) -> JsonObject:
-        """Return one whole response: `POST` with a body, `GET` without. `subject` names the requested thing if it is not the model.
+        """Send a request (`POST` with a body, `GET` without) and return the whole response.
+
+        `subject` says in error texts what was requested, if that is not an answer of the model.
+
 
         Raises:
             ModelError: The endpoint failed, also after all retries.
@@ -161,7 +164,7 @@ class OpenAIConnection:
 
     @asynccontextmanager
     async def _breaking(self, model: str) -> AsyncGenerator[None]:
-        """Convert errors in the middle of a stream to `ModelError`."""
+        """Convert errors that occur while a streamed response is read to `ModelError`."""
         import openai
 
         try:
@@ -185,7 +188,7 @@ def _options() -> RequestOptions:
 
 
 async def load_openai() -> None:
-    """Import the package in a thread, because it takes seconds on a small machine."""
+    """Import the `openai` package in a thread, because the import takes seconds on a small machine."""
     if "openai" not in sys.modules:
         await anyio.to_thread.run_sync(import_module, "openai")
 
@@ -197,7 +200,10 @@ def list_of(value: object) -> list[JsonObject]:
 
 
 def counts(usage: object, names: Mapping[str, str], details: Mapping[str, Mapping[str, str]]) -> dict[str, int] | None:
-    """Return token counts under our names: `names` for the top level, `details` for nested objects. Missing counts stay missing."""
+    """Return a provider's token counts under the names of `UsageDetails`.
+
+    `names` maps the provider's names at the top level, `details` those in nested objects. Missing counts stay missing.
+    """
     if not isinstance(usage, dict):
         return None
     given = cast("JsonMapping", usage)

@@ -1,7 +1,7 @@
 """Address and authentication of an OpenAI-compatible API, from constructor arguments, then an `.env` file, then the environment.
 
 Names and precedence are agent-framework's, so that its programs find their settings. Azure is used if an Azure endpoint or a credential is
-given, or if only Azure's variables are set.
+given, or if only variables of Azure are set.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ FOUNDRY_SCOPE = "https://ai.azure.com/.default"
 """Scope of a credential's token for a Foundry project."""
 
 KeySource = Callable[[], str | Awaitable[str]]
-"""Returns the key or token for the next request."""
+"""Function that returns the API key or the token for the next request."""
 
 
 @runtime_checkable
@@ -55,7 +55,7 @@ Credential = TokenCredential | KeySource
 
 
 class _Settings(TypedDict, total=False):
-    """Settings of both services. Each kind of client reads its own model setting first, then `model`."""
+    """Settings that OpenAI and Azure OpenAI have in common. A client reads the model setting of its kind first, then `model`."""
 
     api_key: SecretString | None
     base_url: str | None
@@ -66,13 +66,13 @@ class _Settings(TypedDict, total=False):
 
 
 class OpenAISettings(_Settings, total=False):
-    """Settings from variables with the prefix `OPENAI_`."""
+    """Settings of OpenAI, from environment variables with the prefix `OPENAI_`."""
 
     org_id: str | None
 
 
 class AzureOpenAISettings(_Settings, total=False):
-    """Settings from variables with the prefix `AZURE_OPENAI_`."""
+    """Settings of Azure OpenAI, from environment variables with the prefix `AZURE_OPENAI_`."""
 
     endpoint: str | None
     api_version: str | None
@@ -80,7 +80,7 @@ class AzureOpenAISettings(_Settings, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """Constructor arguments about the endpoint; missing values are looked up."""
+    """The arguments of a client's constructor that describe the endpoint. `find_endpoint` looks up the missing ones."""
 
     model: str | None = None
     api_key: Key | None = None
@@ -96,13 +96,13 @@ class Given:
 
     @classmethod
     def among(cls, arguments: Mapping[str, Any]) -> Given:
-        """Pick the endpoint's arguments from a constructor's `locals()`; all clients use the same parameter names."""
+        """Pick these arguments from the `locals()` of a constructor. All clients use the same parameter names."""
         return cls(**{one.name: arguments[one.name] for one in fields(cls)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """All data needed to create the `openai` package's client, or a given client."""
+    """All data needed to create the client object of the `openai` package, or such an object that the caller passed (`client`)."""
 
     model: str
     base_url: str
@@ -178,18 +178,18 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Variables that one kind of client reads."""
+    """The names of the environment variables that one kind of client (chat, embeddings, …) reads, and its defaults for Azure."""
 
     models: tuple[str, ...]
-    """Variable names after the prefixes `OPENAI_` and `AZURE_OPENAI_`; the first one that is set is used."""
+    """Names of the variables for the model, without the prefixes `OPENAI_` and `AZURE_OPENAI_`. The first variable that is set is used."""
     azure_api_version: str
-    """Default API version."""
+    """Default version of the Azure API."""
     azure_path: str | None = None
     """Path appended to an Azure endpoint, for APIs that Azure offers without a deployment in the address."""
 
 
 def find_endpoint(given: Given, names: Names) -> Endpoint:
-    """Find the endpoint for constructor arguments.
+    """Return the endpoint that results from constructor arguments, the `.env` file and environment variables.
 
     Raises:
         SettingNotFoundError: The model or the key is missing; the text names what to set.
@@ -256,7 +256,7 @@ def _azure(given: Given, settings: AzureOpenAISettings, names: Names) -> Endpoin
 
 
 def token_source(credential: Credential, scope: str) -> KeySource:
-    """Return a function that gets tokens from a credential, which caches and renews them."""
+    """Return a function that gets a token from a credential. The credential caches and renews its tokens."""
     if not isinstance(credential, TokenCredential):
         return credential
 

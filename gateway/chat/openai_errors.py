@@ -23,7 +23,7 @@ _NO_API = (400, 404, 405, 410)
 """Statuses with which a web server that is not a model API rejects a request."""
 
 MAX_REASON_CHARACTERS = 300
-"""Maximum length of an endpoint's error text: enough to name a parameter."""
+"""Maximum characters of an endpoint's error text that are quoted: enough to name a parameter."""
 
 FILTER_CODES = ("content_filter", "content_policy_violation")
 """Error codes of a provider's content filter."""
@@ -34,7 +34,7 @@ class HtmlResponseException(ChatClientInvalidResponseException):
 
 
 def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subject: str | None = None) -> ModelError:
-    """Return the `ModelError` for an error of the package; `subject` names the requested thing if it is not the model."""
+    """Return the `ModelError` for an error of the `openai` package. `subject` says what was requested, if not an answer of the model."""
     import openai
 
     shown = shown_url(base_url)
@@ -58,7 +58,7 @@ def to_model_error(error: openai.OpenAIError, *, model: str, base_url: str, subj
 
 
 def is_too_large(error: openai.OpenAIError) -> bool:
-    """Return whether a response was too large, which a retry does not change."""
+    """Return whether the error means that a response was too large. A retry would not help."""
     from gateway.egress.bounded_transport import ResponseTooLarge
 
     return isinstance(error.__cause__, ResponseTooLarge)
@@ -105,7 +105,7 @@ def _of_status(error: openai.APIStatusError, model: str, base_url: str, subject:
 
 
 def filtered(text: str, body: object, status: int | None = None) -> ChatClientContentFilterException:
-    """Return the error for a content filter, with Azure's result for each category."""
+    """Return the error for a request or response that a content filter rejected, with Azure's result for each category."""
     inner = cast("JsonMapping", body).get("innererror") if isinstance(body, Mapping) else None
     results = cast("JsonMapping", inner).get("content_filter_result") if isinstance(inner, Mapping) else None
     found = cast("JsonMapping", results) if isinstance(results, Mapping) else cast("JsonMapping", {})

@@ -21,20 +21,20 @@ class _Model(Protocol):
 
 
 OURS = frozenset({"type", "model", "instructions", "tools", "tool_choice", "response_format", "conversation_id", "continuation_token"})
-"""Options that are converted individually."""
+"""Options that each client converts with code of its own, so that they are not passed on unchanged."""
 
 _NEVER_SENT = frozenset({"loop", "additional_properties"})
-"""Options for Moongate itself or for the caller."""
+"""Options that are meant for Moongate itself or for the caller, and never sent."""
 
 RENAMED = {"allow_multiple_tool_calls": "parallel_tool_calls"}
-"""Common options to which both APIs give the same other name."""
+"""Option of `ChatOptions` → its name in both APIs of OpenAI."""
 
 _SCHEMA_KEYWORDS = frozenset({"properties", "anyOf", "oneOf", "allOf", "$ref", "$defs", "enum", "const", "items"})
 _ENVELOPES = frozenset({"json_schema", "json_object", "text"})
 
 
 def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozenset[str]) -> JsonObject:
-    """Return the options that are passed on, renamed if necessary."""
+    """Return the options that are sent unchanged, under the names of the API."""
     names = {**RENAMED, **renamed}
     return {names.get(k, k): v for k, v in options.items() if v is not None and k not in OURS | _NEVER_SENT | without}
 
@@ -43,7 +43,7 @@ def passed_on(options: ChatOptions, renamed: Mapping[str, str], without: frozens
 
 
 def offered(options: ChatOptions) -> tuple[list[ToolDefinition], list[JsonObject]]:
-    """Return the definitions of local tools, and the settings of hosted tools.
+    """Return the definitions of the tools that this program runs, and the settings of hosted tools, which the provider runs.
 
     Raises:
         ChatClientInvalidRequestException: An item is not a tool.
@@ -68,7 +68,7 @@ def offered(options: ChatOptions) -> tuple[list[ToolDefinition], list[JsonObject
 
 
 def tool_definitions(options: ChatOptions) -> list[tuple[str, str, JsonObject]]:
-    """Return name, description and parameters of the local tools."""
+    """Return name, description and parameters of the tools that this program runs."""
     return [(tool.name, tool.description or "", tool.input_schema) for tool in offered(options)[0]]
 
 
@@ -93,7 +93,7 @@ def tool_mode(options: ChatOptions) -> JsonObject:
 def answer_format(options: ChatOptions) -> JsonObject | None:
     """Return `response_format` as `{"type": "json_schema", "name", "schema", …}`, `{"type": "json_object"}` or `{"type": "text"}`.
 
-    A schema is sent unchanged; `strict` is set only if the schema qualifies.
+    A schema is sent unchanged. `strict` is set only if every object in the schema is closed and requires all its properties.
 
     Raises:
         ChatClientInvalidRequestException: The value is neither a model, nor a schema, nor a format of the API.
@@ -131,9 +131,9 @@ def _format(name: str, schema: JsonObject) -> JsonObject:
 
 
 def strictly(schema: JsonObject) -> JsonObject:
-    """Close the objects of a model's schema, so that strict mode is possible if all properties are required.
+    """Set `additionalProperties: false` in the objects of a pydantic model's schema, which the API's strict mode requires.
 
-    Strict mode has no optional properties: a schema with a default value is sent without `strict`.
+    Strict mode also requires every property: a schema with an optional property is therefore sent without `strict`.
     """
     return cast("JsonObject", _closed(schema))
 
@@ -150,7 +150,7 @@ def _closed(node: JsonValue) -> JsonValue:
 
 
 def is_strict(schema: JsonValue) -> bool:
-    """Return whether every object of the schema is closed and requires all its properties."""
+    """Return whether every object in the schema forbids additional properties and requires all its properties."""
     if isinstance(schema, list):
         return all(is_strict(item) for item in cast("list[JsonValue]", schema))
     if not isinstance(schema, dict):
@@ -186,9 +186,9 @@ class OpenAIChatOptions(ChatOptions, total=False):
     top_logprobs: int
     truncation: str
     background: bool
-    """Let the provider continue without the connection; an unfinished response has a continuation token."""
+    """Whether the provider continues if the connection ends. The unfinished response then has a continuation token."""
     continuation_token: JsonMapping
-    """Return the state or stream the rest of a background response instead of sending a request."""
+    """Token of a background response: the call returns its state or streams the rest, instead of sending a new request."""
 
 
 class OpenAIChatCompletionOptions(ChatOptions, total=False):

@@ -1,7 +1,8 @@
 """`OpenAIChatClient`: OpenAI's Responses API.
 
-The provider stores nothing unless requested (`store`, `conversation_id`, `background`); the conversation is ours. A background response
-continues without a connection: a call with its continuation token returns its state or streams the rest, and a broken stream is resumed.
+The provider stores nothing unless requested (`store`, `conversation_id`, `background`); the program keeps the conversation. A background
+response continues without a connection: a call with its continuation token returns its state or streams the rest, and a broken stream is
+resumed.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
             yield update
 
     def _request(self, messages: Sequence[Message], options: ChatOptions, model: str) -> JsonObject:
-        """Return the body of a request; subclasses that call other services change it."""
+        """Return the body of a request. Subclasses for other services override this method to change the body."""
         return to_request(messages, options, self.instruction_role) | {"model": model}
 
     async def _streamed(

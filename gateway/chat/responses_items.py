@@ -17,7 +17,7 @@ from gateway.types.annotations import Annotation, TextSpanRegion
 from gateway.types.content import Content
 
 _IMAGE_STARTS = {"iVBOR": "image/png", "/9j/": "image/jpeg", "UklGR": "image/webp", "R0lGO": "image/gif"}
-"""First characters of base64 data, by image format."""
+"""First characters of the base64 data of an image → its media type."""
 
 _USAGE = {"input_tokens": "input_token_count", "output_tokens": "output_token_count", "total_tokens": "total_token_count"}
 _USAGE_DETAILS = {
@@ -73,7 +73,7 @@ def _message_part(part: JsonObject) -> list[Content]:
 
 
 def read_annotation(annotation: JsonMapping) -> Annotation | None:
-    """Return a citation, or `None` if it names neither a file nor an address."""
+    """Return an annotation as a citation; `None` if the annotation names neither a file nor an address."""
     file_id, url = annotation.get("file_id"), annotation.get("url") or annotation.get("filename")
     if not (file_id or url):
         return None
@@ -95,7 +95,10 @@ def read_annotation(annotation: JsonMapping) -> Annotation | None:
 
 
 def read_reasoning(item: JsonObject, *, seen: bool = False) -> list[Content]:
-    """Return readable and encrypted reasoning; with `seen` the readable part was streamed before."""
+    """Return the contents for a reasoning item: its readable texts and its encrypted data.
+
+    With `seen`, the texts were already streamed and are left out.
+    """
     item_id, encrypted = cast("str | None", item.get("id")), cast("str | None", item.get("encrypted_content"))
     parts = [*list_of(item.get("content")), *list_of(item.get("summary"))]
     texts = [] if seen else [text for part in parts if (text := _text(part, "text"))]

@@ -22,7 +22,7 @@ from gateway.types.options import ChatOptions
 
 RENAMED = {"max_tokens": "max_output_tokens"}
 UNSUPPORTED = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", "seed", "stop", "verbosity"})
-"""Options that the API does not support, or expects elsewhere."""
+"""Options of `ChatOptions` that are not sent under their own name: the API does not support them, or has another place for them."""
 
 AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3"}
 """Audio formats by media subtype."""
@@ -97,7 +97,7 @@ def _add_text(request: JsonObject, options: ChatOptions) -> None:
 
 
 def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObject]:
-    """Return messages as input items. With `kept` the provider stores the conversation, so its own items are left out."""
+    """Return messages as input items. With `kept`, the provider stores the conversation, so items that the provider made are left out."""
     items: list[JsonObject] = []
     calls: dict[str, JsonObject] = {}
     for message in messages:
@@ -122,7 +122,7 @@ def to_items(messages: Sequence[Message], *, kept: bool = False) -> list[JsonObj
 
 
 def _part(content: Content, role: str) -> JsonObject | None:
-    """Return a content as a part of a message; `None` if it is an item of its own, or cannot be sent."""
+    """Return a content as a part of a message item; `None` if the content becomes an item of its own or cannot be sent."""
     if content.type == "text":
         if role == "assistant":
             if content.additional_properties.get("refusal"):
@@ -195,7 +195,10 @@ def _reasoning(content: Content) -> JsonObject | None:
 
 
 def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObject) -> bool:
-    """Merge an item into an earlier one: the output of a remote call, or a further summary of the same reasoning."""
+    """Merge an item into an earlier item if both belong together, and return whether this was done.
+
+    Merged are the output of a call of a remote MCP server, and a further summary of the same reasoning.
+    """
     if item["type"] == "mcp_result":
         if (call := calls.get(str(item["id"]))) is not None:
             call["output"] = item["output"]
@@ -210,7 +213,7 @@ def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObj
 
 
 def _without_orphans(items: list[JsonObject]) -> list[JsonObject]:
-    """Drop reasoning that cannot be sent back, and the provider's own calls after it, which it accepts only together."""
+    """Drop reasoning that cannot be sent back, and the remote MCP calls after it, which the provider accepts only with the reasoning."""
     sent: list[JsonObject] = []
     lost = False
     for item in items:

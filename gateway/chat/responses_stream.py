@@ -1,7 +1,7 @@
 """Converts the events of a streamed response to updates.
 
-Text and reasoning are passed on at once, other items when complete. An update of a background response carries the position from which the
-stream can be resumed. While a tool call is incomplete, that position stays before the call, so that its beginning is not lost.
+Text and reasoning are passed on at once, other items when complete. An update of a background response has a continuation token with the
+position from which the stream can be resumed. While a tool call is incomplete, the position stays before that call.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ class StreamReader:
     """Reads the events of one response in order. `is_done` is set after the last event; `sequence` is the last event's number."""
 
     def __init__(self, model: str, *, in_background: bool, keeps: bool) -> None:
-        """`keeps`: the provider stores the response, so the next call may refer to it."""
+        """`keeps` says that the provider stores the response, so that the next call may refer to it by id."""
         self._model = model
         self.in_background = in_background
         self._keeps = keeps
         self._resumable: int | None = None
         self._open_calls: set[object] = set()
         self._told: set[object] = set()
-        """Items whose text or reasoning has been streamed."""
+        """Output items of which text or reasoning was already passed on in parts."""
         self._complete: set[object] = set()
         self.response_id: str | None = None
         self.sequence: int | None = None
@@ -114,7 +114,7 @@ class StreamReader:
         return read_item(item)
 
     def _end(self, response: JsonObject) -> list[Content]:
-        """Return data of the last event: token counts, and items that the server did not stream."""
+        """Return the contents of the last event: token counts, and output items that were not streamed before."""
         self.is_done = True
         late = [
             content
@@ -170,7 +170,7 @@ def read_response(response: JsonObject, model: str, *, in_background: bool, keep
 
 
 def properties_of(response: JsonMapping, *, in_background: bool) -> JsonObject:
-    """Return data without a field of its own: metadata, log probabilities, status of background work."""
+    """Return the `additional_properties` of a response: metadata, log probabilities, and the status of a background response."""
     found: JsonObject = dict(cast("JsonMapping", response.get("metadata") or {}))
     messages = [item for item in list_of(response.get("output")) if item.get("type") == "message"]
     parts = [part for message in messages for part in list_of(message.get("content"))]
@@ -201,7 +201,7 @@ def conversation_of(response: JsonMapping) -> str | None:
 
 
 def failed(model: str, response: JsonMapping) -> ModelError:
-    """Return the error for a failed response."""
+    """Return the `ModelError` for a response with the status `failed`."""
     error = cast("JsonMapping", response.get("error") or {})
     code, reason = error.get("code"), str(error.get("message") or "")[:MAX_REASON_CHARACTERS]
     text = f"Model {model!r} failed during its response{f' ({code})' if code else ''}{f': {reason}' if reason else '.'}"

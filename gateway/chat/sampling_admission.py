@@ -19,14 +19,14 @@ from gateway.policy.input_requests import judge_input
 logger = logging.getLogger(__name__)
 
 Count = Callable[[], Awaitable[int]]
-"""Counts this request and returns the number of earlier requests in the budget's window."""
+"""Function that counts the present request, and returns the number of earlier requests in the time window of the budget."""
 
 Approve = Callable[[JsonMapping], Awaitable[Reject | None]]
-"""Decides about the unchanged parameters; `None` approves."""
+"""Function of the parameters of a request, as the server sent them. It returns why the request is rejected, or `None` to approve it."""
 
 
 async def admit_sampling(server: str, request: JsonObject, policy: SourcePolicy, *, count: Count, approve: Approve) -> JsonObject:
-    """Return the request as the model may receive it. A rejected request counts towards the budget too.
+    """Check a server's sampling request, and return it with its limits applied. A rejected request counts towards the budget too.
 
     Raises:
         PolicyDenied: The budget, the approval, the mode or the request itself forbids it; `rule` says which.

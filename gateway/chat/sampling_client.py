@@ -1,8 +1,9 @@
 """`SamplingChatClient`: uses the connected client's own model through MCP sampling.
 
-`model: auto` falls back to it if no endpoint is configured. Requests go through `CallContext.ask`, so they work for clients of both
-eras, within the limits of `policy.input_requests`: tokens per answer and requests per run. Tools are offered only to a client that
-declared `sampling.tools`. For other clients the prompt says that there are no tools, so that the model does not invent results.
+An agent with `model: auto` uses this client if no endpoint is configured. Requests go through `CallContext.ask`, so they work for
+clients of MCP 2025 and 2026, within the limits of `policy.input_requests`: tokens per answer and requests per run. Tools are offered only
+to a client that declared `sampling.tools`. For other clients the prompt says that there are no tools, so that the model does not invent
+results.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponseUpdate
 
 GUARD = SourcePolicy(sampling=SamplingPolicy(mode="relay"))
-"""Limits of an agent's own sampling per run: the defaults of `SamplingPolicy`."""
+"""Limits of the sampling requests that an agent sends in one run: the defaults of `SamplingPolicy`."""
 
 DEFAULT_MAX_TOKENS = 2048
-"""Token limit if the run sets none; MCP requires a number."""
+"""`maxTokens` of a request if the run sets no limit. MCP requires a number."""
 
 NO_TOOLS = "No tools are available in this run. Say what you could not look up instead of guessing it."
 
 
 class SamplingChatClient(BaseChatClient):
-    """Access of one run to the connected client's model. Created per run, because it counts the run's requests."""
+    """Chat client that uses the model of the connected MCP client. There is one per run, because it counts the requests of the run."""
 
     def __init__(self, ctx: CallContext, guard: SourcePolicy = GUARD) -> None:
         super().__init__("client")
@@ -107,7 +108,7 @@ def _to_wire(message: Message, *, with_tools: bool) -> list[JsonObject]:
 
 
 def _result_blocks(content: Content) -> list[JsonObject]:
-    """Return a tool's result as blocks: its text, then images and other data."""
+    """Return a tool's result as MCP content blocks: the text, then images and other data."""
     text: JsonObject = {"type": "text", "text": as_text(content.result)}
     return [text, *(to_block(item) for item in content.items or () if item.type in ("data", "uri"))]
 

@@ -24,7 +24,7 @@ _STOP_REASONS = {"stop": "endTurn", "length": "maxTokens", "tool_calls": "toolUs
 
 
 class _Offered:
-    """A tool of the request: described to the model, run by the requesting server."""
+    """A tool that the sampling request offers to the model. The requesting server runs it; the gateway only describes it."""
 
     def __init__(self, definition: ToolDefinition) -> None:
         self.definition = definition

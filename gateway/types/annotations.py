@@ -24,7 +24,7 @@ def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageD
 
 
 add_usage_details = add_usage
-"""Name in agent-framework."""
+"""The same function under its name in agent-framework."""
 
 
 class TextSpanRegion(TypedDict, total=False):
@@ -36,7 +36,7 @@ class TextSpanRegion(TypedDict, total=False):
 
 
 class Annotation(TypedDict, total=False):
-    """The source of a content. Every key is optional."""
+    """An annotation of a content, such as the source that a text cites. Every key is optional."""
 
     type: Literal["citation"]
     title: str

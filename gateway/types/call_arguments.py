@@ -30,7 +30,7 @@ def read_arguments(arguments: Arguments) -> JsonObject:
 
 
 def decoded(text: str) -> JsonValue:
-    """Return the decoded text, or the text itself if it is not JSON."""
+    """Return the value of a JSON text, or the text itself if it is not JSON."""
     try:
         return json.loads(text)
     except ValueError:
@@ -43,7 +43,7 @@ def to_text(arguments: Arguments) -> str:
 
 
 def join_arguments(first: Arguments, second: Arguments) -> Arguments:
-    """Join two adjacent pieces.
+    """Join two pieces of the arguments of one call, which arrived one after the other.
 
     Raises:
         AdditionItemMismatch: One piece is text and the other an object.

@@ -27,7 +27,10 @@ class CommonFields(TypedDict, total=False):
 
 
 class _TextItems:
-    """Compute `items` of a result created without items: its text or JSON. A value in the instance's `__dict__` takes precedence."""
+    """Default of the attribute `items` of a `function_result`: one text content with the text or JSON of `result`.
+
+    Items that were set on the instance take precedence, because they are in its `__dict__`.
+    """
 
     def __get__(self, instance: Content | None, owner: type[Content]) -> list[Content] | None:
         if instance is None or instance.type != "function_result" or instance.result is None:
@@ -37,7 +40,7 @@ class _TextItems:
 
 
 class Content:
-    """A piece of a message. `type` decides which attributes are used; the others are `None`. All may be set."""
+    """A piece of a message. `type` decides which attributes are used; the others are `None`. Every attribute may be assigned."""
 
     text: str | None = None
     """For `text` and `text_reasoning`."""
@@ -95,7 +98,7 @@ class Content:
         raw_representation: object = None,
         **fields: JsonValue,
     ) -> None:
-        """`fields` are the attributes of this `type`; `None` counts as absent. Each `from_…` factory names those of its type."""
+        """`fields` are the attributes that this `type` uses; `None` counts as absent. The `from_…` methods have a parameter for each."""
         self.__dict__["type"] = type
         self._set(fields)
         self.__dict__["additional_properties"] = dict(additional_properties) if additional_properties else {}
@@ -117,7 +120,7 @@ class Content:
 
     @classmethod
     def from_text(cls, text: str, **common: Unpack[CommonFields]) -> Content:
-        """Return plain text."""
+        """Return a content of plain text."""
         return cls._make("text", common, text=text)
 
     @classmethod
@@ -187,8 +190,8 @@ class Content:
     ) -> Content:
         """Return the result of a tool call. The model sees `result` and `items`; `exception` is for logs and callers.
 
-        If `result` is a content or a list of contents, it becomes text: texts as they are, other contents as their labels.
-        If any of them is not text, all of them become `items`, for models that accept images or files.
+        Contents in `result` are converted to text; a content that is not text becomes its `label`. If there is such a content, all contents
+        are also kept as `items`, for models that accept images or files.
         """
         if isinstance(result, Content):
             result = [result]
@@ -384,14 +387,14 @@ class Content:
         )
 
     def parse_arguments(self) -> JsonObject:
-        """Return a call's arguments as an object for display or inspection. Any other value is returned under the key `raw`."""
+        """Return a call's arguments as an object, for display. Arguments that are not an object are returned under the key `raw`."""
         try:
             return read_arguments(self.arguments)
         except ValueError:
             return {"raw": decoded(cast("str", self.arguments))}
 
     def __add__(self, other: Content) -> Content:
-        """Join two adjacent parts of one text, call or usage.
+        """Join two parts of the same text, of the same tool call, or two token counts.
 
         Raises:
             AdditionItemMismatch: The parts have different types or ids, or contents of this type cannot be joined.
@@ -473,7 +476,7 @@ _NESTED: Mapping[str, tuple[str, ...]] = {
     "code_interpreter_tool_result": ("outputs",),
     "shell_tool_result": ("outputs",),
 }
-"""Fields that hold contents, by type. In all other fields a list of objects is plain data."""
+"""Type of a content → its fields that contain lists of contents. In all other fields, a list of objects is plain data."""
 
 
 def _values(content: Content) -> JsonObject:

@@ -11,7 +11,10 @@ RAW = "raw_representation"
 
 
 def sharing_raw(original: T, memo: dict[int, Any]) -> T:
-    """Copy deeply but share `raw_representation`: the `__deepcopy__` of contents, messages, responses and updates."""
+    """Copy an object deeply, except that the copy shares its `raw_representation`.
+
+    Used as the method `__deepcopy__` of contents, messages, responses and updates.
+    """
     made = type(original).__new__(type(original))
     memo[id(original)] = made
     slots = [name for kind in type(original).__mro__ for name in getattr(kind, "__slots__", ())]
@@ -23,13 +26,13 @@ def sharing_raw(original: T, memo: dict[int, Any]) -> T:
 
 
 def last_raw(raw: object) -> object:
-    """Return the provider object of the last part of a response; used when the caller did not request a stream."""
+    """Return the last of the provider objects of a response's parts. Used if the caller did not request a stream."""
     parts = cast("list[object]", raw) if isinstance(raw, list) else [raw]
     return parts[-1] if parts else None
 
 
 def joined_raw(first: object, second: object) -> object:
-    """Return the provider objects of two joined parts: a single object unchanged, several as a list in order."""
+    """Return the provider objects of two joined parts: one object unchanged, several as a list in order, `None` if there are none."""
     found = [raw for raw in (first, second) if raw is not None]
     if len(found) == 1 and not isinstance(found[0], list):
         return found[0]

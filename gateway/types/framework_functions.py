@@ -62,7 +62,10 @@ def merge_chat_options(base: JsonMapping | None, override: JsonMapping | None) -
 
 
 def map_chat_to_agent_update(update: ChatResponseUpdate, agent_name: str | None) -> AgentResponseUpdate:
-    """Convert a part of a model's response to a part of an agent's run. `agent_name` is the author if the update names none."""
+    """Convert a part of a model's response to a part of an agent's run.
+
+    `agent_name` becomes the author if the update does not name an author.
+    """
     return AgentResponseUpdate(
         update.contents,
         update.role,

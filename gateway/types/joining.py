@@ -1,4 +1,4 @@
-"""Join the streamed parts of a message's contents. Used by `responses` to fold updates into whole responses."""
+"""Joins the streamed parts of contents. `responses` uses it to make whole responses of updates."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from gateway.types.copying import joined_raw
 from gateway.types.messages import Message
 
 _GROWING = "_growing"
-"""Marks a text that was joined here. Only the response under construction holds it, so the next part is appended in place."""
+"""Attribute that marks a text content as created by joining. Only the unfinished response refers to this object, so the next part is
+appended in place."""
 
 
 class _HasRaw(Protocol):
@@ -20,7 +21,7 @@ class _HasRaw(Protocol):
 
 
 def append_content(contents: list[Content], content: Content) -> None:
-    """Append a content, or join it to the last one if both are parts of the same text or the same call."""
+    """Append a content, or join it to the last content if both are parts of the same text or the same tool call."""
     before = contents[-1] if contents else None
     if content.type == "function_call" and content.user_input_request:
         # The loop sends such a call a second time when the caller must answer it; the second one replaces the first.
@@ -48,7 +49,7 @@ def add_raw(target: _HasRaw, raw: object) -> None:
 
 
 def stop_growing(messages: Sequence[Message]) -> None:
-    """Forbid appending in place: the messages are complete, and other responses may share their contents."""
+    """Mark the texts in complete messages as finished: nothing may be appended in place, because other responses may share them."""
     for message in messages:
         for content in message.contents:
             content.__dict__.pop(_GROWING, None)
@@ -69,7 +70,7 @@ def _continues(before: Content, content: Content) -> bool:
 
 
 def _are_complete(arguments: str | JsonMapping | None) -> bool:
-    """Whether arguments are valid JSON, so that another call with the same id is a repetition and not a further piece."""
+    """Whether the arguments of a call are complete. Then more arguments for the same call id are a repetition, not a further piece."""
     if not isinstance(arguments, str):
         return arguments is not None
     try:

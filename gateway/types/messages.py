@@ -117,11 +117,11 @@ def to_messages(messages: AgentRunInputs | None) -> list[Message]:
 
 
 normalize_messages = to_messages
-"""Name in agent-framework."""
+"""The same function under its name in agent-framework."""
 
 
 def own_copies(messages: Sequence[Message]) -> list[Message]:
-    """Copy the messages that the function loop edits (those with calls or approvals), so that the caller's objects stay unchanged."""
+    """Return the messages, with copies of those that the function loop edits (with calls or approvals). The originals stay unchanged."""
     return [
         Message(m.role, list(m.contents), author_name=m.author_name, message_id=m.message_id, additional_properties=m.additional_properties)
         if any(content.type in ("function_approval_request", "function_approval_response", "function_call") for content in m.contents)

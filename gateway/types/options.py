@@ -17,7 +17,7 @@ class ToolMode(TypedDict, total=False):
 
     mode: Literal["auto", "required", "none"]
     required_function_name: str
-    """With `required`: the only tool that the model may call."""
+    """Only if the mode is `required`: the one tool that the model must call."""
     allowed_tools: list[str]
     """Tools that the model may choose from; all tools if absent."""
 
@@ -74,4 +74,4 @@ def tool_mode(choice: ToolMode | str | None) -> ToolMode | None:
 
 
 validate_tool_mode = tool_mode
-"""Name in agent-framework."""
+"""The same function under its name in agent-framework."""

@@ -1,6 +1,6 @@
 """Responses of chat clients and agents: whole (`ChatResponse`, `AgentResponse`) and streamed (their updates).
 
-A streamed response is a sequence of updates; `from_updates` folds the updates into a whole response.
+A streamed response is a sequence of updates; `from_updates` joins ("folds") the updates into a whole response.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from gateway.types.messages import Message, Role, to_contents
 from gateway.types.structured import ResponseFormat, parse_answer
 
 FinishReasonLiteral = Literal["stop", "length", "tool_calls", "content_filter"]
-"""Why a model stopped, as named by most providers."""
+"""Reasons for which a model stops, under the names that most providers use."""
 
 FinishReason = NewType("FinishReason", str)
-"""Why a model stopped; also a provider's own name."""
+"""Reason for which a model stopped: one of `FinishReasonLiteral`, or a name that only one provider uses."""
 
 ContinuationToken = dict[str, Any]
 """Opaque position from which an unfinished response can be continued; valid only for the client that returned it."""
@@ -41,14 +41,14 @@ GivenContents = str | Content | JsonMapping | Sequence[Content | str | JsonMappi
 
 
 class _Unparsed:
-    """Marks a value that was not parsed yet. A class, because copying a class returns the same object."""
+    """Stands for a value that was not parsed yet. It is a class, because copying a class returns the same object."""
 
 
 _UNPARSED = _Unparsed
 
 
 class _Update:
-    """Base of both kinds of update: text and JSON form."""
+    """Base of `ChatResponseUpdate` and `AgentResponseUpdate`: text and JSON form."""
 
     __slots__ = ()
 
@@ -143,7 +143,7 @@ UpdateT = TypeVar("UpdateT", ChatResponseUpdate, AgentResponseUpdate)
 
 
 class _NamesValueType:
-    """Base of classes that accept a type in brackets although they are not generic."""
+    """Base of classes that may be written with a type in brackets, as `AgentResponse[City]`, although they are not generic."""
 
     __slots__ = ()
 
@@ -153,7 +153,7 @@ class _NamesValueType:
 
 
 class _Response(Generic[UpdateT]):
-    """Base of both whole responses: messages, structured output, JSON form, and conversion from and to updates."""
+    """Base of `ChatResponse` and `AgentResponse`: messages, structured output, JSON form, and conversion from and to updates."""
 
     __slots__ = (
         "_format",
@@ -171,9 +171,9 @@ class _Response(Generic[UpdateT]):
     _optional: ClassVar[tuple[str, ...]]
     """Fields that `to_dict` contains if they are set, in this order."""
     _own: ClassVar[tuple[str, ...]]
-    """Fields that only this kind of response and its updates have."""
+    """Fields that this class and its update class have in addition to the common fields."""
     _update: ClassVar[Callable[..., Any]]
-    """Class of the updates."""
+    """Class of the updates that make up this kind of response."""
     __hash__ = None  # pyright: ignore[reportAssignmentType]  # mutable
 
     __deepcopy__ = sharing_raw
@@ -188,15 +188,15 @@ class _Response(Generic[UpdateT]):
 
     @property
     def response_format(self) -> ResponseFormat | None:
-        """The form that the answer must have, or `None` for free text."""
+        """The requested format of the answer (a type or JSON Schema), or `None` for free text."""
         return self._format
 
     @property
     def value(self) -> JsonValue:
-        """The answer as structured output, or `None` if no form was requested; parsed on first access.
+        """The answer as a value of the requested format, or `None` if no format was requested; parsed on first access.
 
         Raises:
-            ValueError: The answer does not have the requested form. For a pydantic model this is a `ValidationError`.
+            ValueError: The answer does not match the requested format. For a pydantic model this is a `ValidationError`.
         """
         if self._value is _UNPARSED:
             answer = last_text(self.messages)
@@ -204,7 +204,7 @@ class _Response(Generic[UpdateT]):
         return self._value
 
     def parsed(self) -> JsonValue:
-        """Return the value if it was given or parsed before, otherwise `None`."""
+        """Return `value` if it was given or was parsed before, otherwise `None`. Does not parse."""
         return None if self._value is _UNPARSED else self._value
 
     @property
@@ -238,7 +238,7 @@ class _Response(Generic[UpdateT]):
 
     @classmethod
     def from_updates(cls, updates: Iterable[UpdateT], *, output_format_type: ResponseFormat | None = None) -> Self:
-        """Fold updates into a response: adjacent text and pieces of a call are joined, usage is summed."""
+        """Join updates to a whole response: adjacent texts and pieces of a call are joined, token counts are summed."""
         response = cls(response_format=output_format_type)
         for update in updates:
             response._fold(update)
@@ -249,11 +249,14 @@ class _Response(Generic[UpdateT]):
     async def from_update_generator(
         cls, updates: AsyncIterable[UpdateT], *, output_format_type: ResponseFormat | None = None
     ) -> Self:
-        """Fold a stream of updates; see `from_updates`."""
+        """Read a stream of updates to its end, and join the updates to a whole response as `from_updates` does."""
         return cls.from_updates([update async for update in updates], output_format_type=output_format_type)
 
     def to_updates(self) -> list[UpdateT]:
-        """Return updates that fold into this response: one per message. The last one carries the fields of the whole response."""
+        """Return updates, one per message, from which `from_updates` makes this response again.
+
+        The last update has the fields of the whole response.
+        """
         given = {"response_id": self.response_id}
         made: list[UpdateT] = [
             self._update(m.contents, m.role, author_name=m.author_name, message_id=m.message_id or f"message-{number}", **given)
@@ -335,7 +338,7 @@ class ChatResponse(_NamesValueType, _Response[ChatResponseUpdate]):
         return "\n".join(message.text for message in self.messages).strip()
 
     def to_updates(self) -> list[ChatResponseUpdate]:
-        """Return updates that fold into this response; each names the model. See the base class."""
+        """Return updates, one per message, from which `from_updates` makes this response again. Each update names the model."""
         made = super().to_updates()
         for update in made:
             update.model = self.model

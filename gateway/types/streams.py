@@ -1,6 +1,6 @@
 """`ResponseStream`: a response that arrives in parts. Every streamed call of a chat client or an agent returns one.
 
-It works with parts of any type; `responses` defines the parts and how they fold into a whole.
+A stream works with parts of any type; the module `responses` defines the parts, and how they are joined to a whole response.
 """
 
 from __future__ import annotations
@@ -36,7 +36,10 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         cleanup_hooks: Sequence[Callable[[], Any]] | None = None,
         result_hooks: Sequence[Callable[[FinalT], Any]] | None = None,
     ) -> None:
-        """`finalizer` folds all parts once they have arrived. Without it the result is that of `stream`, or the list of parts."""
+        """`finalizer` makes the whole response of all parts once they have arrived.
+
+        Without a finalizer, the whole response is that of `stream` if `stream` is a `ResponseStream`, otherwise the list of parts.
+        """
         self._source: Any = stream
         self._iterator: AsyncIterator[UpdateT] | None = None
         self._finalizer = finalizer
@@ -72,7 +75,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
         return ResponseStream(self, finalizer)
 
     def with_transform_hook(self, hook: Callable[[UpdateT], Any]) -> ResponseStream[UpdateT, FinalT]:
-        """Add a hook that may replace each part for the reader; the finalizer folds the unchanged parts. Returns this stream."""
+        """Add a hook that may replace each part for the reader; the finalizer gets the unchanged parts. Returns this stream."""
         self._transform_hooks.append(hook)
         return self
 
@@ -104,8 +107,8 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     ) -> ResponseStream[UpdateT, FinalT]:
         """Add middleware's hooks to a stream that was not read yet.
 
-        If a hook replaces parts, the whole response is `fold` of the replaced parts: what middleware removes from the parts
-        must not reappear in the whole.
+        If a hook replaces parts, `fold` makes the whole response of the replaced parts: what middleware removes from a part must not
+        reappear in the whole response.
         """
         transforms = [*self._transform_hooks, *transform_hooks]
         stream = self

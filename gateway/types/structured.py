@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from pydantic import BaseModel, TypeAdapter
 
 WRAPPED = "result"
-"""Key of a wrapped answer."""
+"""Key of the answer in the object that wraps it, for types whose schema is not an object."""
 
 
 class TypedFormat:
-    """Answer format made from a Python type."""
+    """Requested format of an answer, made from any Python type."""
 
     def __init__(self, wanted: object) -> None:
         self.wanted = wanted
@@ -38,7 +38,7 @@ class TypedFormat:
 
     @property
     def is_wrapped(self) -> bool:
-        """Whether the answer is wrapped in an object."""
+        """Whether the answer is wrapped in an object, because the schema of the type is not an object."""
         shape = self._own
         if str(shape.get("$ref", "")).startswith("#/$defs/"):
             shape = shape["$defs"][shape["$ref"].rsplit("/", 1)[1]]
@@ -46,7 +46,7 @@ class TypedFormat:
 
     @cached_property
     def schema(self) -> JsonObject:
-        """Schema to send to the model."""
+        """JSON Schema of the answer, to send to the model."""
         if not self.is_wrapped:
             return self._own
         inner = dict(self._own)
@@ -55,7 +55,7 @@ class TypedFormat:
         return {**made, "$defs": definitions} if definitions else made
 
     def parse(self, answer: str) -> JsonValue:
-        """Return the value in an answer.
+        """Return the value of this type that a model's answer (JSON text) contains.
 
         Raises:
             ValueError: The answer does not match the type.
@@ -73,14 +73,14 @@ ResponseFormat = Union["type[BaseModel]", JsonMapping, TypedFormat]
 
 
 def response_format(wanted: object) -> ResponseFormat | None:
-    """Convert the `response_format` of a caller to one of the three formats; `None` stays `None`."""
+    """Convert the `response_format` of a caller to a pydantic model, a JSON Schema or a `TypedFormat`; `None` stays `None`."""
     if wanted is None or isinstance(wanted, Mapping | TypedFormat) or hasattr(wanted, "model_validate_json"):
         return cast("ResponseFormat | None", wanted)
     return TypedFormat(wanted)
 
 
 def parse_answer(answer: str, wanted: ResponseFormat) -> JsonValue:
-    """Return the value in an answer.
+    """Return the value that a model's answer contains, in the requested format.
 
     Raises:
         ValueError: The answer does not match the format. For a pydantic model this is a `ValidationError`.
