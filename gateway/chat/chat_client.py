@@ -78,7 +78,7 @@ class ResponseArguments(TypedDict, Generic[OptionsT], total=False):
 
 
 class AgentArguments(TypedDict, Generic[OptionsT], total=False):
-    """Keyword arguments of `Agent`."""
+    """Keyword arguments of `Agent`, which `as_agent` accepts and passes on."""
 
     id: str | None
     name: str | None

@@ -36,7 +36,7 @@ _USAGE_DETAILS = {
 
 
 class OpenAIChatCompletionClient(CompletionsTools, OpenAIClientBase[OptionsT]):
-    """A client for Chat Completions, streamed or whole."""
+    """A client for the Chat Completions API. Responses may be streamed or requested as a whole."""
 
     NAMES: ClassVar[Names] = Names(models=("CHAT_COMPLETION_MODEL", "MODEL"), azure_api_version="2024-12-01-preview")
 

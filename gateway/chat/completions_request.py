@@ -25,7 +25,7 @@ REASONING_DETAILS = "reasoning_details"
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
-    """Return the request body without the model.
+    """Return the body of a request to the Chat Completions API, without the field `model`.
 
     Raises:
         ChatClientInvalidRequestException: The conversation is empty, or an option is invalid.

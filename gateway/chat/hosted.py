@@ -29,7 +29,7 @@ class SupportsWebSearchTool(Protocol):
 
     @staticmethod
     def get_web_search_tool(*, user_location: JsonMapping | None = None) -> JsonObject:
-        """Return the tool's settings."""
+        """Return the settings of the web search tool, to be added to the tools of a call."""
         ...
 
 
@@ -39,7 +39,7 @@ class SupportsImageGenerationTool(Protocol):
 
     @staticmethod
     def get_image_generation_tool() -> JsonObject:
-        """Return the tool's settings."""
+        """Return the settings of the image generation tool, to be added to the tools of a call."""
         ...
 
 
@@ -49,7 +49,7 @@ class SupportsMCPTool(Protocol):
 
     @staticmethod
     def get_mcp_tool(*, name: str, url: str | None = None) -> JsonObject:
-        """Return the tool's settings for one server."""
+        """Return the settings with which the provider calls one MCP server, to be added to the tools of a call."""
         ...
 
 
@@ -59,7 +59,7 @@ class SupportsFileSearchTool(Protocol):
 
     @staticmethod
     def get_file_search_tool(*, vector_store_ids: Sequence[str]) -> JsonObject:
-        """Return the tool's settings."""
+        """Return the settings of the file search tool, to be added to the tools of a call."""
         ...
 
 
@@ -69,7 +69,7 @@ class SupportsShellTool(Protocol):
 
     @staticmethod
     def get_shell_tool() -> JsonObject | FunctionTool[..., object]:
-        """Return the tool's settings, or a function that runs commands locally."""
+        """Return the settings of the provider's shell, or a tool that runs commands locally."""
         ...
 
 
@@ -78,7 +78,7 @@ def _settings(kind: str, **given: object) -> JsonObject:
 
 
 class ResponsesTools:
-    """Hosted tools of the Responses API."""
+    """Makes the settings of the hosted tools that the Responses API offers."""
 
     @staticmethod
     def get_code_interpreter_tool(
@@ -183,7 +183,7 @@ class ResponsesTools:
 
 
 class CompletionsTools:
-    """Hosted tools of Chat Completions."""
+    """Makes the settings of the hosted tools that the Chat Completions API offers."""
 
     @staticmethod
     def get_web_search_tool(*, web_search_options: JsonMapping | None = None) -> JsonObject:

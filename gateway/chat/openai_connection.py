@@ -66,7 +66,6 @@ class OpenAIConnection:
 
         `subject` says in error texts what was requested, if that is not an answer of the model.
 
-
         Raises:
             ModelError: The endpoint failed, also after all retries.
         """

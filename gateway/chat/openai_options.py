@@ -178,7 +178,7 @@ class OpenAIChatOptions(ChatOptions, total=False):
     prompt_cache_key: str
     prompt_cache_retention: str
     reasoning: JsonMapping
-    """`effort` and `summary`."""
+    """Settings of reasoning models: an object with `effort` and `summary`."""
     verbosity: str
     safety_identifier: str
     service_tier: str

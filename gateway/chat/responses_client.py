@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 class OpenAIChatClient(ResponsesTools, OpenAIClientBase[OptionsT]):
-    """A client for the Responses API: streamed, whole or in the background."""
+    """A client for the Responses API. Responses may be streamed, requested as a whole, or generated in the background."""
 
     NAMES: ClassVar[Names] = Names(models=("CHAT_MODEL", "MODEL"), azure_api_version="preview", azure_path="/openai/v1/")
 

@@ -25,14 +25,14 @@ UNSUPPORTED = frozenset({"presence_penalty", "frequency_penalty", "logit_bias", 
 """Options of `ChatOptions` that are not sent under their own name: the API does not support them, or has another place for them."""
 
 AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpeg": "mp3"}
-"""Audio formats by media subtype."""
+"""Subtype of an audio media type → the name of the format in the API."""
 
 FOREIGN_ITEM = "openai_item"
 """Key of an API item without a corresponding content type; the item is sent back unchanged."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
-    """Return the request body without the model.
+    """Return the body of a request to the Responses API, without the field `model`.
 
     Raises:
         ChatClientInvalidRequestException: The conversation is empty, or an option is invalid.

@@ -49,7 +49,7 @@ class FileHistoryProvider(HistoryProvider):
 
     @property
     def written_folders(self) -> Sequence[Path]:
-        """The folder of the conversations."""
+        """The folder that this provider writes to: the folder of the conversations."""
         return (self.storage_path,)
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
@@ -67,7 +67,7 @@ class FileHistoryProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages, all or none.
+        """Append messages to the conversation: all of them, or none if writing fails.
 
         Raises:
             StorageError: The file cannot be written, or is locked for too long.

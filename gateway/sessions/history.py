@@ -51,8 +51,10 @@ class HistoryProvider(ContextProvider):
         store_outputs: bool = True,
         store_responses: bool | None = None,
     ) -> None:
-        """Without `load_messages` the agent skips `before_run`. `store_context_messages` also stores messages added by other
-        providers, or only by those in `store_context_from`. `store_responses` is an alias of `store_outputs`.
+        """Without `load_messages` the agent skips `before_run`.
+
+        `store_context_messages` also stores messages added by other providers, or only by those in `store_context_from`. `store_responses`
+        is an alias of `store_outputs`.
         """
         super().__init__(source_id)
         self.load_messages = load_messages
@@ -120,14 +122,14 @@ class InMemoryHistoryProvider(HistoryProvider):
         self.skip_excluded = skip_excluded
 
     async def get_messages(self, session_id: str | None, *, state: JsonObject | None = None, **kwargs: JsonValue) -> list[Message]:
-        """Return the stored messages, oldest first."""
+        """Return the messages of the conversation in `state`, oldest first."""
         stored: list[Message] = (state or {}).get("messages") or []
         return included(stored) if self.skip_excluded else list(stored)
 
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages."""
+        """Append messages to the conversation in `state`."""
         if state is not None:
             state["messages"] = [*(state.get("messages") or []), *messages]
 

@@ -39,7 +39,7 @@ class Embeds(Protocol):
 
 
 class OpensDatabase(Protocol):
-    """Opens a database that its owner closes."""
+    """An object that opens a database, such as the gateway's. Its owner closes the database."""
 
     async def open(self) -> Database:
         """Return the open database. Raises `StorageError`."""
@@ -63,8 +63,10 @@ class SemanticMemoryProvider(ContextProvider):
         store_outputs: bool = False,
         source_id: str = DEFAULT_SOURCE_ID,
     ) -> None:
-        """`url` is a database URL or file path as for `SqlHistoryProvider`, or an object that opens a database. Without `owner`, memories
-        belong to the caller of the agent; with it, all callers share them. A different embedding model needs a different `collection`.
+        """`url` is a database URL or file path as for `SqlHistoryProvider`, or an object that opens a database.
+
+        Without `owner`, memories belong to the caller of the agent; with it, all callers share them. A different embedding model needs a
+        different `collection`.
         """
         super().__init__(source_id)
         if top_k < 1 or not -1.0 <= min_similarity <= 1.0:

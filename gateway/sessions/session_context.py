@@ -22,10 +22,10 @@ from gateway.types.messages import Message
 from gateway.types.responses import AgentResponse
 
 ATTRIBUTION_KEY = "_attribution"
-"""Key in a message's `additional_properties` during a run: the provider that added it. Never stored."""
+"""Key in the `additional_properties` of a message during a run: names the provider that added the message. The key is never stored."""
 
 CONTEXT_SOURCE_KEY = "context_source"
-"""Key in a tool's `additional_properties`: the provider that added it."""
+"""Key in the `additional_properties` of a tool: id of the provider that added the tool to the run."""
 
 
 PRINCIPAL_KEY = "dev.moongate/principal"

@@ -22,7 +22,10 @@ DATABASE_NAME = "gateway.db"
 
 
 class SqlHistoryProvider(HistoryProvider):
-    """Stores conversations in a database that several processes may share. Each statement opens its own connection: nothing to close."""
+    """Stores conversations in a database that several processes may share.
+
+    Each statement opens its own connection, so the provider has nothing to close.
+    """
 
     DEFAULT_SOURCE_ID: ClassVar[str] = "sql_history"
 
@@ -35,6 +38,7 @@ class SqlHistoryProvider(HistoryProvider):
         **options: Unpack[HistoryOptions],
     ) -> None:
         """`url` is `postgresql://…` (with the extra `postgres`), `sqlite:///…` or a file path; by default the user's `gateway.db`.
+
         `owner` separates the conversations of several users.
         """
         super().__init__(source_id, **options)
@@ -52,7 +56,7 @@ class SqlHistoryProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages, all or none; committed on return. Raises `StorageError`."""
+        """Append messages to the conversation in one transaction, which is committed on return. Raises `StorageError`."""
         if messages:
             await (await self._history()).append(self.owner, _key(session_id), [message.to_dict() for message in messages])
 

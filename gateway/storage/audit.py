@@ -23,7 +23,7 @@ from gateway.storage.tables import audit, audit_chain, locks
 
 _START = "0" * 64
 _PAGE = 1000
-"""Rows per read."""
+"""Rows that one query reads while the log is verified."""
 
 
 class AuditLog:

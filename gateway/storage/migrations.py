@@ -127,7 +127,7 @@ _WORDS = {
 
 
 def migrate(connection: sa.Connection) -> None:
-    """Run all missing steps in the caller's transaction.
+    """Run all steps that the database has not had yet, in the caller's transaction.
 
     Raises:
         StorageError: A newer version of Moongate wrote the database.

@@ -55,7 +55,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class KeptResult:
-    """Metadata of a stored result."""
+    """Metadata of a stored result, without its content."""
 
     id: str
     mime_type: str

@@ -56,7 +56,7 @@ class NewTask:
 
 
 class NewTasks:
-    """Stores new tasks in batches."""
+    """Stores the new tasks of this process in batches, one transaction for each."""
 
     def __init__(self, database: Database, gateway: str) -> None:
         """Only tasks of `gateway` count for limits and can have the same request key; all tasks if it is empty (`of_gateway`)."""

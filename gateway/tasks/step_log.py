@@ -75,8 +75,9 @@ class StepLog:
         return log
 
     async def write(self, store: Callable[[Steps], Awaitable[None]]) -> None:
-        """Store the steps so far with `store`. Later steps are stored as they happen. If `store` fails, steps are still kept in memory
-        only.
+        """Store the steps so far with `store`.
+
+        Later steps are stored as they happen. If `store` fails, steps are still kept in memory only.
 
         Raises:
             StorageError: The steps cannot be stored.
@@ -268,7 +269,7 @@ class StepPort:
 
     @property
     def version(self) -> int:
-        """Version of the rules that name the steps (`STEPS_VERSION`)."""
+        """Version of the rules by which steps of this task get their names (`STEPS_VERSION`)."""
         return self._log.version
 
     def scoped(self, label: str) -> StepPort:
@@ -278,11 +279,11 @@ class StepPort:
         return StepPort(self._log, scope)
 
     def asking(self, label: str) -> StepPort:
-        """Return a port for the same steps that puts `label` before the names of questions."""
+        """Return a port for the same steps which puts `label` before the names of its questions."""
         return StepPort(self._log, self._scope, f"{self._prefix}{label}/")
 
     def question(self, name: str) -> str:
-        """Return the key of the next question with this name."""
+        """Return the durable key of the next question with this name; the key is the same at every attempt of the task."""
         return self._log.number(f"{self._scope}/?{self._prefix}{name}")
 
     def judges(self, key: str) -> None:

@@ -85,7 +85,7 @@ class Task:
 
     @property
     def is_asking(self) -> bool:
-        """Whether a request for input has no answer, on disk or not."""
+        """Whether some request for input has no answer yet, even if the request is not on disk yet."""
         return any(map(is_open, self.row.asked.values()))
 
     @property

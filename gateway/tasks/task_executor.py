@@ -98,7 +98,7 @@ class TaskExecutor:
             raise
 
     def launch(self, row: TaskRow, ctx: CallContext) -> Task:
-        """Start the work of a stored task."""
+        """Start running a stored task in this process."""
         task = self.running[row.id] = Task(row, is_here=True)
         self._group.start_soon(self._run, task, ctx)
         return task
@@ -232,7 +232,7 @@ class TaskExecutor:
             task.notify()
 
     def lose(self, task: Task) -> None:
-        """Stop the work of a task that another process took over."""
+        """Stop running a task in this process, because another process took the task over."""
         if task.is_lost:
             return
         logger.warning("task taken over by another process task=%s", task.id[:6])

@@ -43,18 +43,18 @@ class Content:
     """A piece of a message. `type` decides which attributes are used; the others are `None`. Every attribute may be assigned."""
 
     text: str | None = None
-    """For `text` and `text_reasoning`."""
+    """For `text` and `text_reasoning`: the readable text."""
     protected_data: str | None = None
     """For `text_reasoning`: opaque data that the provider needs back unchanged."""
     uri: str | None = None
-    """For `uri` and `data`; `data` holds a `data:` URI."""
+    """For `uri`: address of the data. For `data`: the data itself, as a `data:` URI."""
     media_type: str | None = None
     message: str | None = None
     error_code: str | None = None
     error_details: str | None = None
     usage_details: UsageDetails | None = None
     call_id: str | None = None
-    """Links a call to its result."""
+    """Id of a tool call; the result of the call has the same id."""
     name: str | None = None
     arguments: Arguments = None
     """For a call: JSON text as the model wrote it, or a decoded object."""
@@ -236,7 +236,7 @@ class Content:
         inputs: Sequence[Content] | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return a run of code by the provider."""
+        """Return the content for code that the provider runs."""
         return cls._make("code_interpreter_tool_call", common, call_id=call_id, inputs=inputs)
 
     @classmethod
@@ -247,12 +247,12 @@ class Content:
         outputs: Sequence[Content] | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return the output of code that the provider ran."""
+        """Return the content with the output of code that the provider ran."""
         return cls._make("code_interpreter_tool_result", common, call_id=call_id, outputs=outputs)
 
     @classmethod
     def from_image_generation_tool_call(cls, *, image_id: str | None = None, **common: Unpack[CommonFields]) -> Content:
-        """Return the start of an image generation by the provider."""
+        """Return the content for an image generation that the provider started."""
         return cls._make("image_generation_tool_call", common, image_id=image_id)
 
     @classmethod
@@ -294,7 +294,7 @@ class Content:
         status: str | None = None,
         **common: Unpack[CommonFields],
     ) -> Content:
-        """Return a search by the provider."""
+        """Return the content for a search that the provider makes."""
         return cls._make("search_tool_call", common, call_id=call_id, tool_name=tool_name, arguments=arguments, status=status)
 
     @classmethod
@@ -467,7 +467,7 @@ class Content:
 
 _OWN = frozenset({"type", "additional_properties", "raw_representation"})
 _FIELDS = frozenset(Content.__annotations__) - _OWN
-"""Attributes that a known type can have."""
+"""Attributes of `Content` that hold data of a content and are part of its JSON form."""
 
 _NESTED: Mapping[str, tuple[str, ...]] = {
     "function_result": ("items",),

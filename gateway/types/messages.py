@@ -40,7 +40,7 @@ class Message:
 
     @property
     def text(self) -> str:
-        """Text of all text contents, joined with spaces."""
+        """Texts of all contents of type `text`, joined with spaces."""
         return " ".join(c.text or "" for c in self.contents if c.type == "text")
 
     def to_dict(self) -> JsonObject:

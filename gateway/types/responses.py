@@ -124,7 +124,7 @@ class AgentResponseUpdate(_Update):
     role: Role | str | None = None
     author_name: str | None = None
     message_id: str | None = None
-    """Updates of the same message have the same id."""
+    """Id of the message to which this part belongs. All updates of a message have the same id."""
     response_id: str | None = None
     finish_reason: str | None = None
     agent_id: str | None = None

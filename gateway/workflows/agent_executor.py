@@ -54,7 +54,7 @@ AgentContextOf = WorkflowContext[AgentExecutorResponse, AgentResponse | AgentRes
 
 
 class AgentExecutor(Executor):
-    """Runs one agent in a session of its own."""
+    """An executor that runs one agent, in a session of its own."""
 
     shows_parts: ClassVar[bool] = True
     """Whether a streamed run yields the parts of an answer as outputs when they arrive, instead of the whole answer."""
@@ -167,12 +167,12 @@ class AgentExecutor(Executor):
         self._answers = list(state["pending_responses_to_agent"])
 
     def reset(self) -> None:
-        """Forget the messages that the agent has not answered."""
+        """Forget the collected messages that the agent has not answered yet."""
         self._cache.clear()
         self._earlier.clear()
 
     def forget(self) -> None:
-        """Start a new conversation."""
+        """Forget everything and start a new conversation with the agent."""
         self._cache, self._earlier, self._answers, self._pending = [], [], [], {}
         self._session = self._agent.create_session()
 
@@ -285,12 +285,12 @@ def is_agent(value: object) -> bool:
 
 
 def is_request(content: Content) -> bool:
-    """Return whether a content is a request to a person."""
+    """Return whether a content is a request that a person must answer, such as an approval request."""
     return content.type == "function_approval_request" or bool(content.user_input_request)
 
 
 def requests_of(response: AgentResponse) -> Sequence[Content]:
-    """Return the requests to a person in a response."""
+    """Return the contents of a response that a person must answer, such as approval requests."""
     return [content for message in response.messages for content in message.contents if is_request(content)]
 
 

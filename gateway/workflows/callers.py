@@ -47,7 +47,7 @@ class PassingCaller:
 
 
 class LabelledCaller(PassingCaller):
-    """Puts an executor's id before its progress messages."""
+    """Passes everything to another `Caller`, with an executor's id in front of progress messages."""
 
     def __init__(self, caller: Caller, label: str) -> None:
         super().__init__(caller)

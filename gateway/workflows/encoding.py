@@ -239,7 +239,7 @@ def _decode_type(form: JsonValue, book: TypeBook) -> Any:
 
 
 def settle(value: Any, book: TypeBook) -> Any:
-    """Return `value` with every `Foreign` in it decoded.
+    """Return `value` with every `Foreign` (value that was kept undecoded) inside it decoded.
 
     Raises:
         WorkflowCheckpointException: A class is not in `book`.

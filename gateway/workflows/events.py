@@ -215,7 +215,7 @@ class WorkflowEvent(Generic[DataT]):
 
 
 OnEvent = Callable[[WorkflowEvent[Any]], Awaitable[None]]
-"""Receives each event of a run while the executor that caused it waits; must not raise."""
+"""Function that receives each event of a run. The executor that caused the event waits for it; the function must not raise."""
 
 
 @dataclass(slots=True)
@@ -226,7 +226,7 @@ class EventLog:
     emit: OnEvent | None = None
 
     async def add(self, event: WorkflowEvent[Any]) -> None:
-        """Store an event and pass it on."""
+        """Append an event, and pass it to `emit`."""
         self.events.append(event)
         if self.emit is not None:
             await self.emit(event)

@@ -101,7 +101,7 @@ class Executor:
         return any(is_compatible(request_type, one) and is_compatible(response_type, two) for one, two in self._response_handlers)
 
     def can_handle(self, message: WorkflowMessage) -> bool:
-        """Return whether a handler accepts this message."""
+        """Return whether the executor has a handler for the type of this message."""
         return self._find(message) is not None
 
     def find(self, message: WorkflowMessage) -> HandlerFunction:

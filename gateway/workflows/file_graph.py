@@ -31,7 +31,7 @@ from gateway.workflows.workflow import Workflow
 Functions = Mapping[str, FunctionTool[..., Any]]
 
 Code = Workflow | FunctionalWorkflow | Callable[[], Any]
-"""Objects that `python:` may name."""
+"""Objects that the key `python` of a workflow file may name."""
 
 
 def build_graph(file: WorkflowFile, functions: Functions, tools: Mapping[str, Tool]) -> Workflow:
@@ -165,7 +165,7 @@ def _fresh(code: FunctionalWorkflow, reference: str) -> Runnable:
 
 
 async def import_graph(reference: str, base_dir: Path) -> Code:
-    """Import a workflow in code.
+    """Import the workflow written in Python that the key `python` of a file names.
 
     Raises:
         WorkflowInvalid: The object cannot be imported, or is not a workflow.

@@ -1,4 +1,4 @@
-"""`FunctionExecutor` and `@executor`: a function as an executor. Names are agent-framework's."""
+"""`FunctionExecutor` and `@executor`: make an executor of a function. Names are agent-framework's."""
 
 from __future__ import annotations
 

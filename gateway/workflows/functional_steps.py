@@ -173,7 +173,7 @@ class RunContext:
 
 
 def get_run_context() -> RunContext | None:
-    """Return the current run; `None` outside a run."""
+    """Return the run of a functional workflow in which this code is called; `None` outside a run."""
     return _running.get()
 
 
@@ -250,7 +250,7 @@ def step(func: Function | None = None, /, *, name: str | None = None) -> Any:
 
 @contextmanager
 def within(ctx: RunContext) -> Generator[None]:
-    """Make `ctx` the current run inside the `with` block."""
+    """Make `ctx` the current run (`get_run_context`) inside the `with` block."""
     token = _running.set(ctx)
     try:
         yield

@@ -88,6 +88,6 @@ class _Work:
         self.values: Sequence[Any] = ()
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Run the function."""
+        """Run the function, and keep its result in `values`."""
         self.values = (await self._work(),)
         return Complete({"content": []})

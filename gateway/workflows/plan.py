@@ -34,7 +34,7 @@ class WorkflowPlan:
 
     file: WorkflowFile
     functions: Mapping[str, FunctionTool[..., Any]] = field(default_factory=dict[str, FunctionTool[..., Any]])
-    """Functions of the Python executors, by executor id."""
+    """Id of each executor that calls a Python function → that function."""
     code: Code | None = None
     """The workflow written in Python: a graph, a functional workflow, or a function that makes either for each call."""
     team: TeamPlan | None = None

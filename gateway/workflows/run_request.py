@@ -11,7 +11,7 @@ from gateway.workflows.checkpoints import CheckpointStorage
 
 
 class RestoreOptions(TypedDict, total=False):
-    """Keyword arguments of every `run` method."""
+    """Keyword arguments that every `run` method of a workflow or its agent accepts."""
 
     checkpoint_id: str | None
     """Checkpoint from which the run continues."""

@@ -21,7 +21,7 @@ class State:
         self._pending: dict[str, Any] = {}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return the value as last written."""
+        """Return the value that was last written under the key, also in this round."""
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:

@@ -42,7 +42,7 @@ class _EventChannel:
         await taken
 
     def wake(self, _: object = None) -> None:
-        """Wake the consumer."""
+        """Wake the consumer, because an event or the end of the run has arrived."""
         if self._ready is not None and not self._ready.done():
             self._ready.set_result(None)
 

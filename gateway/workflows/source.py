@@ -75,7 +75,7 @@ class WorkflowSource:
         self._rules = rules
         self._base_dir = base_dir
         self.loaded: dict[Path, LoadedWorkflow] = {}
-        """Served workflows, by file."""
+        """File → workflow that is served from it."""
         self._unloaded: dict[Path, WorkflowPlan] = {}
         """Plans of files whose functions cannot be imported, by file."""
         self._previous: dict[Path, LoadedWorkflow] = {}
@@ -171,7 +171,7 @@ class WorkflowSource:
         """Do nothing: the source holds no resources."""
 
     async def tools(self) -> Sequence[Tool]:
-        """Return the workflows that loaded."""
+        """Return a tool for each workflow file that could be loaded."""
         return [loaded.tool for loaded in self.loaded.values()]
 
     def needs(self) -> dict[str, list[str]]:

@@ -51,13 +51,13 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A parsed template."""
+    """A parsed text with `{{…}}` references."""
 
     parts: tuple[str | Reference, ...]
 
     @classmethod
     def parse(cls, text: str) -> Template:
-        """Parse a text.
+        """Parse a text with `{{…}}` references.
 
         Raises:
             WorkflowInvalid: A text between double braces is not a reference.

@@ -138,7 +138,7 @@ class CallFunction(StepExecutor):
         self._reference = Reference(step.python, function)
 
     async def perform(self, scope: JsonMapping, messages: list[JsonValue], call: CallContext) -> tuple[JsonValue, Complete]:
-        """Call the function once. The value keeps its JSON type."""
+        """Call the function once. The published value has the JSON type that the function returned."""
         if self._step.arguments is not None:
             arguments = cast("JsonObject", fill(self._step.arguments, scope))
         else:

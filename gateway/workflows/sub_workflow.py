@@ -125,7 +125,7 @@ class WorkflowExecutor(Executor):
         return {**super().to_dict(), "workflow": self.workflow.to_dict()}
 
     async def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the state, with a checkpoint of the inner workflow."""
+        """Return the open requests and responses, and a checkpoint of the inner workflow."""
         inner = await take_snapshot(self.workflow)
         return {"inner": inner, "open": dict(self._open), "answers": dict(self._answers)}
 

@@ -35,7 +35,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A message for one executor in one round."""
+    """A message on its way to one executor in one round."""
 
     message: WorkflowMessage
     source_ids: list[str]

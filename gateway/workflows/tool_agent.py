@@ -29,7 +29,7 @@ Instead of answering you can hand the conversation over. To do so answer with on
 
 
 class ToolChatClient(BaseChatClient):
-    """A chat client whose answers are the results of a tool."""
+    """A chat client that calls a tool instead of a model: its answers are the results of the tool."""
 
     def __init__(self, tool: Tool, *, name: str, has_judgement: bool) -> None:
         """`has_judgement` says that the tool is an agent: it gets the whole conversation, and may hand the conversation over.

@@ -29,7 +29,7 @@ ResultT = TypeVar("ResultT")
 
 
 async def traced_run(name: str, description: str | None, workflow_id: str | None, run: Awaitable[ResultT]) -> ResultT:
-    """Await `run` inside the span of a run."""
+    """Await `run` inside a span `workflow.run`."""
     labels = {"gen_ai.operation.name": "invoke_workflow", "gen_ai.workflow.name": name}
     named = {"workflow.name": name, "workflow.description": description, "workflow.id": workflow_id}
     operation = Operation("workflow.run", {**labels, **{key: value for key, value in named.items() if value}}, metric=DURATION)

@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 
 class ValidationTypeEnum(StrEnum):
-    """The check that refused a graph."""
+    """Names of the checks that can refuse a graph."""
 
     EDGE_DUPLICATION = "EDGE_DUPLICATION"
     EXECUTOR_DUPLICATION = "EXECUTOR_DUPLICATION"

@@ -157,10 +157,10 @@ class _Words:
 
     def __init__(self) -> None:
         self._names: dict[str, str] = {}
-        """Names by id."""
+        """Id → the name for which it was made."""
 
     def of(self, name: str) -> str:
-        """Return the id of a name; always the same."""
+        """Return the Mermaid id of a name; the same id at every call."""
         plain = re.sub(r"[^0-9A-Za-z_]", "_", name)
         word = plain if plain[:1].isalpha() and plain.lower() not in ("end", "graph", "subgraph") else f"n_{plain}"
         if self._names.setdefault(word, name) == name:

@@ -79,7 +79,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @property
     def state(self) -> State:
-        """The values that the executors share."""
+        """The state that all executors of the workflow share."""
         return self._scope.state
 
     @property
@@ -151,7 +151,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
         await self._scope.emit(event)
 
     def get_state(self, key: str, default: Any = None) -> Any:
-        """Return a shared value as last written."""
+        """Return the shared value that was last written under the key, also in this round."""
         return self._scope.state.get(key, default)
 
     def set_state(self, key: str, value: Any) -> None:
@@ -176,7 +176,7 @@ class WorkflowContext(Generic[OutT, W_OutT]):
 
     @property
     def sent(self) -> list[WorkflowMessage]:
-        """Messages for the next round; read by the runner."""
+        """Messages that were sent, for delivery in the next round. `superstep_runner` reads them."""
         return self._sent
 
 

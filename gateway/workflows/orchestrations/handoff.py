@@ -54,7 +54,7 @@ class HandoffAgentUserRequest:
 
     @staticmethod
     def create_response(response: str | Message | list[str] | list[Message]) -> list[Message]:
-        """Return a response with what the user says."""
+        """Return a response to this request: messages with the user's text."""
         return to_messages(cast("list[str | Message]", response))
 
     @staticmethod
@@ -101,7 +101,7 @@ class HandoffTool:
 
 
 class HandoffProvider(ContextProvider):
-    """Adds the handoff tools to each run of an agent."""
+    """Context provider that adds the handoff tools of an agent to each of its runs."""
 
     def __init__(self, tools: Sequence[HandoffTool]) -> None:
         super().__init__("handoff")

@@ -40,7 +40,7 @@ class MagenticOrchestratorEventType(StrEnum):
 
 @dataclass
 class MagenticOrchestratorEvent:
-    """Data of a `magentic_orchestrator` event."""
+    """Data of a `magentic_orchestrator` event: a new plan, or the manager's judgement of the progress."""
 
     event_type: MagenticOrchestratorEventType
     content: Message | MagenticProgressLedger

@@ -167,11 +167,11 @@ class MagenticManagerBase:
         raise NotImplementedError
 
     def on_checkpoint_save(self) -> dict[str, Any]:
-        """Return the manager's own state for a checkpoint."""
+        """Return the state that the manager itself keeps, for a checkpoint."""
         return {}
 
     def on_checkpoint_restore(self, state: dict[str, Any]) -> None:
-        """Restore the manager's own state."""
+        """Restore the state that `on_checkpoint_save` returned."""
 
 
 class StandardMagenticManager(MagenticManagerBase):

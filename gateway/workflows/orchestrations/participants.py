@@ -64,7 +64,7 @@ class ReviewedAgentExecutor(AgentExecutor):
 
 
 class ParticipantBuilder:
-    """Base of the builders: participants with unique ids, and output selection."""
+    """Base of the builders of orchestrations: checks the participants, and handles the selection of outputs."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class ParticipantBuilder:
         name: str,
         storage: CheckpointStorage | None,
     ) -> None:
-        """`participants` is `None` if they are set later.
+        """`participants` is `None` if a method sets the participants later.
 
         Raises:
             ValueError: The list of participants is empty, or contains a participant twice.
