@@ -55,7 +55,8 @@ class ToolApprovalMiddleware(AgentMiddleware):
             raise RuntimeError("ToolApprovalMiddleware needs a session: run the agent with session=.")
         state = ToolApprovalState.load(context.session, self.source_id)
         context.messages = _take_answers(context.messages, state)
-        await self._release(state)
+        # New rules may approve requests that were queued before.
+        state.queued_approval_requests = await self._without_approved(state.queued_approval_requests, state)
         if state.queued_approval_requests:
             shown = state.queued_approval_requests.pop(0)
             state.show([shown])
@@ -125,27 +126,22 @@ class ToolApprovalMiddleware(AgentMiddleware):
         state.held_messages.clear()
         state.save(session, self.source_id)
 
-    async def _release(self, state: ToolApprovalState) -> None:
-        """Check the queued requests again, because new rules may approve them."""
+    async def _sort(self, requests: Sequence[Content], state: ToolApprovalState, *, may_approve: bool) -> list[Content]:
+        """Approve requests by rules, show the first of the others and queue the rest. Return the shown request, if any."""
+        open_requests = await self._without_approved(requests, state) if may_approve else [*requests]
+        state.show(open_requests[:1])
+        state.queued_approval_requests += open_requests[1:]
+        return open_requests[:1]
+
+    async def _without_approved(self, requests: Sequence[Content], state: ToolApprovalState) -> list[Content]:
+        """Collect the answers to requests that rules approve, and return the other requests."""
         waiting: list[Content] = []
-        for request in state.queued_approval_requests:
+        for request in requests:
             if await self._is_approved(request, state):
                 state.collected_approval_responses.append(request.to_function_approval_response(approved=True))
             else:
                 waiting.append(request)
-        state.queued_approval_requests = waiting
-
-    async def _sort(self, requests: Sequence[Content], state: ToolApprovalState, *, may_approve: bool) -> list[Content]:
-        """Approve requests by rules, show the first of the others and queue the rest. Return the shown request, if any."""
-        open_requests: list[Content] = []
-        for request in requests:
-            if may_approve and await self._is_approved(request, state):
-                state.collected_approval_responses.append(request.to_function_approval_response(approved=True))
-            else:
-                open_requests.append(request)
-        state.show(open_requests[:1])
-        state.queued_approval_requests += open_requests[1:]
-        return open_requests[:1]
+        return waiting
 
     async def _is_approved(self, request: Content, state: ToolApprovalState) -> bool:
         call = call_of(request)
