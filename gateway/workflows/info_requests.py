@@ -7,6 +7,7 @@ A request becomes a form with the fields of its response type. `CallContext.ask`
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
@@ -290,13 +291,8 @@ def form_of(kind: Any) -> tuple[JsonObject, bool]:
             name: ({**_property(field.annotation), **_limits(field)}, field.is_required()) for name, field in kind.model_fields.items()
         }
     elif dataclasses.is_dataclass(make):
-        fields = {
-            field.name: (
-                resolved(field.type, make.__init__),
-                field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING,
-            )
-            for field in dataclasses.fields(make)
-        }
+        parameters = inspect.signature(cast("Callable[..., Any]", kind)).parameters.values()
+        fields = {item.name: (resolved(item.annotation, make.__init__), item.default is item.empty) for item in parameters}
     if not fields:
         return _object({_ANSWER: (make, not is_optional)}), False
     return _object(fields), True
