@@ -38,7 +38,8 @@ THREAD_KEY = "thread_id"
 """Key of the remote conversation's id in the options' `metadata` and in a response's `additional_properties`."""
 
 _MALFORMED = (200, 400, 413, 415, 422, 429, 500)
-"""Statuses with which AG-UI endpoints answer a malformed request. 200: the error is in the stream. 500: the endpoint crashed."""
+"""HTTP statuses with which AG-UI endpoints answer a malformed request. With 200, the stream contains the error; with 500, the endpoint
+crashed."""
 
 _USAGE = {
     "inputTokens": "input_token_count",
@@ -217,7 +218,7 @@ class _EventReader:
         self.is_over = False
 
     def take(self, event: JsonObject) -> list[ChatResponseUpdate]:
-        """Return the updates of one event.
+        """Return the updates for one AG-UI event.
 
         Raises:
             ModelError: The run failed.

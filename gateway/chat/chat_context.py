@@ -18,7 +18,7 @@ ChatStream = ResponseStream[ChatResponseUpdate, ChatResponse]
 
 @runtime_checkable
 class SupportsChatGetResponse(Protocol):
-    """The part of a chat client that agents use."""
+    """Interface of a chat client as agents use it."""
 
     @overload
     def get_response(

@@ -39,7 +39,7 @@ ChatMiddlewareTypes = ChatMiddleware | Callable[[ChatContext, CallNext], Awaitab
 """Middleware around model calls: an object or an async function."""
 
 ChatAndFunctionMiddlewareTypes = ChatMiddlewareTypes | FunctionMiddlewareTypes
-"""Middleware that a chat client accepts."""
+"""Middleware that a chat client accepts: around model calls, or around tool calls."""
 
 
 def chat_middleware(func: FunctionT) -> FunctionT:

@@ -61,7 +61,7 @@ class OpenAIChatCompletionClient(CompletionsTools, OpenAIClientBase[OptionsT]):
 
 @dataclass(slots=True)
 class _Call:
-    """A tool call of which only some of the streamed pieces have arrived."""
+    """A tool call that is put together from streamed pieces."""
 
     id: str = ""
     name: str = ""
@@ -72,7 +72,7 @@ class _Call:
 class _Reader:
     """Converts the chunks of a streamed response to updates.
 
-    Text is passed on at once, tool calls at the end, when all pieces are there.
+    Text is passed on at once, tool calls at the end, when all their pieces have arrived.
     """
 
     def __init__(self, model: str) -> None:

@@ -30,7 +30,7 @@ API_PATH = "/openai/v1"
 
 
 class FoundrySettings(TypedDict, total=False):
-    """Settings from variables with the prefix `FOUNDRY_`."""
+    """Settings of Foundry, from environment variables with the prefix `FOUNDRY_`."""
 
     project_endpoint: str | None
     model: str | None

@@ -42,16 +42,16 @@ class LoopOptions:
     max_consecutive_errors_per_request: int = 3
     """Consecutive batches of tool calls with a failing call, after which the model is not offered tools any more."""
     allow_concurrent_invocation: bool = True
-    """Run the calls of one response concurrently; if off, one after the other in the model's order."""
+    """Whether the tool calls of one response run concurrently; otherwise one after the other, in the order of the response."""
     terminate_on_unknown_calls: bool = False
-    """End the run with an error if the model calls an unknown tool."""
+    """Whether the run ends with an error if the model calls an unknown tool."""
     additional_tools: Sequence[Any] = ()
     """Tools that run when called, but whose definitions are not sent to the model, which learns of them in another way.
 
     If one of these tools has no code, a call of the tool ends the run and is returned.
     """
     include_detailed_errors: bool = False
-    """Show the model the text of an unexpected exception."""
+    """Whether the model sees the text of an unexpected exception that a tool raised."""
     return_tool_results: bool = False
     """After a forced tool call (`tool_choice: required`), end the run with its result instead of calling the model again."""
 

@@ -108,7 +108,7 @@ class ModelResolver:
             return False
 
     async def check(self, spec: str) -> ModelCheck | None:
-        """Query the endpoint of a model spec for its models, for at most `CHECK_SECONDS`.
+        """Check that the endpoint of a model spec works: request its list of models, for at most `CHECK_SECONDS`.
 
         An endpoint that does not list models receives a request with a field of the wrong type: its response shows whether it is a model
         API, and costs no tokens. Return `None` if the spec is the connected client's own model.
@@ -134,7 +134,7 @@ class ModelResolver:
         return ModelCheck(named[1], shown, listed or None)
 
     def embeddings(self, spec: str) -> OpenAIEmbeddingClient:
-        """Return the embedding client for `openai:NAME`; the resolver closes it.
+        """Return the embedding client for the model spec `openai:NAME`. `aclose` of the resolver closes the client.
 
         Raises:
             ModelError: The spec is invalid, or no endpoint is configured.

@@ -28,7 +28,8 @@ AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpe
 """Subtype of an audio media type → the name of the format in the API."""
 
 FOREIGN_ITEM = "openai_item"
-"""Key of an API item without a corresponding content type; the item is sent back unchanged."""
+"""Key in the `additional_properties` of a content that holds an item of the API for which there is no content type. The item is sent back
+unchanged."""
 
 
 def to_request(messages: Sequence[Message], options: ChatOptions, instruction_role: str | None = None) -> JsonObject:
@@ -195,7 +196,7 @@ def _reasoning(content: Content) -> JsonObject | None:
 
 
 def _joined(items: list[JsonObject], calls: dict[str, JsonObject], item: JsonObject) -> bool:
-    """Merge an item into an earlier item if both belong together, and return whether this was done.
+    """Merge an item into an earlier item if both belong together. Return `True` if the item must not be sent as an item of its own.
 
     Merged are the output of a call of a remote MCP server, and a further summary of the same reasoning.
     """

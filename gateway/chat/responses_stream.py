@@ -19,7 +19,10 @@ from gateway.types.responses import ChatResponseUpdate
 
 
 class StreamReader:
-    """Reads the events of one response in order. `is_done` is set after the last event; `sequence` is the last event's number."""
+    """Reads the events of one response in order.
+
+    `is_done` is set after the last event; `sequence` is the number of the event that was read last.
+    """
 
     def __init__(self, model: str, *, in_background: bool, keeps: bool) -> None:
         """`keeps` says that the provider stores the response, so that the next call may refer to it by id."""

@@ -186,8 +186,10 @@ class TokenBudgetComposedStrategy:
     def __init__(
         self, *, token_budget: int, tokenizer: TokenizerProtocol, strategies: Sequence[CompactionStrategy], early_stop: bool = True
     ) -> None:
-        """Without `early_stop` every strategy runs once the budget is exceeded. If the strategies do not suffice, the oldest
-        groups of messages are excluded, system messages last; the newest group stays. Each such case is logged as a warning.
+        """Without `early_stop` every strategy runs once the budget is exceeded.
+
+        If the strategies do not suffice, the oldest groups of messages are excluded, system messages last; the newest group stays. Each
+        such case is logged as a warning.
         """
         self.token_budget = token_budget
         self.tokenizer = tokenizer
@@ -228,8 +230,8 @@ class TokenBudgetComposedStrategy:
 class ContextWindowCompactionStrategy:
     """Keeps a conversation within a model's context window: collapses old tool results, then excludes the oldest groups.
 
-    Both thresholds are fractions of the window minus the room for the answer. Results are collapsed above `tool_eviction_threshold`;
-    groups are excluded above `truncation_threshold`, until the first threshold is reached.
+    Both thresholds are fractions of the input budget: the window minus the room for the answer. Results are collapsed above
+    `tool_eviction_threshold`; groups are excluded above `truncation_threshold`, until the first threshold is reached.
     """
 
     DEFAULT_TOOL_EVICTION_THRESHOLD: ClassVar[float] = 0.5

@@ -59,7 +59,7 @@ class SessionContext:
         self.service_session_id = service_session_id
         self.input_messages = input_messages
         self.context_messages: dict[str, list[Message]] = context_messages or {}
-        """Messages by provider, in the order in which they were added; sent before the input."""
+        """Source id of a provider → messages that it added. They are sent before the input, in the order in which they were added."""
         self.instructions: list[str] = instructions or []
         self.tools: list[Tool] = tools or []
         self.middleware: dict[str, list[object]] = {}

@@ -132,7 +132,7 @@ class Sessions:
                 await connection.execute(sa.update(sessions).where(here).values(bytes=sessions.c.bytes + size))
 
     async def list(self, principal: str | None = None) -> list[StoredSession]:
-        """Return a caller's sessions, or all sessions; the most recently used first. Raises `StorageError`."""
+        """Return the sessions of a caller, or of all callers; the most recently used first. Raises `StorageError`."""
         query = sa.select(sessions).where(self._ours).order_by(sessions.c.used_at.desc(), sessions.c.id)
         if principal is not None:
             query = query.where(sessions.c.principal == principal)
@@ -180,7 +180,7 @@ def unknown_session(session_id: str) -> NotFound:
 
 
 async def _sweep(connection: AsyncConnection) -> None:
-    """Delete expired sessions, except those that a call holds."""
+    """Delete expired sessions, except those in which a call is running."""
     now = time.time()
     over = (sessions.c.expires_at <= now) & (sessions.c.held_until <= now)
     rows = (await connection.execute(sa.select(sessions.c.id, sessions.c.principal).where(over))).all()

@@ -21,7 +21,7 @@ from gateway.storage.tables import approval_rules as rules
 from gateway.storage.tables import locks
 
 MAX_PER_PRINCIPAL = 500
-"""Maximum rules per caller. The oldest are deleted; without its rule, a call asks for approval again."""
+"""Maximum rules per caller. The oldest rules are deleted; calls that a deleted rule approved need approval again."""
 
 
 class ApprovalRules:

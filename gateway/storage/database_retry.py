@@ -12,7 +12,7 @@ import anyio
 from gateway.errors import StorageUnusable
 
 RETRY_SECONDS = 0.5
-"""Pause between two attempts, in seconds."""
+"""Pause between two attempts of a database operation, in seconds."""
 
 Stored = TypeVar("Stored")
 

@@ -46,7 +46,7 @@ class History:
 
 
 async def load_messages(connection: AsyncConnection, owner: str, session: str) -> list[JsonObject]:
-    """Return the messages of a conversation within an open transaction; see `History.messages`."""
+    """Return the messages of a conversation, oldest first, as `History.messages` does, but within an open transaction."""
     here = (history.c.owner == owner) & (history.c.session == session)
     size = (await connection.execute(sa.select(sa.func.sum(sa.func.length(history.c.messages))).where(here))).scalar_one()
     if size is not None and size > MAX_CONVERSATION_BYTES:

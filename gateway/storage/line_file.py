@@ -49,7 +49,7 @@ class LineFile:
             return [] if descriptor is None else await anyio.to_thread.run_sync(self._read, descriptor)
 
     async def append(self, lines: Sequence[bytes]) -> None:
-        """Append lines (without line breaks), all or none. On disk on return.
+        """Append lines (given without line breaks): all of them, or none if writing fails. On return, they are on disk.
 
         Raises:
             StorageError: The file cannot be written, or another process holds its lock for longer than `LOCK_SECONDS`.

@@ -39,7 +39,7 @@ BATCH_SECONDS = 0.05
 """Seconds during which entries are collected into one batch."""
 
 RETRY_SECONDS = 2.0
-"""Pause after a failed batch, in seconds."""
+"""Pause after a batch of audit entries could not be written, in seconds."""
 
 PRUNE_SECONDS = 3600.0
 """Seconds between two removals of expired entries."""

@@ -93,7 +93,7 @@ class ResultStore:
     # -- blocking: call these with `work` ----------------------------------------------------------------------
 
     def keep(self, owner: str, *body: bytes, mime_type: str, origin: str) -> KeptResult:
-        """Store a result, given in parts, for the principal id `owner`; delete the owner's oldest results to make room.
+        """Store a result, given in parts, for the principal with the id `owner`; delete the owner's oldest results to make room.
 
         Raises:
             TooLargeToKeep: The result alone exceeds the limit per caller.

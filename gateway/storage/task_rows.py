@@ -53,8 +53,9 @@ class TaskRows:
     async def add(
         self, row: TaskRow, *, max_open: int, max_kept: int, choose: Choose | None, steps: Steps | None = None
     ) -> str:
-        """Store a new task and the steps it has already done; committed on return. Afterwards, `row.admitted_at` is not 0 if it may start
-        now.
+        """Store a new task and the steps it has already done; committed on return.
+
+        Afterwards, `row.admitted_at` is not 0 if it may start now.
 
         With `choose`, the task is queued, and `choose` selects the queued tasks that may start. Without it, the task already runs. The
         principal's oldest finished tasks beyond `max_kept` are deleted. If an earlier request with the same key created a task, nothing is
@@ -201,7 +202,9 @@ class TaskRows:
     async def renew(
         self, known: Mapping[str, float], *, owner: str, lease_seconds: float
     ) -> tuple[set[str], list[TaskRow]]:
-        """Renew the owner's lease. Only the owner writes this row, so the update never waits for another transaction.
+        """Renew the lease of the process `owner`.
+
+        Only the process `owner` writes the row of its lease, so the update never waits for another transaction.
 
         `known` maps the id of each task of the process `owner` to the time of the last change that the process has seen. Return the ids of
         tasks that still belong to the owner, and the stored rows of those that changed.

@@ -262,7 +262,7 @@ class StepPort:
     """Implements `DurablePort` (recorded steps and questions) for one part of a task, such as one executor of a workflow."""
 
     def __init__(self, log: StepLog, scope: str, prefix: str = "") -> None:
-        """`prefix` precedes the names of questions."""
+        """`prefix` is put before the names of the questions of this part."""
         self._log = log
         self._scope = scope
         self._prefix = prefix
@@ -302,7 +302,7 @@ class StepPort:
     async def step(
         self, name: str, work: Callable[[str], Awaitable[JsonValue]], *, repeatable: Repeatable, ctx: CallContext | None = None
     ) -> JsonValue:
-        """Run `work` once and return its result, or return the recorded result."""
+        """Run `work` as a step of the task, record and return its result; or return the result that an earlier attempt recorded."""
         return await self._log.step(self._log.number(f"{self._scope}/{name}"), work, repeatable=repeatable, ctx=ctx)
 
     async def begin(self, name: str, *, repeatable: bool = True, ctx: CallContext | None = None) -> BegunStep:

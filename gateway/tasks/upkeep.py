@@ -36,7 +36,7 @@ class Upkeep:
         self._executor = executor
         self._lease = executor.lease
         self._takes_over_from = float("-inf")
-        """Earliest time to take tasks over; infinite while the database is away."""
+        """Earliest time at which this process may take tasks over; infinite while the database is unavailable."""
 
     async def run(self) -> None:
         """Run the loops until cancelled, then release the tasks of this process."""
@@ -100,8 +100,10 @@ class Upkeep:
         logger.warning("task database did not answer error=%s", error)
 
     async def _admit(self) -> None:
-        """Start the queued tasks that the limits allow now, in any process. Another process sees at its next lease renewal which of its own
-        tasks may start."""
+        """Start the queued tasks that the limits allow now, in any process.
+
+        Another process sees at its next lease renewal which of its own tasks may start.
+        """
         running = self._executor.running
         if not any(not task.row.admitted_at for task in running.values()):
             return

@@ -12,7 +12,7 @@ UsageDetails = dict[str, int]
 
 
 def add_usage(first: UsageDetails | None, second: UsageDetails | None) -> UsageDetails | None:
-    """Add two token counts key by key; `None` if both are unknown. Values that are not integers are dropped: some providers send them."""
+    """Add two token counts key by key; `None` if both are unknown. Values that are not integers, which some providers send, are dropped."""
     if first is None or second is None:
         return first or second
     added: UsageDetails = {}

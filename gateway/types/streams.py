@@ -183,7 +183,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     async def get_final_response(self) -> FinalT:
         """Read the remaining parts and return the whole response.
 
-        Raises the error of reading the parts; a second call raises it again.
+        If reading the parts fails, raises that error, also in later calls.
         """
         if self._error is not None:
             raise self._error

@@ -179,7 +179,7 @@ class AgentExecutor(Executor):
     async def publish_answer(self, answer: AgentExecutorResponse, ctx: AgentContextOf, *, is_shown: bool) -> None:
         """Yield the answer as an output, unless its parts were yielded already, and send it along the edges.
 
-        Subclasses may do otherwise.
+        Subclasses override this method to handle the answer in another way.
         """
         if not is_shown:
             await ctx.yield_output(self._with_calls(answer.agent_response))

@@ -28,7 +28,7 @@ from gateway.workflows.events import WorkflowEvent
 from gateway.workflows.messages import WorkflowMessage
 
 VERSION = "1.0"
-"""Version of the format. Checkpoints of other versions are refused."""
+"""Version of the format of checkpoints. Checkpoints of other versions are not loaded."""
 
 CheckpointID = str
 

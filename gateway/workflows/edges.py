@@ -263,5 +263,5 @@ class InternalEdgeGroup(EdgeGroup):
 
 
 def internal_source(executor_id: str) -> str:
-    """Return the source id of responses to an executor's requests."""
+    """Return the id that messages with responses to an executor's requests have as their source."""
     return f"internal:{executor_id}"

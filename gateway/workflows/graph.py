@@ -125,15 +125,15 @@ class WorkflowGraph:
         return [item for item in self.executors.values() if self.is_terminal_executor(item.id)]
 
     def get_intermediate_executors(self) -> list[Executor]:
-        """Return the executors whose outputs are intermediate outputs."""
+        """Return the executors whose outputs are intermediate outputs of the workflow."""
         return [item for item in self.executors.values() if self.is_intermediate_executor(item.id)]
 
     def is_terminal_executor(self, executor_id: str) -> bool:
-        """Return whether the executor's outputs are the workflow's outputs."""
+        """Return whether the outputs of this executor are outputs of the workflow."""
         return self.classify(executor_id) == "output"
 
     def is_intermediate_executor(self, executor_id: str) -> bool:
-        """Return whether the executor's outputs are intermediate outputs."""
+        """Return whether the outputs of this executor are intermediate outputs of the workflow."""
         return self.classify(executor_id) == "intermediate"
 
     def classify(self, executor_id: str) -> OutputKind | None:

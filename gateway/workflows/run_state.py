@@ -14,7 +14,10 @@ RUN_KWARGS_KEY = "_workflow_run_kwargs"
 
 
 class State:
-    """Values that the executors of a workflow share. A write is visible at once, and is undone if its round fails."""
+    """Values that the executors of a workflow share.
+
+    A write is visible to all executors at once, and is undone if the round in which it was made fails.
+    """
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         self._committed: dict[str, Any] = dict(values or {})
@@ -25,7 +28,7 @@ class State:
         return self._pending[key] if key in self._pending else self._committed.get(key, default)
 
     def get_committed(self, key: str) -> Any:
-        """Return the value that the key had at the start of the round, or `None`."""
+        """Return the value that the key had at the start of the round; `None` if it had none."""
         return self._committed.get(key)
 
     def set(self, key: str, value: Any) -> None:

@@ -188,7 +188,7 @@ class _FunctionRun:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The question of a workflow file to a person, as a request of the workflow."""
+    """The request with which a workflow file asks a person a question."""
 
     prompt: str
     fields: dict[str, JsonObject] | None = None

@@ -94,7 +94,7 @@ class SuperstepRunner:
     # -- ways to begin -----------------------------------------------------------------------------------------
 
     async def deliver_first(self, message: Any) -> None:
-        """Deliver the run's message to the start executor, before the first round."""
+        """Have the start executor handle the message of the run, before the first round."""
         self._state.iteration = 0
         self._state.traversals.clear()
         data = message.data if isinstance(message, WorkflowMessage) else message

@@ -53,7 +53,10 @@ class TaskCheckpoints:
         return [WorkflowEvent("output", data, executor) for executor, data in given]
 
     async def save(self, checkpoint: WorkflowCheckpoint) -> CheckpointID:
-        """Store a checkpoint with the task. If it cannot be written as JSON, the task continues from its start, with the recorded steps."""
+        """Store a checkpoint with the task.
+
+        If the checkpoint cannot be written as JSON, a resumed task starts again, with the results of its recorded steps.
+        """
         try:
             form = json.loads(to_json(checkpoint))
             given = [{"from": event.executor_id, "data": encode(event.data)} for event in self._events if event.type == "output"]

@@ -56,7 +56,7 @@ class WorkflowTool:
         self.definition = define(plan)
 
     async def call(self, arguments: JsonObject, ctx: CallContext) -> Complete:
-        """Run the workflow to its end.
+        """Run the workflow to its end, and return its outputs as the tool result.
 
         Raises:
             WorkflowFailed: An executor failed, or its tool is not available; the text names the executor.

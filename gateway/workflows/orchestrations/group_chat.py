@@ -94,7 +94,7 @@ class GroupChatState:
 
     current_round: int
     participants: OrderedDict[str, str]
-    """Descriptions of the participants, by name."""
+    """Name of each participant → its description."""
     conversation: list[Message]
 
 
@@ -328,7 +328,7 @@ class AgentBasedGroupChatOrchestrator(BaseGroupChatOrchestrator):
 
 
 class GroupChatBuilder(ReviewBuilder, StoredBuilder):
-    """Builds a group chat. The orchestrator's final message is the workflow's output."""
+    """Builds a group chat. The final message of the orchestrator is the output of the workflow."""
 
     DEFAULT_ORCHESTRATOR_ID: ClassVar[str] = "group_chat_orchestrator"
 
@@ -365,7 +365,7 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         self._max_rounds = max_rounds
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """End the conversation when this condition is true."""
+        """End the conversation when this function of its messages returns true."""
         self._condition = termination_condition
         return self
 

@@ -303,7 +303,7 @@ class HandoffBuilder(StoredBuilder):
         return self
 
     def with_termination_condition(self, termination_condition: TerminationCondition) -> Self:
-        """End the conversation when this condition is true."""
+        """End the conversation when this function of its messages returns true."""
         self._condition = termination_condition
         return self
 
