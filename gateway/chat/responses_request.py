@@ -28,7 +28,7 @@ AUDIO_FORMATS = {"wav": "wav", "x-wav": "wav", "wave": "wav", "mp3": "mp3", "mpe
 """Subtype of an audio media type → the name of the format in the API."""
 
 FOREIGN_ITEM = "openai_item"
-"""Key in the `additional_properties` of a content that holds an item of the API for which there is no content type. The item is sent back
+"""Key in the `additional_properties` of a content that holds an item of the API without a corresponding content type. The item is sent back
 unchanged."""
 
 

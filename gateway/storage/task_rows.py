@@ -77,8 +77,7 @@ class TaskRows:
         return found[0]["id"] if found else ""
 
     async def discard(self, ids: Sequence[str], *, owner: str) -> None:
-        """Delete those of the tasks `ids` that were stored for the process `owner`, which got an error and does not know whether they
-        were."""
+        """Delete tasks of the process `owner` that may have been stored although the database reported an error for them."""
         async with self._database.begin() as connection:
             mine = sa.select(tasks.c.id).where(tasks.c.id.in_(list(ids)) & (tasks.c.owner == owner))
             await delete(connection, [found for (found,) in await connection.execute(mine)])
@@ -147,7 +146,7 @@ class TaskRows:
             return [_from_row(found) for found in (await connection.execute(query)).mappings()]
 
     async def save(self, row: TaskRow, *, owner: str, drop_results: bool = False) -> bool:
-        """Store the state of a task as the process `owner` has it. Return `False` if the task is over or belongs to another process.
+        """Store the state of a task as the process `owner` has it. Return `False` if the task has ended or belongs to another process.
 
         Answers that another process stored are kept, and copied into `row`. With `drop_results`, the results of the steps are deleted,
         because no retry needs them.
@@ -290,8 +289,7 @@ class TaskRows:
 
 
 def _now(connection: Any) -> sa.ColumnElement[float]:
-    """Return the present time for leases: from the clock of the PostgreSQL server if there is one, otherwise from the clock of this
-    machine."""
+    """Return the present time for leases: of the PostgreSQL server if there is one, otherwise of this machine."""
     if connection.dialect.name == "postgresql":
         return sa.cast(sa.func.date_part("epoch", sa.func.clock_timestamp()), sa.Float)
     return sa.literal(time.time(), sa.Float)

@@ -53,7 +53,7 @@ class Task:
 
     @property
     def principal(self) -> str:
-        """The id of the principal whose call the task is."""
+        """The id of the principal that made the call."""
         return self.row.principal
 
     @property

@@ -32,7 +32,7 @@ def last_raw(raw: object) -> object:
 
 
 def joined_raw(first: object, second: object) -> object:
-    """Return the provider objects of two joined parts: one object unchanged, several as a list in order, `None` if there are none."""
+    """Return the provider objects of two joined parts: one object unchanged, several as a list in order. `None` if neither part has one."""
     found = [raw for raw in (first, second) if raw is not None]
     if len(found) == 1 and not isinstance(found[0], list):
         return found[0]

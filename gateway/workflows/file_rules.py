@@ -27,7 +27,7 @@ _ANSWER_KEYS = frozenset({"type", "enum", "const", "title", "description", "defa
 
 
 def check_workflow(file: WorkflowFile) -> list[Problem]:
-    """Return every problem of the file. If there is none, the graph of the file can be built."""
+    """Return every problem of the file. Without problems, the graph of the file can be built."""
     problems = [*_check_names("input", file.input), *_check_schemas("input", file.input)]
     written = {field.alias or name for name, field in WorkflowFile.model_fields.items() if name in file.model_fields_set}
     if file.python is not None:

@@ -243,7 +243,7 @@ def as_messages(given: str | Message | Sequence[str | Message]) -> list[Message]
     """Return the message that begins a run as a list of messages.
 
     Raises:
-        ValueError: There is no message.
+        ValueError: `given` contains no message.
     """
     messages = to_messages(given)
     if not messages:
