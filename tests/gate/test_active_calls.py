@@ -96,9 +96,9 @@ async def test_source_is_closed_when_its_calls_and_reads_ended(use: Any, how: st
                 tasks.start_soon(run)
                 if how == "hang":
                     await tool.started.wait()
-                    hosts.release(held)
+                    held.stop.set()
                     await anyio.wait_all_tasks_blocked()
                     assert not source.left.is_set()
                     tasks.cancel_scope.cancel()
-            hosts.release(held)
+            held.stop.set()
             await source.left.wait()
