@@ -136,7 +136,7 @@ def admit_graph(code: Code, file: WorkflowFile, rules: FunctionRules | None) -> 
 
 
 async def made_by(code: Code, reference: str, call: CallContext | None = None) -> Runnable:
-    """Return a workflow for one run. `code` is the graph itself, a functional workflow (built anew), or a function that makes either.
+    """Return a workflow for one run. `code` is the graph, a functional workflow (which is copied), or a function that makes either.
 
     Such a function runs behind the gate of `call`.
     """
