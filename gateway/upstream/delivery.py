@@ -21,7 +21,7 @@ import anyio.abc
 from gateway.config.models import HttpServer
 from gateway.errors import NotFound, NotSent, PolicyDenied, Rejected, RequestFailure, ToolFailed, Unauthorized, UpstreamError
 from gateway.gate.recorded import FOLLOWED_TASK
-from gateway.json_types import JsonMapping, JsonObject, items_of
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.decision import Reject
 from gateway.policy.metadata import judge_meta
 from gateway.policy.retry_safety import may_resend
@@ -160,7 +160,8 @@ def _is_plain(result: JsonObject) -> bool:
     for name in result:
         if name not in _PLAIN_MEMBERS:
             return False
-    for item in items_of(result.get("content")):
+    content: JsonValue = result.get("content")
+    for item in cast("list[JsonValue]", content) if isinstance(content, list) else ():
         block: JsonObject | None = item  # or another value
         if isinstance(block, dict) and (len(block) != 2 or not isinstance(block.get("text"), str)):
             return False
