@@ -353,7 +353,7 @@ class Catalog:
         owners, key = self._owners[kind], KEY_OF[kind]
         return [wire for wire in self._merged[kind] if owners[wire[key]].admits(principal, of, owners[wire[key]].natives[kind][wire[key]])]
 
-    def _locate(self, uri: str) -> tuple[Shelf, str]:
+    def locate(self, uri: str) -> tuple[Shelf, str]:
         """Return the shelf of an exposed URI's source, and the native URI. Raises `NotFound`, also for a skill that policy hides."""
         shelf, native = self._located(uri)
         if not judge_skill_uri(native, shelf.entry.policy.skills):
@@ -393,7 +393,7 @@ class Catalog:
         """Return whether reading an exposed URI or prompt may send the client a request for input; false for unknown names."""
         await self.ready()
         try:
-            shelf, _ = self._locate(name) if kind == "resources" else self._owner_of_prompt(name)
+            shelf, _ = self.locate(name) if kind == "resources" else self._owner_of_prompt(name)
         except NotFound:
             return False
         return isinstance(shelf.entry.full, AskingSource) and shelf.entry.full.may_ask
@@ -405,7 +405,7 @@ class Catalog:
 
     async def read_now(self, uri: str, ctx: CallContext) -> Finished | InputRequired:
         """Read an exposed URI as `read` does, but without waiting for sources that are still starting. Raises `NotFound`."""
-        shelf, native = self._locate(uri)
+        shelf, native = self.locate(uri)
         source = cast("Source", shelf.entry.full)
 
         async def work(inner: CallContext) -> Finished | InputRequired:
@@ -447,7 +447,7 @@ class Catalog:
         else:
             uri = str(ref.get("uri"))
             template = self._owners["templates"].get(uri)
-            shelf, native = (template, template.natives["templates"][uri]) if template else self._locate(uri)
+            shelf, native = (template, template.natives["templates"][uri]) if template else self.locate(uri)
             ref = {**ref, "uri": native}
         source = cast("Source", shelf.entry.full)
         judged = native if kind == "prompts" else uri_to_judge(native, argument, context)
@@ -462,14 +462,10 @@ class Catalog:
         """The shelf (the exposed lists and gates) of each source, in the order of the sources."""
         return self._shelves
 
-    def locate(self, uri: str) -> tuple[Shelf, str]:
-        """Return the shelf of the source that serves an exposed URI, and the source's own URI. Raises `NotFound`."""
-        return self._locate(uri)
-
     async def watch(self, uri: str, ctx: CallContext) -> None:
         """Start to watch an exposed URI, if the gate allows it. Listeners of `subscribe_updates` receive the updates. Raises `NotFound`."""
         await self.ready()
-        shelf, native = self._locate(uri)
+        shelf, native = self.locate(uri)
         source = cast("Source", shelf.entry.full)
 
         async def subscribe(inner: CallContext) -> JsonObject:
@@ -480,7 +476,7 @@ class Catalog:
 
     async def unwatch(self, uri: str) -> None:
         """End a watch that `watch` started."""
-        shelf, native = self._locate(uri)
+        shelf, native = self.locate(uri)
         await cast("Source", shelf.entry.full).unwatch(native)
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Sequence
 from typing import cast
 
-from gateway.json_types import JsonMapping, JsonObject, JsonValue, objects_in
-from gateway.tools.base import Complete, InputRequired, Source, ToolDefinition, ToolOutcome
+from gateway.json_types import JsonObject, JsonValue, objects_in
+from gateway.tools.base import Complete, InputRequired, Source, ToolDefinition, ToolOutcome, prompt_schema
 from gateway.tools.context import CallContext
 
 
@@ -25,7 +25,7 @@ class PromptTool:
             name=name,
             title=wire.get("title"),
             description=wire.get("description") or f"The prompt {self._prompt!r} of this server.",
-            input_schema=_schema_of(wire),
+            input_schema=prompt_schema(wire),
             annotations={"readOnlyHint": True},
         )
 
@@ -58,15 +58,3 @@ def prompt_tools(source: Source, prompts: Sequence[JsonObject], taken: Container
         before = kept.get(name)
         tools.append(before if before is not None and before.wire == wire else PromptTool(source, wire, name))
     return tools
-
-
-def _schema_of(wire: JsonMapping) -> JsonObject:
-    properties: JsonObject = {}
-    required: list[str] = []
-    for argument in cast("list[JsonValue]", wire.get("arguments") or []):
-        if isinstance(argument, dict) and isinstance(name := cast("JsonMapping", argument).get("name"), str):
-            given = cast("JsonMapping", argument)
-            properties[name] = {"type": "string", **({"description": given["description"]} if given.get("description") else {})}
-            if given.get("required"):
-                required.append(name)
-    return {"type": "object", "properties": properties, **({"required": required} if required else {})}

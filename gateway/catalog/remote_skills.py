@@ -23,8 +23,7 @@ from gateway.policy.hidden_text import strip_text
 from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.index import file_uri
 from gateway.skills.model import MANIFEST, Skill, SkillFile
-from gateway.skills.remote import bytes_of, index_entries, listed_skill, to_skill
-from gateway.tools.base import Finished
+from gateway.skills.remote import index_entries, listed_skill, to_skill
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -114,7 +113,7 @@ class RemoteSkills:
         server = shelf.entry.source.id
         try:
             with anyio.fail_after(LOOK_SECONDS):
-                self._by_server[server] = tuple(await (self._listed(shelf) if self._face.serves(shelf) else self._shown(shelf)))
+                self._by_server[server] = tuple(await (self._listed(shelf) if shelf.serves_skills else self._shown(shelf)))
         except (GatewayError, TimeoutError) as error:
             logger.warning("skills not listed, keeping the last list server=%s error=%s", server, error or "timeout")
 
@@ -167,7 +166,7 @@ class RemoteSkills:
     async def _indexed(self, shelf: Shelf, index: str) -> list[tuple[str, str]]:
         """Return the exposed URI and the description of each `skill-md` entry of a server's `skill://index.json`."""
         try:
-            entries = index_entries(await self._bytes(index, CallContext()))
+            entries = index_entries(await self._face.read(index, CallContext()))
         except ValueError:
             return []
         found: list[tuple[str, str]] = []
@@ -211,7 +210,7 @@ class RemoteSkills:
         if file is None and (skill.entry.get("resources") != "dynamic" or not is_safe_name(path)):
             raise NotFound("resource", path)
         uri = file.segments[0] if file is not None else file_uri(skill.root_uri, path)
-        data = await self._bytes(uri, ctx)
+        data = await self._face.read(uri, ctx)
         return file or dataclasses.replace(skill.manifest, path=path, digest=""), data
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:
@@ -230,11 +229,3 @@ class RemoteSkills:
         if kept != known:
             self._by_server[old.origin] = kept
             self._tell()
-
-    async def _bytes(self, uri: str, ctx: CallContext) -> bytes:
-        """Read an exposed URI through the catalog. Raises `SkillError` if the server sends neither text nor base64."""
-        outcome = await self._catalog.read_now(uri, ctx)
-        found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
-        if found is None:
-            raise SkillError(f"The server sent neither text nor base64 for {uri!r}.", code="entry-differs")
-        return found

@@ -71,11 +71,8 @@ class ReviewApprovals:
 
 def may_review(ask: PendingQuestion, principal: Principal) -> bool:
     """Return whether this principal may decide a pending call; never for a workflow's question, which only its caller answers."""
-    return ask.kind != "question" and judge_approver(ask.by, ask.principal, _approver(ask, principal)) is None
-
-
-def _approver(ask: PendingQuestion, principal: Principal) -> Approver:
-    return Approver(principal.id, is_operator(principal), _admits(ask, principal))
+    approver = Approver(principal.id, is_operator(principal), _admits(ask, principal))
+    return ask.kind != "question" and judge_approver(ask.by, ask.principal, approver) is None
 
 
 def _admits(ask: PendingQuestion, principal: Principal) -> bool:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 
 from gateway.config.load import LoadedConfig
 from gateway.config.policies import OWN_SOURCE_KINDS
-from gateway.json_types import JsonObject, JsonValue
+from gateway.json_types import JsonObject
 from gateway.policy.lint import Finding, lint_names, lint_policy, lint_unlisted
 from gateway.policy.own_sources import is_own_source
 from gateway.tools.base import ToolSource
@@ -35,7 +35,8 @@ async def own_findings(loaded: LoadedConfig, local: Mapping[str, ToolSource]) ->
 
 def server_findings(loaded: LoadedConfig, definitions: Mapping[str, Sequence[JsonObject]]) -> dict[str, tuple[Finding, ...]]:
     """Return the findings on policies of servers. `definitions` are all tools that each connected server lists."""
-    return {name: lint_policy(loaded.config.policy(name), _schemas(tools)) for name, tools in definitions.items()}
+    schemas = {server: {str(wire["name"]): wire.get("inputSchema") for wire in tools} for server, tools in definitions.items()}
+    return {server: lint_policy(loaded.config.policy(server), of_server) for server, of_server in schemas.items()}
 
 
 def remarks_of(findings: Findings) -> list[str]:
@@ -49,7 +50,3 @@ def remarks_of(findings: Findings) -> list[str]:
         for finding in of_name
         if finding.kind != "note" and (finding.path or "/" in name)
     ]
-
-
-def _schemas(definitions: Sequence[JsonObject]) -> dict[str, JsonValue]:
-    return {str(wire["name"]): wire.get("inputSchema") for wire in definitions}

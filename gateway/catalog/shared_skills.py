@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import anyio
 
 from gateway.catalog import Catalog
+from gateway.catalog.shelf import Shelf
 from gateway.tools.base import ChangeKind
 from gateway.upstream.source import UpstreamSource
 
@@ -81,7 +82,7 @@ class SharedSkills:
         async with self._lock:
             await self._catalog.catch_up()
             if self._remote is None:
-                if not any(_may_have_skills(self._catalog, server) for server in self._servers()):
+                if not any(_may_have_skills(shelf) for shelf in self._catalog.shelves if not shelf.entry.is_local):
                     return
                 from gateway.catalog.remote_skills import RemoteSkills
 
@@ -91,14 +92,7 @@ class SharedSkills:
             if self._remote.skills or had:
                 await self._serve(self._remote)
 
-    def _servers(self) -> list[str]:
-        return [shelf.entry.source.id for shelf in self._catalog.shelves if not shelf.entry.is_local]
 
-
-def _may_have_skills(catalog: Catalog, server: str) -> bool:
-    """Return whether a server has the skills extension or lists resources that look like skills."""
-    for shelf in catalog.shelves:
-        source = shelf.entry.source
-        if source.id == server and isinstance(source, UpstreamSource):
-            return source.serves_skills or any(n.startswith("skill://") for n in shelf.natives.get("resources", {}).values())
-    return False
+def _may_have_skills(shelf: Shelf) -> bool:
+    """Return whether the source of a shelf has the skills extension or lists resources that look like skills."""
+    return shelf.serves_skills or any(uri.startswith("skill://") for uri in shelf.natives.get("resources", {}).values())

@@ -27,7 +27,7 @@ from gateway.policy.scopes import ScopeKind, judge_scope
 from gateway.policy.shaping import public_names
 from gateway.policy.skill_policy import judge_skill_uri
 from gateway.policy.tool_policy import judge_tool
-from gateway.tools.base import Kind, QuarantiningSource, Source, Tool, ToolSource
+from gateway.tools.base import Kind, QuarantiningSource, SkillServing, Source, Tool, ToolSource
 
 KEY_OF: Mapping[Kind, str] = {"resources": "uri", "templates": "uriTemplate", "prompts": "name"}
 """Kind of list → the key of an entry whose value is unique in the list."""
@@ -80,6 +80,12 @@ class Shelf:
     def hidden_text(self) -> str:
         """How hidden characters in the source's texts are treated: the policy's `hiddenText`, or `allow` for local sources."""
         return "allow" if self.entry.is_local else self.entry.policy.hidden_text
+
+    @property
+    def serves_skills(self) -> bool:
+        """Whether the source has the skills extension now."""
+        source = self.entry.source
+        return isinstance(source, SkillServing) and source.serves_skills
 
     def admits(self, principal: Principal, kind: ScopeKind, native: str) -> bool:
         """Return whether the scopes of this caller admit the entry with this native name or URI."""

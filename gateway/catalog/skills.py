@@ -72,7 +72,7 @@ class SkillFace:
                     raise
                 logger.warning("skills not listed server=%s error=%s", shelf.entry.source.id, error)
                 continue
-            entries = self._exposed(page, shelf) if _has_extension(shelf) else objects_in(page["skills"])
+            entries = self._exposed(page, shelf) if shelf.serves_skills else objects_in(page["skills"])
             if ctx.principal.scopes is not None:
                 entries = [entry for entry in entries if self._admits(ctx, shelf, str(entry["uri"]))]
             following = page.get("nextCursor")
@@ -93,10 +93,6 @@ class SkillFace:
         following = page.get("nextCursor")
         return self._exposed(page, shelf), following if isinstance(following, str) else None, _ttl(page)
 
-    def serves(self, shelf: Shelf) -> bool:
-        """Return whether a source supports the skills extension now."""
-        return _has_extension(shelf)
-
     def exposed(self, shelf: Shelf, uri: str) -> str | None:
         """Return the exposed URI for a source's own URI; `None` if policy hides the URI."""
         return expose_uri(shelf.label, uri) if judge_skill_uri(uri, shelf.entry.policy.skills) else None
@@ -104,7 +100,7 @@ class SkillFace:
     async def get(self, uri: str, ctx: CallContext) -> JsonObject:
         """Answer `skills/get` with the current entry of one skill. Raises `NotFound`."""
         shelf, native = await self._find("skill", uri)
-        if not _has_extension(shelf):
+        if not shelf.serves_skills:
             return {"skill": await self._shown(shelf, uri, ctx), "ttlMs": SHOWN_TTL_MS, "cacheScope": "private"}
         answer = await _ask(shelf, "skills/get", uri, {"uri": native}, ctx, native)
         skill = answer.get("skill")
@@ -120,7 +116,7 @@ class SkillFace:
         return await shelf.reads.fetch(read, ctx, lambda inner: self._directory(shelf, native, uri, cursor, inner))
 
     async def _directory(self, shelf: Shelf, native: str, uri: str, cursor: str | None, ctx: CallContext) -> JsonObject:
-        if not _has_extension(shelf):
+        if not shelf.serves_skills:
             return _tree(_shown_files(shelf), uri, uri)
         source = cast("SkillServing", shelf.entry.source)
         if not source.reads_directories:
@@ -135,7 +131,7 @@ class SkillFace:
         return shelf.admits(ctx.principal, "resources", self._catalog.locate(uri)[1])
 
     def _serving(self) -> list[Shelf]:
-        return [shelf for shelf in self._catalog.shelves if _has_extension(shelf) or shelf.shown_skills]
+        return [shelf for shelf in self._catalog.shelves if shelf.serves_skills or shelf.shown_skills]
 
     async def show(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject | None:
         """Read a `SKILL.md` of a server without the skills extension and return an entry made from it, which `skills/list` then lists.
@@ -147,14 +143,10 @@ class SkillFace:
             SkillError: The file is not a usable `SKILL.md`.
             PolicyDenied: The file may not be read.
         """
-        from gateway.skills.remote import bytes_of, entry_of
+        from gateway.skills.remote import entry_of
 
         try:
-            outcome = await self._catalog.read_now(uri, ctx)
-            found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
-            if found is None:
-                raise SkillError(f"The server sent neither text nor base64 for {uri!r}.", code="entry-differs")
-            entry = entry_of(self._catalog.locate(uri)[1], found)
+            entry = entry_of(self._catalog.locate(uri)[1], await self.read(uri, ctx))
         except (NotFound, PolicyDenied, SkillError):
             shelf.shown_skills.pop(uri, None)
             raise
@@ -164,6 +156,16 @@ class SkillFace:
             return None
         shelf.shown_skills[uri] = exposed[0]
         return exposed[0]
+
+    async def read(self, uri: str, ctx: CallContext) -> bytes:
+        """Return the bytes of a file, given its exposed URI. Raises `SkillError` if the result holds neither text nor base64."""
+        from gateway.skills.remote import bytes_of
+
+        outcome = await self._catalog.read_now(uri, ctx)
+        found = bytes_of(outcome.result.get("contents")) if isinstance(outcome, Finished) else None
+        if found is None:
+            raise SkillError(f"The server sent neither text nor base64 for {uri!r}.", code="entry-differs")
+        return found
 
     async def _shown(self, shelf: Shelf, uri: str, ctx: CallContext) -> JsonObject:
         """Read a listed `SKILL.md` again and return the entry made from it. Raises `NotFound`."""
@@ -225,18 +227,13 @@ async def _ask(
 
 async def _page(shelf: Shelf, params: JsonObject, ctx: CallContext) -> JsonObject:
     """Return one page of a source's skills. For a source without the skills extension, the page comes from `Shelf.shown_skills`."""
-    if _has_extension(shelf):
+    if shelf.serves_skills:
         return await _ask(shelf, "skills/list", shelf.entry.source.id, params, ctx)
     uris = sorted(shelf.shown_skills)
     after = params.get("cursor")
     rest = [uri for uri in uris if uri > after] if isinstance(after, str) else uris
     page: JsonObject = {"skills": [shelf.shown_skills[uri] for uri in rest[:SHOWN_PAGE]], "ttlMs": SHOWN_TTL_MS}
     return page if len(rest) <= SHOWN_PAGE else {**page, "nextCursor": rest[SHOWN_PAGE - 1]}
-
-
-def _has_extension(shelf: Shelf) -> bool:
-    source = shelf.entry.source
-    return isinstance(source, SkillServing) and source.serves_skills
 
 
 def _shown_files(shelf: Shelf) -> list[str]:

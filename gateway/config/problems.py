@@ -46,12 +46,8 @@ def problems_of(error: ValidationError, model: type[BaseModel], *, root: str = "
         problem, is_shape = _problem(detail, model, root)
         (shapes if is_shape else found).setdefault(problem.path, problem)
     # A value that matches none of the shapes of its key is one mistake. If it matches one, only mistakes within that shape count.
-    mistaken = {path: problem for path, problem in shapes.items() if not any(_is_within(other, path) for other in found)}
+    mistaken = {path: problem for path, problem in shapes.items() if not any(other.startswith((f"{path}.", f"{path}[")) for other in found)}
     return list({**mistaken, **found}.values())
-
-
-def _is_within(path: str, outer: str) -> bool:
-    return path.startswith((f"{outer}.", f"{outer}["))
 
 
 def _problem(detail: ErrorDetails, model: type[BaseModel], root: str) -> tuple[Problem, bool]:

@@ -80,7 +80,8 @@ def read_entry(name: str, raw: JsonValue, expander: Expander, *, path: str) -> E
         mistakes = [*_unknown(name, entry, kind, path), *(error for error in unexpanded if not isinstance(error, NotAccepted))]
         server = _shaped(expanded, kind, path, mistakes)
         if server is not None and not unexpanded:
-            mistakes += _unusable(server, path, expander.references.base_dir)
+            is_program = isinstance(server, StdioServer)
+            mistakes += _unusable_stdio(server, path, expander.references.base_dir) if is_program else _unusable_http(server, path)
         if mistakes:
             raise _joined(mistakes, path)
         if unexpanded:
@@ -260,11 +261,6 @@ def _shaped(entry: JsonObject, kind: str, path: str, mistakes: list[ConfigError]
     except ValidationError as error:
         mistakes += [ConfigError(problem.text, path=problem.path) for problem in problems_of(error, _MODELS[kind], root=path)]
         return None
-
-
-def _unusable(server: ServerEntry, path: str, base_dir: Path) -> list[ConfigError]:
-    """Return a mistake for each value of the right type that cannot work, such as a missing folder or an invalid URL."""
-    return list(_unusable_stdio(server, path, base_dir) if isinstance(server, StdioServer) else _unusable_http(server, path))
 
 
 def _in_folder(server: ServerEntry | None, base_dir: Path) -> ServerEntry | None:

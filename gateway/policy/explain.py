@@ -60,8 +60,9 @@ class Explanation:
 def explain_call(tool: str, compiled: ArgumentPolicy, arguments: JsonObject, policy: SourcePolicy) -> Explanation:
     """Judge a call of the tool with native name `tool` and explain the verdict."""
     verdict = compiled.judge(arguments)
+    refused = verdict.dropped if isinstance(verdict, Rewrite | Reject) else ()
     override = policy.overrides.get(tool)
-    dropped = tuple((name, compiled.withheld.get(name) or ("_meta" if name == "_meta" else "undeclared")) for name in _dropped(verdict))
+    dropped = tuple((name, compiled.withheld.get(name) or ("_meta" if name == "_meta" else "undeclared")) for name in refused)
     filled = compiled.fill({name: value for name, value in arguments.items() if name not in dict(dropped)})
     added = tuple(
         (name, filled[name], f"overrides.{tool}.{'fixed' if override is not None and name in override.fixed else 'defaults'}")
@@ -83,10 +84,6 @@ def hidden_by(tool: str, policy: SourcePolicy) -> str | None:
         return "tools.allow"
     override = policy.overrides.get(tool)
     return f"overrides.{tool}.enabled" if override is not None and not override.enabled else None
-
-
-def _dropped(verdict: object) -> tuple[str, ...]:
-    return verdict.dropped if isinstance(verdict, Rewrite | Reject) else ()
 
 
 def _outcome(compiled: ArgumentPolicy, rule: str, name: str, filled: JsonObject) -> Literal["passes", "refuses", "not given"]:

@@ -21,11 +21,11 @@ from gateway.errors import NotFound, SkillError
 from gateway.policy.decision import PASS, Reject, Verdict
 from gateway.policy.scopes import RULE, judge_scope
 from gateway.skills.backend import SkillBackend
-from gateway.skills.folders import Changed, read_file
 from gateway.skills.index import SOURCE_ID, SkillIndex, build_index, is_same, own_uri, with_more
 from gateway.skills.index_cache import cache_file, read_cache, write_cache
-from gateway.skills.model import MANIFEST, Key, Skill, SkillFile, digest_of
+from gateway.skills.model import MANIFEST, Key, Skill, SkillFile
 from gateway.skills.parser import parse_skill
+from gateway.skills.reader import read_verified
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -206,7 +206,7 @@ class SkillLibrary:
             file = skill.files.get(path)
             if file is None:
                 raise NotFound("resource", path)
-            data = await anyio.to_thread.run_sync(_read_verified, skill.key[0], file)
+            data = await anyio.to_thread.run_sync(read_verified, skill.key[0], file)
             if data is not None:
                 return skill, file, data
             skill = await self._reread(skill)
@@ -243,12 +243,3 @@ class SkillLibrary:
         old, self._index = self._index, with_more(self._folders, more, self._keeps)
         for listener in self._listeners:
             listener(old, self._index)
-
-
-def _read_verified(root: str, file: SkillFile) -> bytes | None:
-    """Return the bytes of an indexed file, or `None` if the file has changed since it was indexed."""
-    try:
-        data, _ = read_file(root, file.segments, file.size)
-    except Changed:
-        return None
-    return data if digest_of(data) == file.digest else None

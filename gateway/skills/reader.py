@@ -162,13 +162,20 @@ def _check_signature(root: str, folder: str, files: Mapping[str, SkillFile], rul
     """Check a skill's signature. Its files must still have the digests in `files`, so that what is verified is what is served."""
     data: dict[str, bytes] = {}
     for path, file in files.items():
-        try:
-            data[path], _ = read_file(root, file.segments, file.size)
-        except Changed:
-            data[path] = b""
-        if digest_of(data[path]) != file.digest:
+        found = read_verified(root, file)
+        if found is None:
             return [Diagnostic("signature-invalid", "error", f"{path!r} changed while its signature was checked. Check again.")]
+        data[path] = found
     return judge_signature(folder, data, rule)
+
+
+def read_verified(root: str, file: SkillFile) -> bytes | None:
+    """Return the bytes of an indexed file, or `None` if they changed."""
+    try:
+        data, _ = read_file(root, file.segments, file.size)
+    except Changed:
+        return None
+    return data if digest_of(data) == file.digest else None
 
 
 def _within_limits(listing: Listing) -> tuple[list[FoundFile], list[Diagnostic]]:

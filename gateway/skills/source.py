@@ -95,8 +95,8 @@ class SkillSource:
         self.extension = SkillsExtension(self.library)
         self._refresh_seconds = refresh_seconds
         self._tasks: TaskGroup | None = None
-        self._on_change: OnChange | None = None
-        self._on_update: Callable[[str], None] | None = None
+        self._on_change: OnChange = lambda _: None
+        self._on_update: Callable[[str], None] = lambda _: None
         self._watched: Counter[str] = Counter()
         self._search = SearchSkills(self.library)
         self._read = ReadSkillResource(self.library)
@@ -264,13 +264,11 @@ class SkillSource:
         if lists["prompts"] != self._lists["prompts"]:
             changed.append("prompts")
         self._lists = lists
-        if self._on_change is not None:
-            for kind in changed:
-                self._on_change(kind)
-        if self._on_update is not None:
-            for uri in list(self._watched):
-                if _version(old, uri) != _version(new, uri):
-                    self._on_update(uri)
+        for kind in changed:
+            self._on_change(kind)
+        for uri in list(self._watched):
+            if _version(old, uri) != _version(new, uri):
+                self._on_update(uri)
 
     def _renew_tools(self, index: SkillIndex) -> bool:
         """Create `load_skill` again if the skills in its description changed; return whether the list of tools changed."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, Protocol, cast, runtime_checkable
 
 from gateway.auth.principal import Principal, is_operator
-from gateway.json_types import JsonMapping, JsonObject, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue, objects_in
 from gateway.policy.hidden_text import is_binary
 
 if TYPE_CHECKING:
@@ -159,6 +159,19 @@ def is_call_result(result: JsonMapping) -> bool:
         if not isinstance(block, dict):
             return False
     return True
+
+
+def prompt_schema(prompt: JsonMapping) -> JsonObject:
+    """Return the input schema of the tool that renders a listed prompt; all arguments of a prompt are strings."""
+    properties: JsonObject = {}
+    required: list[str] = []
+    for argument in objects_in(prompt.get("arguments")):
+        if isinstance(name := argument.get("name"), str):
+            description = argument.get("description")
+            properties[name] = {"type": "string", **({"description": description} if description else {})}
+            if argument.get("required"):
+                required.append(name)
+    return {"type": "object", "properties": properties, **({"required": required} if required else {})}
 
 
 @dataclass(frozen=True, slots=True)

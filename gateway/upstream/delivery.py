@@ -206,7 +206,7 @@ class Delivery:
         self._callers: CallerSessions | None = None
         self._tasks: anyio.abc.TaskGroup | None = None
         self._is_streamable_http = isinstance(remote.entry, HttpServer)
-        self._turns = self._new_turns() if self._policy.callers == "serial" else None
+        self._turns = SerialQueue(self._policy.serial_ask_seconds) if self._policy.callers == "serial" else None
         self._takes_turns_once_asked = self._policy.callers == "auto" and not self._is_streamable_http
         self._without_turn: dict[int, CallContext] = {}
         """Calls on the shared child process that began before callers took turns."""
@@ -230,7 +230,7 @@ class Delivery:
         """
         is_without_turn = ctx is None or any(call is ctx for call in self._without_turn.values())
         if self._turns is None and self._takes_turns_once_asked and is_without_turn:
-            self._turns = self._new_turns()
+            self._turns = SerialQueue(self._policy.serial_ask_seconds)
             self._turns.adopt(self._without_turn.values(), ctx)
         if ctx is None:
             yield None
@@ -369,9 +369,6 @@ class Delivery:
                     if self._turns is not None:
                         self._leave(session, ctx, is_cancelled)
         return await self._admitted(session, method, params, envelope)
-
-    def _new_turns(self) -> SerialQueue:
-        return SerialQueue(self._policy.serial_ask_seconds)
 
     def _leave(self, session: Session, ctx: CallContext, is_cancelled: bool) -> None:
         """End the turn of a call. If the call was cancelled, first ping the server, which answers when it has finished the call."""

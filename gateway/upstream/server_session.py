@@ -127,7 +127,7 @@ class Session:
             ToolFailed: The parameters cannot be encoded as JSON.
         """
         if self.closed.is_set():
-            raise self._gone()
+            raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
         meta = self._meta(envelope)
         if OBSERVABILITY_SETTINGS.enable_instrumentation:
             return await request_in_span(
@@ -287,9 +287,6 @@ class Session:
                 self._headers_cache.clear()
             self._headers_cache[key] = made
         return made
-
-    def _gone(self) -> SessionGone:
-        return SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
 
     async def answer_request(self, method: str, params: JsonMapping, ctx: CallContext | None) -> JsonObject:
         """Return the result of a request of the server. Raises `RpcError` (`Receiver`)."""

@@ -39,18 +39,14 @@ class ArchiveLimits:
 def read_archive(data: bytes, *, name: str, url: str, digest: object, limits: ArchiveLimits) -> FileSkill | None:
     """Return the skill in an archive. If the archive cannot be used, log a warning with the reason and return `None`."""
     try:
-        _check_digest(data, digest)
+        if digest is not None and digest_of(data) != digest:
+            raise ValueError("the archive has another digest than the index lists")
         if len(data) > limits.max_bytes:
             raise ValueError(f"the archive has {len(data)} bytes, {limits.max_bytes} are allowed")
         return _to_skill(_unpack(data, limits), name, url, limits)
     except (ValueError, OSError, EOFError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error) as error:
         logger.warning("skill left out reason=%r skill=%s url=%s", str(error), name, url)
         return None
-
-
-def _check_digest(data: bytes, digest: object) -> None:
-    if digest is not None and digest_of(data) != digest:
-        raise ValueError("the archive has another digest than the index lists")
 
 
 def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:

@@ -98,21 +98,13 @@ class ClassSkill(DefinedSkill, ABC):
         for attribute in dict.fromkeys(name for owner in type(self).__mro__ for name in vars(owner)):
             member = inspect.getattr_static(type(self), attribute)
             is_property = isinstance(member, property)
-            mark = getattr(member.fget if isinstance(member, property) else _plain(member), _MARK, None)
+            function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)  # of a static or class method
+            mark = getattr(function, _MARK, None)
             if not isinstance(mark, _Mark) or mark.kind != kind:
                 continue
             name = mark.name or attribute.replace("_", "-").strip("-")
             if name in taken:
                 raise ValueError(f"Skill {self._frontmatter.name!r} has two {kind}s named {name!r}; give one another name.")
             taken.add(name)
-            found.append((name, mark, partial(_value_of, self, attribute) if is_property else getattr(self, attribute)))
+            found.append((name, mark, partial(getattr, self, attribute) if is_property else getattr(self, attribute)))
         return found
-
-
-def _value_of(skill: ClassSkill, attribute: str) -> object:
-    return getattr(skill, attribute)
-
-
-def _plain(member: object) -> object:
-    """Return the function that a `staticmethod` or `classmethod` object wraps; any other value unchanged."""
-    return getattr(member, "__func__", member)

@@ -178,12 +178,15 @@ class MCPSkillsSource(SkillsSource):
 
     def _listed(self, entry: JsonMapping) -> Skill | None:
         fields = cast("JsonMapping", entry["frontmatter"])
+        return self._skill(str(fields["name"]), str(fields["description"]), str(entry["uri"]), entry)
+
+    def _skill(self, name: str, description: str, uri: str, entry: JsonMapping | None) -> Skill | None:
         try:
-            frontmatter = SkillFrontmatter(name=str(fields["name"]), description=str(fields["description"]))
+            frontmatter = SkillFrontmatter(name=name, description=description)
         except ValueError as error:
             logger.debug("skill skipped reason=%r", str(error))
             return None
-        return MCPSkill(frontmatter, str(entry["uri"]), session_provider=self._session, entry=entry)
+        return MCPSkill(frontmatter, uri, session_provider=self._session, entry=entry)
 
     async def _to_skill(self, entry: JsonMapping) -> Skill | None:
         kind, name, url = (str(entry.get(key) or "").strip() for key in ("type", "name", "url"))
@@ -200,12 +203,7 @@ class MCPSkillsSource(SkillsSource):
         if kind.lower() != "skill-md":
             logger.debug("skill skipped reason='unknown type' skill=%s type=%r", name, kind)
             return None
-        try:
-            frontmatter = SkillFrontmatter(name=name, description=str(entry.get("description") or ""))
-        except ValueError as error:
-            logger.debug("skill skipped reason=%r", str(error))
-            return None
-        return MCPSkill(frontmatter, url, session_provider=self._session)
+        return self._skill(name, str(entry.get("description") or ""), url, None)
 
 
 def _has_extension(session: object) -> bool:

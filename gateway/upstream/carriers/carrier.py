@@ -14,7 +14,9 @@ from gateway.errors import Malformed, OutcomeUnknown, Rejected, RequestFailure, 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.policy.hidden_text import strip_text, strip_value
 from gateway.protocol import RpcError
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.upstream.gateway_chain import received_data
+from gateway.upstream.tracing import note_request_id
 from gateway.wire.jsonrpc import notification
 
 if TYPE_CHECKING:
@@ -51,6 +53,12 @@ class OutgoingRequest:
     ctx: CallContext | None = None
     """The call that the request belongs to."""
     progress: Progress | None = None
+
+    def begin(self, number: int) -> JsonMapping | None:
+        """Add the request's id `number` to the active span. Return the `_meta` to send, with a progress token if progress is wanted."""
+        if OBSERVABILITY_SETTINGS.enable_instrumentation:
+            note_request_id(number)
+        return self.meta if self.progress is None else {**(self.meta or {}), "progressToken": number}
 
 
 class Receiver(Protocol):

@@ -25,7 +25,6 @@ from gateway.egress.tls import tls_context
 from gateway.errors import Malformed, NotSent, OutcomeUnknown, Rejected, RequestFailure, TooLarge, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.carriers.carrier import (
     ACKNOWLEDGE_SECONDS,
@@ -41,7 +40,6 @@ from gateway.upstream.carriers.http_failures import NEVER_MISSING, is_session_go
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.carriers.sdk_carrier import SdkCarrier, Streams
 from gateway.upstream.large_bodies import LargeBodies
-from gateway.upstream.tracing import note_request_id
 from gateway.wire.content_coding import decompress
 from gateway.wire.http1_messages import OutgoingHeads, get_request, post_request
 from gateway.wire.jsonrpc import RequestWriter, decode_message, error_of, outcome_of
@@ -133,12 +131,7 @@ class HttpCarrier:
         if head is None:
             raise NeedsSdk
         self.last_id = number = self.last_id + 1
-        if OBSERVABILITY_SETTINGS.enable_instrumentation:
-            note_request_id(number)
-        meta = request.meta
-        if request.progress is not None:
-            meta = {**(meta or {}), "progressToken": number}
-        body = b"".join(self._writer.parts(number, request.method, request.params, meta))
+        body = b"".join(self._writer.parts(number, request.method, request.params, request.begin(number)))
         ctx = request.ctx
         try:
             caller = ctx.principal.id if ctx is not None else ""

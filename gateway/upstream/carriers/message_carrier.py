@@ -11,11 +11,9 @@ import anyio.abc
 from gateway.errors import OutcomeUnknown, RequestFailure, SessionGone
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.upstream.carriers.carrier import ACKNOWLEDGE_SECONDS, CANCELLATION, Headers, OutgoingRequest, Progress, Receiver, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
-from gateway.upstream.tracing import note_request_id
 from gateway.wire.jsonrpc import notification, number_of, outcome_of
 
 
@@ -62,11 +60,7 @@ class MessageCarrier(ABC):
         if not self.is_open:
             raise SessionGone(f"The connection to {self.server!r} has ended.", server=self.server)
         self._last_id = number = self._last_id + 1
-        if OBSERVABILITY_SETTINGS.enable_instrumentation:
-            note_request_id(number)
-        meta = dict(request.meta or {})
-        if request.progress is not None:
-            meta["progressToken"] = number
+        meta = request.begin(number)
         message: JsonObject = {"jsonrpc": "2.0", "id": number, "method": request.method}
         if params := {**request.params, "_meta": meta} if meta else dict(request.params):
             message["params"] = params

@@ -10,11 +10,9 @@ import anyio.abc
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.protocol import RpcError
-from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.upstream.carriers.carrier import FIRST_REQUEST_ID, Headers, OutgoingRequest, Receiver, cancellation, rejected, report
 from gateway.upstream.carriers.notification_dispatcher import NotificationDispatcher
 from gateway.upstream.pipe import Pipe
-from gateway.upstream.tracing import note_request_id
 from gateway.wire.jsonrpc import RequestWriter, encode_message, notification
 
 
@@ -42,12 +40,8 @@ class PipeCarrier:
     async def request(self, request: OutgoingRequest) -> JsonObject:
         """Send one request and return its result (`Carrier.request`)."""
         self._last_id = number = self._last_id + 1
-        if OBSERVABILITY_SETTINGS.enable_instrumentation:
-            note_request_id(number)
-        method, meta = request.method, request.meta
-        if request.progress is not None:
-            meta = {**(meta or {}), "progressToken": number}
-        line = self._writer.parts(number, method, request.params, meta)
+        method = request.method
+        line = self._writer.parts(number, method, request.params, request.begin(number))
         pipe = self._pipe
         call = pipe.expect(number, request.progress, is_call=method == "tools/call")
         is_written = is_answered = False

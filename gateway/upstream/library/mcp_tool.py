@@ -45,7 +45,7 @@ from gateway.policy.decision import Reject
 from gateway.protocol import TASKS_EXTENSION
 from gateway.telemetry.gateway_events import EventStream
 from gateway.telemetry.mcp_operations import note_unsent
-from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition
+from gateway.tools.base import Complete, InputRequired, OnChange, Tool, ToolDefinition, prompt_schema
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive, keyed
 from gateway.tools.invocation import FunctionInvocationContext
@@ -61,7 +61,7 @@ from gateway.upstream.library.mcp_tool_options import MCPToolOptions, check_opti
 from gateway.upstream.library.sampling import SamplingHandler
 from gateway.upstream.library.tool_calls import SamplingCaller, with_host_values, with_properties
 from gateway.upstream.library.tool_connection import RemoteSession, ToolConnection
-from gateway.upstream.library.tool_contents import error_text, prompt_schema, to_contents, to_prompt_text
+from gateway.upstream.library.tool_contents import error_text, to_contents, to_prompt_text
 from gateway.upstream.listing import Listed, list_all, listed_meta, to_listed
 from gateway.upstream.server_session import Envelope, Session, open_session, with_extension
 from gateway.upstream.tasks import MCPTaskOptions, TaskFollower

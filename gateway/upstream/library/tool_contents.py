@@ -62,17 +62,3 @@ def _prompt_text(content: JsonValue) -> str:
     if "text" in resource:
         return str(resource["text"])
     return json.dumps(block, ensure_ascii=False)
-
-
-def prompt_schema(prompt: JsonMapping) -> JsonObject:
-    """Return the input schema of the function for a prompt. All arguments are strings."""
-    properties: JsonObject = {}
-    required: list[str] = []
-    for argument in cast("Sequence[JsonMapping]", prompt.get("arguments") or ()):
-        name = str(argument.get("name"))
-        properties[name] = {"type": "string"}
-        if isinstance(text := argument.get("description"), str):
-            properties[name]["description"] = text
-        if argument.get("required"):
-            required.append(name)
-    return {"type": "object", "properties": properties, **({"required": required} if required else {})}

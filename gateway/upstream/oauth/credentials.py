@@ -77,7 +77,7 @@ class OAuthCredentials:
             NotSent: The authorization server cannot be reached now.
         """
         if anyio.current_time() - self._looked_at > LOOK_SECONDS:
-            await self._look()
+            await self.look_again()
         grant = self._grant
         if grant is None or not _is_usable(grant):
             grant = await self._renewed(None)
@@ -156,13 +156,9 @@ class OAuthCredentials:
                 await anyio.sleep(RETRY_SECONDS)
             self._due = anyio.Event()
 
-    async def look_again(self) -> None:
-        """Read the token file now instead of within `LOOK_SECONDS`."""
-        await self._look()
-
     # -- the file ----------------------------------------------------------------------------------------------
 
-    async def _look(self) -> None:
+    async def look_again(self) -> None:
         """Read the token file if another process changed it."""
         self._looked_at = anyio.current_time()
         stamp = await anyio.to_thread.run_sync(self._file.stamp)
