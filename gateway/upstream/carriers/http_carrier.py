@@ -25,6 +25,7 @@ from gateway.egress.tls import tls_context
 from gateway.errors import Malformed, NotSent, OutcomeUnknown, Rejected, RequestFailure, TooLarge, ToolFailed
 from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.protocol import METHOD_NOT_FOUND, RpcError
+from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.base import Received, Releasable
 from gateway.upstream.carriers.carrier import (
     ACKNOWLEDGE_SECONDS,
@@ -131,7 +132,9 @@ class HttpCarrier:
         if head is None:
             raise NeedsSdk
         self.last_id = number = self.last_id + 1
-        body = b"".join(self._writer.parts(number, request.method, request.params, request.begin(number)))
+        is_observed = request.progress is not None or OBSERVABILITY_SETTINGS.enable_instrumentation
+        meta = request.begin(number) if is_observed else request.meta
+        body = b"".join(self._writer.parts(number, request.method, request.params, meta))
         ctx = request.ctx
         try:
             caller = ctx.principal.id if ctx is not None else ""
