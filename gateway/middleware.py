@@ -98,7 +98,8 @@ async def through(
 ) -> AsyncGenerator[UpdateT, None]:
     """Run `send` inside `middleware` and yield its updates. After the last update, `context.result` is the complete response.
 
-    `fold` builds a response, an instance of the class `whole`, from updates. If `said` is given, it builds the response of `send` instead.
+    `fold` builds a response, an instance of the class `whole`, from updates. If `said` is given, `said` builds the response from the
+    updates of `send`, and `fold` only builds responses from updates of middleware.
 
     Raises:
         MiddlewareException: Middleware set a result that is not a response.

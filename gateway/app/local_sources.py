@@ -145,13 +145,16 @@ class LocalSources(HostedTable[LocalSource]):
         return cast("AgentSource", local.source).secrets if local is not None else set()
 
     def noted(self, what: Literal["problems", "remarks"]) -> list[tuple[str, SourceProblem]]:
-        """Return the problems (files not served) or remarks (warnings) of functions, agents and workflows, each with its source's id."""
+        """Return what functions, agents and workflows note about their files, each with the id of its source.
+
+        `problems` selects files that are not served, `remarks` warnings.
+        """
         return [(kind, item) for kind, local in self._table.items() if kind != "skill" for item in getattr(local.source, what, ())]
 
     async def share(self, loaded: LoadedConfig, remote: RemoteSkills) -> Changes[LocalSource] | None:
         """Add the skills of remote servers to the source `skill`.
 
-        Return changes to release if that adds or removes the source, else `None`.
+        Return the changes of the table if the source `skill` is added or removed by this, else `None`. The caller passes them to `release`.
         """
         if (skills := self.skills) is not None:
             if not skills.library.has(remote):

@@ -47,7 +47,7 @@ class HostedTableEntry(Protocol):
 
     @property
     def held(self) -> HostedSource:
-        """The source as the host runs it."""
+        """The entry of the source at its `SourceHost`, which runs it."""
         ...
 
 

@@ -54,6 +54,9 @@ class Identity:
         return " ".join(hmac.digest(key, f"{challenge} {port}".encode(), "sha256").hex() for key in self._keys)
 
     def accepts(self, proof: str, challenge: str, port: int) -> bool:
-        """Return whether the gateway that sent `proof` serves this configuration: a valid proof for one of its paths is enough."""
+        """Return whether the gateway that sent `proof` serves this configuration.
+
+        A configuration file may be known by several paths; a valid proof for one of them is enough.
+        """
         own = self.prove(challenge, port).split()
         return any(hmac.compare_digest(one.encode(), theirs.encode()) for one in own for theirs in proof.split()[:MAX_PATHS])

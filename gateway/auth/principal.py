@@ -30,6 +30,7 @@ LOCAL = Principal("local", "local user")
 def is_operator(principal: Principal) -> bool:
     """Return whether this principal is an administrator: the local user, or a key with the scope `admin`.
 
-    Inside a tool, pass the caller of the outermost call (`CallContext.on_behalf_of`): the caller of inner calls has no scopes (`unscoped`).
+    Inside a tool, ask this of `CallContext.on_behalf_of`, the caller of the outermost call: the principal of inner calls is `unscoped` and
+    no longer shows the scopes of the key.
     """
     return principal.id == LOCAL.id or is_admin(principal)

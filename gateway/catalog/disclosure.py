@@ -49,7 +49,10 @@ class Disclosure:
         """The three tools `list_tools`, `load_tools` and `unload_tools`."""
 
     def subscribe(self, listener: Callable[[str], None]) -> None:
-        """Call `listener` with the scope (`scope_of`) whose listing changed. The listener must not block or raise."""
+        """Call `listener` at each change of a listing from now on, with the group of calls that sees the listing (`scope_of`).
+
+        The listener must not block or raise.
+        """
         self._listener = listener
 
     @property

@@ -84,7 +84,10 @@ _EXPRESSION = re.compile(r"\{[^{}]*\}")
 
 
 def uri_to_judge(template: str, argument: JsonMapping, context: JsonMapping | None) -> str:
-    """Return the URI whose scope a completion needs: the template, with the values filled in if one can change the path (`../`)."""
+    """Return the URI that the caller's scopes must include, so that it may complete an argument of this template.
+
+    This is the template itself, or the template with the values filled in if a value could change the path (`../`).
+    """
     filled = template
     values = members_of(members_of(context).get("arguments"))
     for name, value in {**values, str(argument.get("name")): argument.get("value")}.items():

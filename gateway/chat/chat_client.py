@@ -306,8 +306,8 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
 
 
 def _uses_own_get_response(kind: type[BaseChatClient[Any]]) -> bool:
-    """Return whether a class inherits `get_response` from `BaseChatClient`.
+    """Return whether `get_response` of a class is that of `BaseChatClient`, and not an override.
 
-    Layers (`framework_layers`) between the two are skipped, because their `get_response` only delegates.
+    Layers (`framework_layers`) that the class inherits from do not count as overrides, because their `get_response` only delegates.
     """
     return next(c for c in kind.__mro__ if "get_response" in vars(c) and "is_layer" not in vars(c)) is BaseChatClient

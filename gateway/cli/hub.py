@@ -112,9 +112,9 @@ async def open_hub(loaded: LoadedConfig, target: Target, asker: Asker = NOBODY) 
 async def open_running(
     loaded: LoadedConfig, target: Target, asker: Asker = NOBODY, *, instead: str = "starts the sources"
 ) -> AsyncGenerator[RunningHub | None, None]:
-    """Yield what `open_hub` yields, but `None` instead of starting a gateway.
+    """Yield a client of the running gateway, as `open_hub` does; `None` if no gateway runs.
 
-    `instead` completes the sentence on stderr about what the command does then.
+    `instead` ends the sentence on stderr that says what the command does without a running gateway.
     """
     from gateway.cli.endpoint import read_status
 

@@ -24,7 +24,7 @@ RowT = TypeVar("RowT", bound=_Row)
 
 
 def with_records(config_path: str | None, work: Callable[[Records], Awaitable[T]]) -> T:
-    """Return the result of `work`, which receives the open records of a configuration; they are closed afterwards."""
+    """Open the database of a configuration, call `work` with it, close it, and return the result of `work`."""
     from gateway.storage.records import Records
     from gateway.upstream.hop_id import configuration_id
 

@@ -89,7 +89,10 @@ def _is_program_folder(folder: Path) -> bool:
 
 
 def _is_around(path: Path, folder: Path) -> bool:
-    """Return whether the working directory `folder` is inside `path`. Then `path` is executed, but not all that is inside."""
+    """Return whether `path` contains the working directory `folder`.
+
+    A command that names such a path executes it, but not every file below it.
+    """
     return Path(os.path.realpath(folder)).is_relative_to(os.path.realpath(path))
 
 

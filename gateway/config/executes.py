@@ -45,7 +45,10 @@ class Admission(Protocol):
     """Decides which commands and modules of a configuration may run. Its methods block."""
 
     def open(self, configuration: Path, state_folder: str | None) -> None:
-        """Prepare to judge the entries of a configuration file, before any of them is executed. `state_folder` is its `storage.dir`."""
+        """Read which entries of a configuration file may be executed; called once, before `refusal`.
+
+        `state_folder` is `storage.dir` of the configuration.
+        """
         ...
 
     def refusal(self, entry: RunEntry) -> str | None:

@@ -80,7 +80,7 @@ class Reloader:
         self._wanted.set()
 
     def try_again(self) -> None:
-        """Reload soon if the last reload failed, because a file that the configuration depends on has changed."""
+        """Note that a file that the configuration depends on has changed: if the last reload failed, reload soon."""
         if self.problem is not None:
             self._wanted.set()
 

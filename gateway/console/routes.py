@@ -45,7 +45,8 @@ def build_routes(
 ) -> list[BaseRoute]:
     """Return the routes of the overview and of `/status.json`.
 
-    Each request calls `sources`, `problems` (of the gateway itself), `about` (further fields of `/status.json`) and `viewer`.
+    Each request calls `viewer` for the principal that views the page, `sources` for the status of each source, `problems` for those of the
+    gateway itself, and `about` for further fields of `/status.json`.
     """
 
     def seen(request: Request) -> list[SourceStatus]:

@@ -105,7 +105,7 @@ class Grant:
     """The mark that this round presented in its request state; empty in the first round."""
 
     def opened(self, ctx: CallContext) -> CallContext:
-        """Return the context that the tool receives: its request state without the presented mark, which only concerns the gate."""
+        """Return the context that the tool receives: the request state without the mark of the approval, which only concerns the gate."""
         state = ctx.request_state
         if not self.presented or state is None:
             return ctx

@@ -222,7 +222,7 @@ class ToolCall(GatedCall[ToolOutcome]):
         return None
 
     def _drop(self, names: tuple[str, ...]) -> None:
-        """Record which arguments were removed, by name only, because their values may be secret."""
+        """Store and log which arguments the gate removed from the call, by name only, because their values may be secret."""
         self.dropped = names
         if names:
             count = f"{len(names)} argument{'' if len(names) == 1 else 's'}"

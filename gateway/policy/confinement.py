@@ -202,7 +202,10 @@ def _without_said_type(judged: JsonObject, rule: JsonObject, admitted: frozenset
 
 
 def _published(node: JsonObject) -> JsonObject:
-    """Return `node` in plain JSON Schema: rule words become a description, because no pattern expresses them exactly."""
+    """Return the rule `node` in plain JSON Schema, as clients see it.
+
+    Moongate's own keywords (`within`, `oneOfHosts`, …) become text in `description`, because no `pattern` expresses them exactly.
+    """
     words = sorted(WORDS & node.keys())
     result = _with_children(node, _SAME_VALUE | _PARTS, lambda _, child: _published(child))
     wanted = [f"Must be {read_word(word, node).wanted}." for word in words]

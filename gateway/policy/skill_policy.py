@@ -68,7 +68,7 @@ def _around(path: str) -> list[str]:
 
 
 def _readings(path: str) -> set[str]:
-    """Return all paths that servers may read from `path`: as written, decoded, in lower case, without user, port, parameters and query."""
+    """Return all readings of `path` by a server: as written, decoded, in lower case, without user, port, parameters and query."""
     found = {path}
     for _ in range(MAX_DECODINGS):
         authority, slash, rest = path.replace("\\", "/").casefold().lstrip("/").partition("/")

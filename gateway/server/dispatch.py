@@ -208,7 +208,10 @@ class HttpDispatch:
 
 
 class LineSession:
-    """A 2025 session over lines whose `initialize` the fast path answered. Its channel stays the same when the SDK path joins."""
+    """A stdio session of a 2025 client whose `initialize` was answered without the SDK.
+
+    If the SDK receives later messages, the session keeps its channel to the client.
+    """
 
     def __init__(self, initialize: JsonObject, write: Write) -> None:
         """`initialize` is the client's `initialize` request, which is repeated to the SDK when the SDK path joins."""
@@ -435,7 +438,10 @@ class LineDispatch:
         return self._lines
 
     async def _open(self, lines: MemoryObjectSendStream[DelegatedLine]) -> None:
-        """Send the SDK a first request of this connection's era. In a 2025 session this is `initialize`, by which the SDK joins in."""
+        """Send the SDK its first request on this connection, in the connection's protocol era.
+
+        In a 2025 session this is the client's `initialize`, so that the SDK has the session's state.
+        """
         self._opening = secrets.token_hex(16)
         session = self._session
         if session is not None:

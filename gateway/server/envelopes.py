@@ -116,7 +116,7 @@ class Envelopes:
 
 
 def is_plain_envelope(envelope: JsonMapping) -> bool:
-    """Whether an envelope is valid, with only keys and capabilities that this module can check."""
+    """Whether the `_meta` keys of a 2026 request that describe its client are valid, with only capabilities that this module can check."""
     if envelope.get(PROTOCOL_VERSION_META_KEY) not in MODERN_PROTOCOL_VERSIONS:
         return False
     info = envelope.get(CLIENT_INFO_META_KEY, {"name": "", "version": ""})

@@ -55,7 +55,10 @@ class ApprovalRules:
         return _to_rule(found[0]) if found else None
 
     async def list(self) -> list[ApprovalRule]:
-        """Return all rules of this gateway, oldest first, including rules of earlier versions, which are ignored. Raises `StorageError`."""
+        """Return the rules of this gateway, oldest first. Raises `StorageError`.
+
+        Rules that an earlier version of Moongate stored are listed too, although they approve nothing any more.
+        """
         shown = rules.c.gateway.in_(("", self._gateway)) & (rules.c.expires_at > time.time())
         held = sa.select(rules).where(shown).order_by(rules.c.created_at, rules.c.id)
         return [_to_rule(row) for row in await self._database.rows(held)]

@@ -130,7 +130,7 @@ class TaskCaller:
             self._shown.remove(message)
 
     def judges(self, key: str) -> None:
-        """Note that the task's own code checks the answer to the question with this durable key, and may refuse it."""
+        """Record that the task's own code checks the answer to the question with the key `key`, and may refuse it."""
         self._judges.add(key)
 
     async def judged(self, key: str, problem: str) -> bool:

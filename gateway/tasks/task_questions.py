@@ -39,7 +39,7 @@ class OpenQuestion:
     """The shell command that answers the question."""
 
     def line(self) -> str:
-        """Return question, fields and command on one line."""
+        """Return the question, its fields and the command that answers it, on one line."""
         takes = f" It takes {self.takes}." if self.takes else ""
         return f"{self.text!r}.{takes} Answer: `{self.command}`"
 

@@ -10,7 +10,10 @@ SPARSE_SECONDS = 10.0
 
 
 class SparseLog:
-    """Writes to one logger. Lines with the same format string are of one kind, so peers cannot flood a component's log."""
+    """Writes to one logger, at most one line of each kind in `SPARSE_SECONDS`, so that peers cannot flood the log.
+
+    Lines with the same format string are of one kind.
+    """
 
     def __init__(self, logger: logging.Logger) -> None:
         self._logger = logger

@@ -124,7 +124,10 @@ class Complete:
 
     @property
     def looked_at(self) -> tuple[bytes, ...] | None:
-        """The parts of `encoded` in which hidden text is searched: without a long text that is binary data; `None` without the JSON."""
+        """The parts of the result's JSON (`encoded`) that must be searched for hidden text: all but long binary data.
+
+        `None` if the JSON was not kept.
+        """
         parts, long_text = self.encoded, self.long_text
         if parts is None or long_text is None or not all(is_binary(key, node) for node, key in long_text.holders):
             return parts

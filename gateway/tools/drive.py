@@ -114,7 +114,10 @@ async def _answers(asked: InputRequired, ctx: CallContext, number: int) -> JsonO
 
 
 def asking_of(ctx: CallContext, name: str, arguments: JsonObject | None) -> CallContext:
-    """Return `ctx` with `name` and a digest of `arguments` in the names of its questions; unchanged outside a durable task."""
+    """Return `ctx` for a call of the tool `name`: its questions to people are named after the tool and a digest of `arguments`.
+
+    A resumed task finds the answers by these names. Outside a durable task, `ctx` is returned unchanged.
+    """
     if ctx.durable is None:
         return ctx
     return dataclasses.replace(ctx, durable=ctx.durable.asking(f"{name}:{digest_of(arguments)}"))

@@ -186,7 +186,11 @@ class _CachedHead(Generic[HeadT]):
     __slots__ = ("_bytes", "_end", "_texts", "head")
 
     def __init__(self, bytes_: bytes, spans: list[tuple[int, int, bytes]], head: HeadT) -> None:
-        """`head` is the parsed form of `bytes_`. Each span is start and end of the value of a varying field, and the field's name."""
+        """`head` is the parsed form of `bytes_`.
+
+        `spans` has an entry for each header field whose value may differ between messages that are otherwise equal: start and end of the
+        value in `bytes_`, and the field's name.
+        """
         self.head = head
         """Parsed head of the last matching message."""
         self._bytes = bytes_

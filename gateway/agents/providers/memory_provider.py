@@ -138,7 +138,7 @@ class MemoryContextProvider(HistoryProvider):
     async def save_messages(
         self, session_id: str | None, messages: Sequence[Message], *, state: JsonObject | None = None, **kwargs: JsonValue
     ) -> None:
-        """Append messages, after the filter. Raises `StorageError`."""
+        """Append the messages that `history_message_filter` returns to the stored history. Raises `StorageError`."""
         kept = list(messages)
         if self.history_message_filter is not None:
             kept = [filtered for message in messages if (filtered := self.history_message_filter(message)) is not None]

@@ -115,5 +115,5 @@ class RefusedRequest(StartedRequest):
         asyncio.get_running_loop().call_soon(then)
 
     async def go_on(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the refusal as the response."""
+        """Answer the request, which was refused at its start: send the refusal as the response."""
         await self._respond(scope, receive, send)

@@ -189,7 +189,11 @@ class Sandbox:
         return reason and why_not_wrapped
 
     async def _probe_once(self) -> tuple[str, str]:
-        """Run a test program. Returns why none can run with the current wrapper, and why it could see names of files outside, or `""`."""
+        """Run a test program in the sandbox, and return two texts.
+
+        The first says why no program can run with the current wrapper, the second why a program could see names of files outside the
+        sandbox; each is empty if there is no such reason.
+        """
         with tempfile.TemporaryDirectory(prefix="moongate-probe-") as folder:
             outside = f"{folder}/outside"
             before = _state_of(folder, outside)
