@@ -54,7 +54,10 @@ class FunctionRules:
         return None
 
     def needs_approval(self, source: str, reference: str, found: object) -> bool:
-        """Whether a person must approve each call of this function, by its author's decision or by the policy `function` or that of `source`."""
+        """Whether a person must approve each call of this function.
+
+        Its author decides so, or the policy `function`, or the policy of `source`.
+        """
         names = self.names(reference, found)
         by_author = getattr(found, "approval_mode", None) == "always_require"
         written = [self.policies(key) or SourcePolicy() for key in (FUNCTION_SOURCE, source)]

@@ -58,7 +58,10 @@ MAX_WORD_VALUES = 10_000
 """Maximum number of values in an argument to which a rule with rule words is applied: about 50 ms, because they run in Python."""
 
 WORDS = frozenset(_READERS)
-"""All rule words (keywords of Moongate in value rules). Each judges text and rejects every other value except a `null` that the rule's `type` accepts."""
+"""All rule words: keywords of Moongate in value rules.
+
+Each judges text and rejects every other value except a `null` that the rule's `type` accepts.
+"""
 
 
 def has_words(rule: JsonMapping) -> bool:

@@ -56,12 +56,6 @@ class _Update:
 
     __deepcopy__ = sharing_raw
 
-    def __post_init__(self) -> None:
-        """Convert text and dicts in `contents` to `Content`; a list of `Content` is used without a copy."""
-        contents = cast("GivenContents", self.contents)
-        if not isinstance(contents, list) or not all(isinstance(content, Content) for content in contents):
-            self.contents = to_contents(contents)
-
     @property
     def text(self) -> str:
         """Text of this update."""
@@ -94,10 +88,16 @@ class _Update:
         return cls.from_dict(json.loads(text))
 
 
+def _as_list(contents: GivenContents) -> list[Content]:
+    if isinstance(contents, list) and all(isinstance(content, Content) for content in contents):
+        return cast("list[Content]", contents)
+    return to_contents(contents)
+
+
 _KINDS = {"ChatResponseUpdate": "chat_response_update", "AgentResponseUpdate": "agent_response_update"}
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, init=False)
 class ChatResponseUpdate(_Update):
     """A part of a streamed model response."""
 
@@ -115,8 +115,37 @@ class ChatResponseUpdate(_Update):
     additional_properties: JsonObject | None = None
     raw_representation: object = None
 
+    def __init__(
+        self,
+        contents: GivenContents = None,
+        role: Role | str | None = None,
+        response_id: str | None = None,
+        model: str | None = None,
+        finish_reason: str | None = None,
+        author_name: str | None = None,
+        message_id: str | None = None,
+        conversation_id: str | None = None,
+        created_at: Timestamp | None = None,
+        continuation_token: ContinuationToken | None = None,
+        additional_properties: JsonObject | None = None,
+        raw_representation: object = None,
+    ) -> None:
+        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
+        self.contents = _as_list(contents)
+        self.role = role
+        self.response_id = response_id
+        self.model = model
+        self.finish_reason = finish_reason
+        self.author_name = author_name
+        self.message_id = message_id
+        self.conversation_id = conversation_id
+        self.created_at = created_at
+        self.continuation_token = continuation_token
+        self.additional_properties = additional_properties
+        self.raw_representation = raw_representation
 
-@dataclass(slots=True)
+
+@dataclass(slots=True, init=False)
 class AgentResponseUpdate(_Update):
     """A part of an agent's streamed run."""
 
@@ -132,6 +161,33 @@ class AgentResponseUpdate(_Update):
     continuation_token: ContinuationToken | None = None
     additional_properties: JsonObject | None = None
     raw_representation: object = None
+
+    def __init__(
+        self,
+        contents: GivenContents = None,
+        role: Role | str | None = None,
+        author_name: str | None = None,
+        message_id: str | None = None,
+        response_id: str | None = None,
+        finish_reason: str | None = None,
+        agent_id: str | None = None,
+        created_at: Timestamp | None = None,
+        continuation_token: ContinuationToken | None = None,
+        additional_properties: JsonObject | None = None,
+        raw_representation: object = None,
+    ) -> None:
+        """Text and dicts in `contents` become `Content`; a list of `Content` is used without a copy."""
+        self.contents = _as_list(contents)
+        self.role = role
+        self.author_name = author_name
+        self.message_id = message_id
+        self.response_id = response_id
+        self.finish_reason = finish_reason
+        self.agent_id = agent_id
+        self.created_at = created_at
+        self.continuation_token = continuation_token
+        self.additional_properties = additional_properties
+        self.raw_representation = raw_representation
 
     @property
     def user_input_requests(self) -> list[Content]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gateway.config.json_schemas import build_schema
-from gateway.json_types import JsonValue
+from gateway.json_types import JsonValue, children_of, members_of
 from tests.architecture.sources import ROOT, name_of, python_files
 
 PACKAGE = ROOT / "gateway"
@@ -19,13 +19,7 @@ EVENTS = {"catalog.changed"}
 
 def property_names(schema: JsonValue) -> set[str]:
     """Names of all properties anywhere in a JSON Schema: the last parts of configuration keys."""
-    if isinstance(schema, list):
-        return set[str]().union(*map(property_names, schema))
-    if not isinstance(schema, dict):
-        return set()
-    properties = schema.get("properties")
-    own = set(properties) if isinstance(properties, dict) else set[str]()
-    return own.union(*map(property_names, schema.values()))
+    return set(members_of(members_of(schema).get("properties"))).union(*map(property_names, children_of(schema)))
 
 
 def leads_to_code(reference: str) -> bool:

@@ -18,6 +18,8 @@ MOVED_OVER = {
     "gateway/workflows/orchestrations/magentic_manager.py StandardMagenticManager.__init__",
     "gateway/chat/embeddings.py OpenAIEmbeddingClient.__init__",
     "gateway/chat/openai_base.py OpenAIClientBase.__init__",
+    "gateway/types/responses.py AgentResponseUpdate.__init__",
+    "gateway/types/responses.py ChatResponseUpdate.__init__",
     "gateway/agents/agent.py Agent.__init__",
     "gateway/agents/evaluation/evaluators.py evaluate_agent",
     "gateway/harness.py create_harness_agent",

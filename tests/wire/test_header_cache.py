@@ -327,7 +327,7 @@ async def test_head_with_other_values_keeps_all_others_unchanged() -> None:
 
     def take(head: Head, body: bytes) -> Told:
         seen.append(head)
-        head.has_place, head.is_plain, head.named = True, True, "echo"
+        head.has_accepted_origin, head.is_plain, head.named = True, True, "echo"
         return Told(head, body)
 
     peer = Peer(take)
@@ -335,7 +335,7 @@ async def test_head_with_other_values_keeps_all_others_unchanged() -> None:
         await peer.hears(plain(name, [b"x-a: 1", b"traceparent: %d" % length], b"x" * length))
     peer.leaves()
     first, second = seen
-    assert first.named == "echo" and (second.length, second.has_place) == (5, True)
+    assert first.named == "echo" and (second.length, second.has_accepted_origin) == (5, True)
     fields = dict(first.headers) | {b"mcp-name": b"other", b"traceparent": b"5", b"content-length": b"5"}
     assert second.headers == list(fields.items()) == second.scope()["headers"]
 
