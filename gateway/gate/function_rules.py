@@ -17,7 +17,8 @@ from gateway.tools.function import FunctionTool
 from gateway.tools.functions_source import unwrapped
 
 FUNCTION_SOURCE = "function"
-"""Id of the source that serves Python functions as tools. Its policy also applies to functions that agent and workflow files name."""
+"""Id of the source that serves Python functions as tools. Its policy also applies to functions that agent files
+name as tools, and that workflow files name as steps."""
 
 class FunctionRules:
     """Applies the policies of one configuration to Python functions."""

@@ -90,7 +90,6 @@ _SAME_LOOKS = frozenset(map(chr, (
 _DIGITS_AS_LETTERS = str.maketrans("0345789@$!|+€£¢", "oeastbgasiitelc")
 """Digit or sign → the letter for which it stands inside a word. `1` is not included, because it stands for `i` or `l`."""
 
-_SIGN_IN_WORD = re.compile(r"[@$!|+€£¢](?=[^\W_])")
 _REPEATED = re.compile(r"(.)\1+")
 _LOWER_L_AMONG_CAPITALS = re.compile(r"(?<=[A-Z])l(?=[A-Z]|\b)")
 _CAPITAL_I_AMONG_SMALL = re.compile(r"(?<=[a-z])I(?=[a-z]|\b)")

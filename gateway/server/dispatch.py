@@ -1,4 +1,7 @@
-"""Where every request enters, after authentication: `HttpDispatch` for HTTP, `LineDispatch` for a client over lines (stdio).
+"""Where requests enter after authentication: `HttpDispatch` for HTTP, `LineDispatch` for a client over lines (stdio).
+
+Two kinds of requests never come here: those that `startup_answers` answers from stored results while the gateway loads, and all requests
+over HTTP if `server.http.directPath` is `off`, which go to the SDK path directly.
 
 There are four entries: the fast path and the SDK path, each over HTTP and over lines. The fast path answers plain requests; all others are
 passed to the SDK path. A call that the fast path started and cannot answer is delegated as it runs (`started_requests`).

@@ -10,25 +10,36 @@ import os
 from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import anyio.to_thread
 
-from gateway.auth.principal import LOCAL
+from gateway.auth.principal import LOCAL, Principal
 from gateway.config.load import LoadedConfig
 from gateway.config.watch import definition_files
 from gateway.errors import GatewayError
+from gateway.json_types import JsonObject
 from gateway.server.startup_answers import StartupAnswers
 from gateway.storage.startup_cache import MAX_FILES, CachedAnswers
 from gateway.storage.state_folder import state_dir
 
 if TYPE_CHECKING:
-    from gateway.server.gateway_server import GatewayServer
+    from gateway.server.fast_path.plain_answers import PlainAnswers
+
+
+class SnapshotParts(Protocol):
+    """The parts of the server whose results are stored."""
+
+    plain: PlainAnswers
+
+    def introduction(self, version: str, principal: Principal) -> JsonObject:
+        """Return the result of `initialize` for a caller. `version` is the negotiated protocol version."""
+        ...
 
 logger = logging.getLogger(__name__)
 
 
-async def keep_answers(loaded: LoadedConfig, server: GatewayServer, modules: Collection[str], first: StartupAnswers) -> None:
+async def keep_answers(loaded: LoadedConfig, server: SnapshotParts, modules: Collection[str], first: StartupAnswers) -> None:
     """Store the current results of `initialize` and of the listings, unless a file on which they depend changed since the start.
 
     `modules` are the files of the Python modules that agents, workflows and functions import. `first` has the cache and the time of the

@@ -1,5 +1,5 @@
 """Durations of MCP requests (received and sent) and spans of sent requests, following OpenTelemetry's MCP conventions
-(https://github.com/open-telemetry/semantic-conventions-genai, `docs/gen-ai/mcp.md`).
+(https://github.com/open-telemetry/semantic-conventions-genai).
 
 The SDK creates the spans of received requests. Called only if instrumentation is on. Unknown method and tool names are not used as
 metric labels: each typing error would create its own time series.

@@ -54,11 +54,11 @@ def test_source_has_no_unfinished_marks() -> None:
     assert found == []
 
 
-def test_every_test_folder_is_a_package_and_mirrors_a_room() -> None:
+def test_every_test_folder_is_a_package_and_mirrors_a_package() -> None:
     folders = [path for path in (ROOT / "tests").iterdir() if path.is_dir() and any(path.glob("*.py"))]
     assert [path.name for path in folders if not (path / "__init__.py").exists()] == []
-    rooms = {path.stem for path in (ROOT / "gateway").iterdir()}
-    assert {path.name for path in folders} - OUTSIDE_THE_MIRROR <= rooms
+    packages = {path.stem for path in (ROOT / "gateway").iterdir()}
+    assert {path.name for path in folders} - OUTSIDE_THE_MIRROR <= packages
 
 
 def test_tests_are_named_by_sentences() -> None:

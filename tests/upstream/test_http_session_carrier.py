@@ -111,6 +111,14 @@ class Server:
     async def unknown(self, answer: Message, saying: Saying) -> None:
         await saying.whole(400, b"Bad Request: No valid session ID provided")
 
+    async def unidentified(self, answer: Message, saying: Saying) -> None:
+        error = {"code": -32000, "message": "Bad Request: No valid session ID provided"}
+        await saying.whole(400, {"jsonrpc": "2.0", "id": None, "error": error})
+
+    async def judged(self, answer: Message, saying: Saying) -> None:
+        del answer["result"]
+        await saying.whole(400, {**answer, "error": {"code": -32602, "message": "argument sessionId is wrong"}})
+
     async def refused(self, answer: Message, saying: Saying) -> None:
         del answer["result"]
         await saying.whole(400, {**answer, "error": {"code": -32602, "message": "no such"}})
@@ -270,7 +278,14 @@ async def test_response_that_ends_early_and_cannot_be_resumed_is_lost() -> None:
         assert not server.resumed
 
 
-@pytest.mark.parametrize("name", ["gone", "unknown"])
+async def test_error_of_a_request_that_mentions_a_session_id_is_not_a_lost_session() -> None:
+    async with joined() as (server, session):
+        with pytest.raises(Rejected, match="sessionId"):
+            await call(session, "judged")
+        assert len(server.of("tools/call")) == 1
+
+
+@pytest.mark.parametrize("name", ["gone", "unknown", "unidentified"])
 async def test_session_unknown_to_the_server_is_gone(name: str) -> None:
     async with joined() as (_, session):
         with pytest.raises(SessionGone):

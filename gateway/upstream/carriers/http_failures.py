@@ -8,6 +8,7 @@ from email.utils import parsedate_to_datetime
 from urllib.parse import urljoin, urlsplit
 
 from gateway.errors import Busy, Forbidden, NotSent, RequestFailure, SessionGone, Unauthorized
+from gateway.wire.jsonrpc import decode_object
 
 DEFAULT_RETRY_SECONDS = 1.0
 """Wait after a 429 or 503 response without a usable `Retry-After`."""
@@ -80,8 +81,15 @@ def _not_followed(url: str, status: int, location: str) -> str | None:
 
 
 def is_session_gone(status: int, body: bytes) -> bool:
-    """Return whether a response within a 2025 session means that the server does not know the session and dropped the request."""
-    return status == 404 or (status == 400 and b"sessionid" in body.lower().replace(b" ", b""))  # servers of the TypeScript SDK: 400
+    """Return whether a response within a 2025 session means that the server does not know the session and dropped the request.
+
+    Servers of the TypeScript SDK send 400, a text about the session id, and no id of a request. An error with the id of a request is the
+    server's answer to that request, whatever its text.
+    """
+    if status != 400 or b"sessionid" not in body.lower().replace(b" ", b""):
+        return status == 404
+    message = decode_object(body)
+    return not isinstance(message.get("id"), int) if message is not None else not body.lstrip().startswith(b"{")
 
 
 def session_gone(server: str) -> SessionGone:
