@@ -166,7 +166,7 @@ class RemoteSkills:
     async def _indexed(self, shelf: Shelf, index: str) -> list[tuple[str, str]]:
         """Return the exposed URI and the description of each `skill-md` entry of a server's `skill://index.json`."""
         try:
-            entries = index_entries(await self._face.read(index, CallContext()))
+            entries = index_entries(await self._face.bytes_at(index, CallContext()))
         except ValueError:
             return []
         found: list[tuple[str, str]] = []
@@ -210,7 +210,7 @@ class RemoteSkills:
         if file is None and (skill.entry.get("resources") != "dynamic" or not is_safe_name(path)):
             raise NotFound("resource", path)
         uri = file.segments[0] if file is not None else file_uri(skill.root_uri, path)
-        data = await self._face.read(uri, ctx)
+        data = await self._face.bytes_at(uri, ctx)
         return file or dataclasses.replace(skill.manifest, path=path, digest=""), data
 
     def locate(self, skill: Skill, path: str) -> tuple[str, str]:

@@ -146,7 +146,7 @@ class SkillFace:
         from gateway.skills.remote import entry_of
 
         try:
-            entry = entry_of(self._catalog.locate(uri)[1], await self.read(uri, ctx))
+            entry = entry_of(self._catalog.locate(uri)[1], await self.bytes_at(uri, ctx))
         except (NotFound, PolicyDenied, SkillError):
             shelf.shown_skills.pop(uri, None)
             raise
@@ -157,8 +157,8 @@ class SkillFace:
         shelf.shown_skills[uri] = exposed[0]
         return exposed[0]
 
-    async def read(self, uri: str, ctx: CallContext) -> bytes:
-        """Return the bytes of a file, given its exposed URI. Raises `SkillError` if the result holds neither text nor base64."""
+    async def bytes_at(self, uri: str, ctx: CallContext) -> bytes:
+        """Read a file through the catalog, so through the gate, and return its bytes; `uri` is exposed. Raises `SkillError` if the result holds neither text nor base64."""
         from gateway.skills.remote import bytes_of
 
         outcome = await self._catalog.read_now(uri, ctx)

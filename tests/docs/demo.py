@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import subprocess
@@ -33,7 +34,7 @@ DEMO = ROOT / "docs" / "demo.svg"
 def record() -> str:
     """Run the commands in a fresh folder, and return the picture of a terminal with their output."""
     page = read("docs/first-gateway.md")
-    console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w", encoding="utf-8"))  # closed with the process
+    console = Console(record=True, width=COLUMNS, file=io.StringIO())
     with tempfile.TemporaryDirectory() as name, Walkthrough(Path(name)) as reader:
         (reader.work / "orders.py").write_text(page.partition("```python\n")[2].partition("```")[0], encoding="utf-8")
         rules = page.partition("```json\n")[2].partition("```")[0]

@@ -141,10 +141,10 @@ async def gone(mark: str) -> None:
 def running_with(mark: str) -> list[str]:
     """Return the processes whose command line contains `mark`."""
     found: list[str] = []
-    for place in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").iterdir():  # glob would raise if a process ends meanwhile
         try:
-            if mark.encode() in place.read_bytes():
-                found.append(place.parent.name)
+            if process.name.isdigit() and mark.encode() in (process / "cmdline").read_bytes():
+                found.append(process.name)
         except OSError:
             continue
     return found
