@@ -158,7 +158,7 @@ class SkillFace:
         return exposed[0]
 
     async def bytes_at(self, uri: str, ctx: CallContext) -> bytes:
-        """Read a file through the catalog, so through the gate, and return its bytes; `uri` is exposed. Raises `SkillError` if the result holds neither text nor base64."""
+        """Read an exposed URI through the gate, and return the bytes. Raises `SkillError` if the result holds neither text nor base64."""
         from gateway.skills.remote import bytes_of
 
         outcome = await self._catalog.read_now(uri, ctx)
