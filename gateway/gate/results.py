@@ -65,7 +65,7 @@ Form = Literal["content", "contents", "messages"]
 
 @dataclass(frozen=True, slots=True)
 class ResultOrigin:
-    """What a result is of (a call, a read or a prompt), and the caller that owns the result."""
+    """The origin of a result (a call, a read or a prompt), and the caller that owns the result."""
 
     owner: str
     """Id of the caller's principal; only this principal may read the stored result."""

@@ -179,7 +179,7 @@ _URI_SEPARATORS = re.compile(r"[/\\?#;&=,]")
 """Characters that end a segment for some servers: a backslash, a parameter (`..;v=1`), or a query that names a path."""
 
 _EMPTY_SEGMENT = re.compile(r"(?<!:)//")
-"""Two slashes: a server that joins the text after the first slash to a folder gets an absolute path. The `://` of a URI is no match."""
+"""Two slashes: a server that joins the text after the first slash to a folder gets an absolute path. The `://` of a URI does not match."""
 
 
 def judge_uri(uri: str) -> str | None:

@@ -134,7 +134,7 @@ class SchemaCost:
 
 @dataclass(slots=True)
 class _Reading:
-    """What one walk over a part of a schema has found."""
+    """The findings of one walk over a part of a schema."""
 
     nodes: int = 0
     depth: int = 0

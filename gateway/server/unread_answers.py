@@ -96,7 +96,7 @@ class UnreadAnswers:
     """Counts and limits the unread responses on all connections of one process."""
 
     def __init__(self, usages: Usages) -> None:
-        """`usages` has the quotas, and is told the number of unread bytes of each caller."""
+        """`usages` holds the quotas and receives the number of unread bytes of each caller."""
         self._usages = usages
         self._held: HeldBytes[Usage, UnreadConnection] = HeldBytes()
         self._log = SparseLog(logger)

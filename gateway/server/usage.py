@@ -51,7 +51,7 @@ MAX_KNOWN = 1_024
 
 
 class Totals:
-    """What all callers together have in progress: streams, sessions and bytes of requests."""
+    """The sums over all callers of open streams, sessions and bytes of unfinished requests."""
 
     __slots__ = ("bytes", "sessions", "streams")
 
