@@ -77,7 +77,7 @@ def plan_arguments(
 
 
 def with_properties(schema: JsonObject) -> JsonObject:
-    """Return `schema`, or a copy with `properties: {}` if `properties` is not an object, or is missing and the schema declares no argument."""
+    """Return `schema`, or a copy with `properties: {}` if `properties` is not an object, or missing while no argument is declared."""
     if isinstance(schema.get("properties"), dict) or ("properties" not in schema and declared_names(schema)):
         return schema
     return {**schema, "properties": {}}

@@ -314,7 +314,10 @@ class StartedCall(StartedRequest):
             await self.end()
 
     async def end(self) -> None:
-        """Cancel the call, unless it has ended. A call of a 2025 session that the SDK path has taken continues, because it survives a disconnect."""
+        """Cancel the call, unless it has ended.
+
+        A call of a 2025 session that the SDK path has taken continues, because such calls survive a disconnect.
+        """
         self.forget()
         if self._key is None or not self.running.is_taken:
             await self.running.end()
