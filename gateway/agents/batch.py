@@ -6,7 +6,6 @@ answer a call, if middleware terminates it, or on `MiddlewareFailure`.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import types
 from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
@@ -128,8 +127,8 @@ class ToolBatch:
 
     def guard_tools(self) -> None:
         """Wrap tools that middleware or other tools added to `tools` during the run, so that the gate checks their calls."""
-        if self.ctx.tool_guard is not None:
-            self.tools[:] = self.ctx.tool_guard.guarded(self.tools)
+        if self.ctx.run.tool_guard is not None:
+            self.tools[:] = self.ctx.run.tool_guard.guarded(self.tools)
 
     async def _call(
         self, tool: Tool | None, call: Content, approval: Content | None, outcome: BatchResult, label: str
@@ -198,8 +197,8 @@ class ToolBatch:
         if approval is not None:
             context.metadata["approval_response"] = approval
         context.ctx = self.ctx.child(context)
-        if (durable := self.ctx.durable) is not None:
-            context.ctx = dataclasses.replace(context.ctx, durable=durable.asking(label))
+        if (durable := self.ctx.ports.durable) is not None:
+            context.ctx = context.ctx.with_durable(durable.asking(label))
         return context
 
     async def _invoke(
@@ -231,7 +230,7 @@ class ToolBatch:
         Raises:
             PolicyDenied: Policy hides the tool.
         """
-        guard = self.ctx.tool_guard
+        guard = self.ctx.run.tool_guard
         behind = [function] if guard is None else guard.guarded([function])
         if not behind:
             name = function.definition.name

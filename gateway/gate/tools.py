@@ -178,7 +178,7 @@ class ToolCall(GatedCall[ToolOutcome]):
 
     def __init__(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> None:
         self._rules = rules = tool.rules
-        super().__init__(tool.gate, tool.exposed_name, ctx, rules.max_task_seconds if ctx.in_task else rules.timeout_seconds)
+        super().__init__(tool.gate, tool.exposed_name, ctx, rules.max_task_seconds if ctx.facts.in_task else rules.timeout_seconds)
         self.needs_approval = rules.needs_approval
         self._tool = tool
         self._grant: Grant | None = None
@@ -196,12 +196,12 @@ class ToolCall(GatedCall[ToolOutcome]):
     def begin(self) -> None:
         """Emit `call.started`, or `call.resumed` if the client repeats the call with answers or a request state."""
         ctx = self.ctx
-        kind = "call.started" if ctx.input_responses is None and ctx.request_state is None else "call.resumed"
-        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.principal.id)
+        kind = "call.started" if ctx.facts.input_responses is None and ctx.facts.request_state is None else "call.resumed"
+        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=ctx.facts.principal.id)
 
     def authorize(self) -> Reject | None:
         """Judge the scopes of the caller's key; `None` means allowed. Only the gateway's own tools see the scopes while they run."""
-        principal = self.ctx.principal
+        principal = self.ctx.facts.principal
         if principal.scopes is not None:
             verdict = self._tool.admit(principal)
             if isinstance(verdict, Reject):
@@ -243,7 +243,7 @@ class ToolCall(GatedCall[ToolOutcome]):
 
     def run(self, ctx: CallContext) -> CoroutineType[Any, Any, ToolOutcome]:
         """Call the tool; inside a durable task, as a recorded step, whose outcome from an earlier attempt is returned without a call."""
-        return self._settled(ctx) if ctx.durable is None or self._rules.is_own else self._recorded(ctx)
+        return self._settled(ctx) if ctx.ports.durable is None or self._rules.is_own else self._recorded(ctx)
 
     async def _settled(self, ctx: CallContext) -> ToolOutcome:
         """Call the tool, and return failures as results. Catches every exception, as few other functions of the gateway do."""
@@ -297,7 +297,7 @@ class ToolCall(GatedCall[ToolOutcome]):
 
         A large result that passes unchanged keeps its claim on the memory for large results until the result is recorded.
         """
-        assert ctx.durable is not None
+        assert ctx.ports.durable is not None
         claims: list[Releasable] = []
         fresh: ToolOutcome | None = None
 
@@ -305,14 +305,14 @@ class ToolCall(GatedCall[ToolOutcome]):
             nonlocal fresh
             outcome = await self._settled(inner)
             if not self.is_plain(outcome):
-                async with inner.clocks[-1].paused():  # judging is not working time of the tool
+                async with inner.limits.clocks[-1].paused():  # judging is not working time of the tool
                     outcome = await self._judged(outcome, claims)
             fresh = outcome
             return outcome
 
         try:
             outcome, self._has_passed = await record_call(
-                ctx.durable, self._tool.tool, self.name, self.arguments, ctx, settle, is_repeatable=self._rules.is_repeatable
+                ctx.ports.durable, self._tool.tool, self.name, self.arguments, ctx, settle, is_repeatable=self._rules.is_repeatable
             )
         except ToolFailed as error:
             self.outcome = "failed"
@@ -348,7 +348,7 @@ class ToolCall(GatedCall[ToolOutcome]):
         if isinstance(outcome, InputRequired):  # texts of its requests were cleaned by `upstream.input_guard`
             verdict = judge_input_request(dict(outcome.requests), rules.max_result_bytes)
             return self._refused(verdict) if isinstance(verdict, Reject) else outcome
-        origin = ResultOrigin(self.ctx.principal.id, self.name, output_schema=self._tool.definition.output_schema)
+        origin = ResultOrigin(self.ctx.facts.principal.id, self.name, output_schema=self._tool.definition.output_schema)
         claim = outcome.claim
         if claim is None:
             parts = outcome.looked_at
@@ -399,7 +399,7 @@ class ToolCall(GatedCall[ToolOutcome]):
     def time_out(self) -> ToolOutcome:
         """Return a result with `isError` that names the exceeded time limit and its policy key."""
         self.outcome = "timeout"
-        key = "tasks.maxWaitSeconds" if self.ctx.in_task else "timeoutSeconds"
+        key = "tasks.maxWaitSeconds" if self.ctx.facts.in_task else "timeoutSeconds"
         text = (
             f"Timed out after {self.seconds:g} s and was cancelled; it may have taken effect. "
             f"Ask for less in one call, or have the operator raise `{key}` of {self.gate.source!r}."
@@ -414,7 +414,7 @@ class ToolCall(GatedCall[ToolOutcome]):
 
     def end(self) -> None:
         """Emit the event that the round ended, and `call.audited` if the tool may have changed something."""
-        emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.principal.id
+        emit, source, name, principal = self.gate.services.events.emit, self.gate.source, self.name, self.ctx.facts.principal.id
         fields: JsonObject = {"outcome": self.outcome, "milliseconds": self.milliseconds}
         if self.rule:
             fields["rule"] = self.rule

@@ -30,6 +30,7 @@ from gateway.tasks.task_tools import still_running
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
+from gateway.tools.ports import ClientProfile
 from gateway.upstream.tasks import poll_seconds
 
 OWN_SOURCES = ("agent", "workflow")
@@ -45,10 +46,10 @@ ENDED = frozenset({"completed", "failed", "cancelled"})
 """Final states of a task."""
 
 
-def declares_tasks(ctx: CallContext) -> bool:
+def declares_tasks(client: ClientProfile) -> bool:
     """Whether the client declared the 2026 tasks extension in this request."""
-    extensions = ctx.client.capabilities.get("extensions")
-    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and ctx.era == "modern"
+    extensions = client.capabilities.get("extensions")
+    return isinstance(extensions, dict) and TASKS_EXTENSION in extensions and client.era == "modern"
 
 
 class TaskHandler:
@@ -95,13 +96,13 @@ class TaskHandler:
     def starts_here(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
         """Whether a call becomes a task of this gateway. A call that policy refuses does not become a task."""
         runs_here = self._given is not None and tool.definition.task_by == "gateway"
-        return runs_here and ctx.takes_tasks and not isinstance(tool.check(arguments, ctx.principal), Reject)
+        return runs_here and ctx.facts.takes_tasks and not isinstance(tool.check(arguments, ctx.facts.principal), Reject)
 
     def may_take_long(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> bool:
         """Whether, for a client that does not support tasks, a slow call may go on as a task."""
         if self._given is None or self._given.settings.inline_seconds is None or tool.definition.task_by == "nobody":
             return False
-        return not isinstance(tool.check(arguments, ctx.principal), Reject)
+        return not isinstance(tool.check(arguments, ctx.facts.principal), Reject)
 
     async def attend(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext, work: Work) -> ToolOutcome:
         """Run `work` and return its outcome. If it takes longer than `tasks.inlineSeconds`, it goes on as a task, as the result says.
@@ -109,7 +110,7 @@ class TaskHandler:
         If the source's `timeoutSeconds` is shorter, the call ends at this timeout, and never becomes a task.
         """
         seconds = self.runner.settings.inline_seconds
-        inner = dataclasses.replace(ctx, in_task=seconds is not None and tool.rules.timeout_seconds > seconds)
+        inner = ctx.with_facts(dataclasses.replace(ctx.facts, in_task=seconds is not None and tool.rules.timeout_seconds > seconds))
         outcome = await self.runner.run_inline(tool.exposed_name, arguments, inner, work, kind=_kind(tool))
         return self.handle(outcome, tool) if isinstance(outcome, Task) else outcome
 
@@ -136,7 +137,7 @@ class TaskHandler:
     def relayed(self, tool: GuardedTool, outcome: TaskStarted, ctx: CallContext) -> TaskStarted:
         """Return the outcome of a call that became a task of a remote server. The task id is replaced by an encrypted handle."""
         handle = Handle(tool.exposed_name, tool.source, str(outcome.task["taskId"]))
-        return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.principal.id)})
+        return TaskStarted({**outcome.task, "taskId": self._handles.seal(handle, ctx.facts.principal.id)})
 
     # -- following them ----------------------------------------------------------------------------------------
 
@@ -154,7 +155,7 @@ class TaskHandler:
                 state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
                 changed = poll_seconds(state)
             else:
-                task = await self.runner.find(task_id, facts.principal.id)
+                task = await self.runner.find(task_id, facts.facts.principal.id)
                 state, changed = modern_state(task), 0.0
                 if state == last and not task.is_over:
                     await self.runner.wait_for_change(task)
@@ -169,14 +170,14 @@ class TaskHandler:
     async def knows(self, task_id: str, facts: CallContext) -> bool:
         """Whether the caller may follow a task with this id. Whether a remote server still has its task is not checked."""
         try:
-            await (self.open(task_id, facts) if "." in task_id else self.runner.find(task_id, facts.principal.id))
+            await (self.open(task_id, facts) if "." in task_id else self.runner.find(task_id, facts.facts.principal.id))
         except NotFound:
             return False
         return True
 
     async def _state_of_relayed(self, task_id: str, facts: CallContext) -> JsonObject:
         handle, tool = await self.open(task_id, facts)
-        plain = dataclasses.replace(facts, input_responses=None, request_state=None)
+        plain = facts.with_answers(None, None)
         return await tool.task("tasks/get", {"taskId": handle.task_id}, plain)
 
     async def open(self, task_id: str, facts: CallContext) -> tuple[Handle, GuardedTool]:
@@ -184,7 +185,7 @@ class TaskHandler:
 
         Raises `NotFound` if the handle is not valid for this caller, or the tool no longer exists.
         """
-        handle = self._handles.open(task_id, facts.principal.id)
+        handle = self._handles.open(task_id, facts.facts.principal.id)
         tool = await self._catalog.seek(handle.tool)
         if tool.source != handle.source:
             raise NotFound("task", "")

@@ -60,11 +60,11 @@ def _pack(state: str | None, answers: JsonObject) -> str:
 
 def _open(ctx: CallContext) -> CallContext:
     """Return the context with the server's own request state, and with the answers that models gave in earlier rounds."""
-    if ctx.request_state is None:
+    if ctx.facts.request_state is None:
         return ctx
     try:
-        packed: JsonValue = json.loads(ctx.request_state)
+        packed: JsonValue = json.loads(ctx.facts.request_state)
         state, answers = cast("tuple[str | None, JsonObject]", tuple(cast("list[JsonValue]", packed)))
     except (ValueError, TypeError):
         return ctx
-    return dataclasses.replace(ctx, request_state=state, input_responses={**(ctx.input_responses or {}), **answers})
+    return ctx.with_answers({**(ctx.facts.input_responses or {}), **answers}, state)

@@ -49,7 +49,7 @@ async def run_gated(reference: Reference, tool: Tool, arguments: JsonObject, cal
     Raises:
         ToolFailed: The call was refused by policy, not approved, or timed out.
     """
-    guard = call.tool_guard
+    guard = call.run.tool_guard
     behind = tool if guard is None else guard.function(reference.written, reference.found, tool)
     outcome = await drive(behind, arguments, call)
     if not isinstance(outcome, Complete):
@@ -65,7 +65,7 @@ def gated_function(reference: Reference, call: CallContext) -> Callable[..., Any
     The gate does not see the arguments, because orchestrations pass Python objects, which are not JSON.
     """
     function = cast("Callable[..., Any]", reference.found)
-    if call.tool_guard is None:
+    if call.run.tool_guard is None:
         return function
 
     async def run(*given: Any) -> Any:

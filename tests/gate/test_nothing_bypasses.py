@@ -30,7 +30,8 @@ from gateway.gate.own_tools import is_guarded
 from gateway.gate.reads import ReadCall
 from gateway.gate.tools import GuardedTool, ToolCall
 from gateway.json_types import JsonObject, JsonValue
-from gateway.tools.context import CallContext
+from gateway.tools.call_facts import CallFacts
+from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.ports import ClientProfile, LogLevel
 from tests.architecture.sources import name_of, parsed, python_files
 from tests.fakes.inside import gateway_inside, raw_inside
@@ -291,7 +292,7 @@ class Approver:
 
 
 def approving() -> CallContext:
-    return CallContext(caller=Approver(), client=ClientProfile(capabilities={"elicitation": {"form": {}}}))
+    return CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})), CallPorts(caller=Approver()))
 
 
 async def quietly(work: Any) -> None:

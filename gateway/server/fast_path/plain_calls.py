@@ -8,7 +8,6 @@ as it runs (`started_requests`), so nothing is decided or worded twice. Policy i
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from functools import partial
@@ -24,7 +23,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.calls import CallHandler, is_plain_result, to_wire
-from gateway.server.clients import Clients, LegacySession
+from gateway.server.clients import Clients, LegacySession, facts_of_request
 from gateway.server.envelopes import ENVELOPE, Envelopes, KnownClient, is_named, is_plain_meta
 from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
 from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall, StartedCall
@@ -33,7 +32,7 @@ from gateway.server.head import Head
 from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import LateClock
+from gateway.tools.context import CallContext, CallLimits, CallPorts, LateClock
 from gateway.wire.jsonrpc import has_nan
 from gateway.wire.long_text import encode_around
 
@@ -66,7 +65,7 @@ class PlainCalls:
         self._parts = parts
         self._envelopes = envelopes
         self._app = app
-        self._caller = PlainCaller()
+        self._ports = CallPorts(caller=PlainCaller())
         self._known_tools: dict[str, tuple[GuardedTool, bool]] = {}
         self._last_client: KnownClient | None = None
         """The client that declared itself in the last 2026 call over lines."""
@@ -138,10 +137,11 @@ class PlainCalls:
     ) -> StartedCall | None:
         """Start a 2026 call. `forwarded` is the part of the call's `_meta` that is sent to the tool's server."""
         tool = self._tool(params["name"])
-        if tool is None or (tool.definition.may_ask and client.context.client.can_be_asked):
+        if tool is None or (tool.definition.may_ask and client.facts.client.can_be_asked):
             return None
         clock = LateClock(HAND_OVER_SECONDS)
-        ctx = client.context.of_request(principal, self._caller, forwarded, clock)
+        facts = facts_of_request(client.facts, principal, forwarded)
+        ctx = CallContext(facts, self._ports, CallLimits(late_clock=clock))
         work = self._parts.calls.run_plain(tool, params.get("arguments") or {}, ctx)
         running = InFlightCall(work, clock, self._deadlines, usage=usage, size=size)
         return StartedCall(self._app, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
@@ -161,8 +161,7 @@ class PlainCalls:
         profile = self._envelopes.profile_of(meta) if meta.get(PROTOCOL_VERSION_META_KEY) in _VERSIONS else None
         if profile is None:
             return None
-        context = self._parts.clients.template(profile)
-        return KnownClient(meta, dataclasses.replace(context, takes_tasks=declares_tasks(context))), request_meta(meta)
+        return KnownClient(meta, self._parts.clients.template(profile, takes_tasks=declares_tasks(profile))), request_meta(meta)
 
     def _tool(self, name: str) -> GuardedTool | None:
         """Return the tool that clients call `name`; `None` if it does not exist or the fast path may not call it."""
