@@ -22,7 +22,7 @@ from gateway.protocol import LOG_LEVEL_META_KEY, MODERN_PROTOCOL_VERSIONS
 from gateway.server.fast_path.handshake import InitializeRequest
 from gateway.server.sdk_path.request_presence import PRESENCE_SCOPE_KEY, RequestPresence
 from gateway.tools.call_facts import CallFacts
-from gateway.tools.context import CallContext, CallLimits, CallPorts, LateClock
+from gateway.tools.context import CallContext, CallPorts, LateClock
 from gateway.tools.ports import Caller, ClientProfile, LogLevel, Presence
 
 if TYPE_CHECKING:
@@ -259,8 +259,8 @@ class Clients:
         last = session.plain
         if last is None or last.log_level != level:
             last = session.plain = CallFacts(client=session.profile, log_level=level, ask_timeout_seconds=self._ask_timeout_seconds)
-        facts = facts_of_request(last, principal, request_meta(meta) if meta else _NO_META)
-        return CallContext(facts, CallPorts(caller=caller, presence=caller), CallLimits(late_clock=late_clock))
+        ports = CallPorts(caller=caller, presence=caller)
+        return CallContext.of_request(last, principal, request_meta(meta) if meta else _NO_META, ports, late_clock)
 
     def modern_context(
         self,
@@ -275,7 +275,7 @@ class Clients:
         return self._context(principal, profile, level, params, caller)
 
     def template(self, profile: ClientProfile, *, takes_tasks: bool) -> CallFacts:
-        """Return the facts from which `facts_of_request` derives those of a 2026 client's calls on the fast path."""
+        """Return the facts from which `CallContext.of_request` derives those of a 2026 client's calls on the fast path."""
         return CallFacts(client=profile, ask_timeout_seconds=self._ask_timeout_seconds, takes_tasks=takes_tasks)
 
     def _context(
@@ -301,18 +301,6 @@ class Clients:
             ),
             CallPorts(caller=caller),
         )
-
-
-def facts_of_request(known: CallFacts, principal: Principal, meta: JsonMapping) -> CallFacts:
-    """Return the facts of a call on the fast path. `known` are the facts that all calls of the client share."""
-    return CallFacts(
-        principal=principal,
-        client=known.client,
-        meta=meta,
-        ask_timeout_seconds=known.ask_timeout_seconds,
-        takes_tasks=known.takes_tasks,
-        log_level=known.log_level,
-    )
 
 
 def is_modern(ctx: RequestContext) -> bool:

@@ -299,6 +299,19 @@ class CallContext:
     limits: CallLimits = CallLimits()
     run: AgentScope = AgentScope()
 
+    @staticmethod
+    def of_request(known: CallFacts, principal: Principal, meta: JsonMapping, ports: CallPorts, late_clock: LateClock) -> CallContext:
+        """Return the context of a call on the server's fast path. `known` are the facts that all calls of the client share."""
+        facts = CallFacts(
+            principal=principal,
+            client=known.client,
+            meta=meta,
+            ask_timeout_seconds=known.ask_timeout_seconds,
+            takes_tasks=known.takes_tasks,
+            log_level=known.log_level,
+        )
+        return CallContext(facts, ports, CallLimits(late_clock=late_clock))
+
     def with_facts(self, facts: CallFacts) -> CallContext:
         """Return the context with other facts."""
         return CallContext(facts, self.ports, self.limits, self.run)

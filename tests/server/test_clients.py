@@ -9,7 +9,7 @@ import pytest
 
 from gateway.auth.principal import LOCAL, Principal
 from gateway.policy.metadata import request_meta
-from gateway.server.clients import Clients, LegacySession, facts_of_request
+from gateway.server.clients import Clients, LegacySession
 from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallLimits, CallPorts, LateClock
@@ -58,7 +58,9 @@ def test_plain_2026_call_has_the_facts_of_its_own_request(clients: Clients) -> N
     profiles = [ClientProfile("modern", "2026-07-28", name, "1", {"roots": {}}) for name in ("a", "b")]
     for profile in (profiles[0], profiles[0], profiles[1], profiles[0]):
         for principal in (LOCAL, KEYED, replace(KEYED, scopes=None)):
-            caller = PlainCaller()
-            found = facts_of_request(clients.template(profile, takes_tasks=False), principal, {"x/y": 1})
-            assert found == clients.modern_context(principal, profile, {"_meta": {"x/y": 1}}, caller).facts
-            assert found.principal is principal and found.client is profile
+            caller, clock = PlainCaller(), LateClock(1.0)
+            known = clients.template(profile, takes_tasks=False)
+            found = CallContext.of_request(known, principal, {"x/y": 1}, CallPorts(caller=caller), clock)
+            modern = clients.modern_context(principal, profile, {"_meta": {"x/y": 1}}, caller)
+            assert found == replace(modern, limits=CallLimits(late_clock=clock))
+            assert found.facts.principal is principal and found.facts.client is profile

@@ -23,7 +23,7 @@ from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.metadata import request_meta
 from gateway.protocol import MODERN_PROTOCOL_VERSIONS, PROTOCOL_VERSION_META_KEY, SERVER_INFO_META_KEY
 from gateway.server.calls import CallHandler, is_plain_result, to_wire
-from gateway.server.clients import Clients, LegacySession, facts_of_request
+from gateway.server.clients import Clients, LegacySession
 from gateway.server.envelopes import ENVELOPE, Envelopes, KnownClient, is_named, is_plain_meta
 from gateway.server.fast_path.deferred_caller import DeferredCaller, PlainCaller
 from gateway.server.fast_path.in_flight import HAND_OVER_SECONDS, Deadlines, InFlightCall, StartedCall
@@ -32,7 +32,7 @@ from gateway.server.head import Head
 from gateway.server.task_calls import declares_tasks
 from gateway.server.usage import Usage
 from gateway.tools.base import Complete, ToolOutcome
-from gateway.tools.context import CallContext, CallLimits, CallPorts, LateClock
+from gateway.tools.context import CallContext, CallPorts, LateClock
 from gateway.wire.jsonrpc import has_nan
 from gateway.wire.long_text import encode_around
 
@@ -140,8 +140,7 @@ class PlainCalls:
         if tool is None or (tool.definition.may_ask and client.facts.client.can_be_asked):
             return None
         clock = LateClock(HAND_OVER_SECONDS)
-        facts = facts_of_request(client.facts, principal, forwarded)
-        ctx = CallContext(facts, self._ports, CallLimits(late_clock=clock))
+        ctx = CallContext.of_request(client.facts, principal, forwarded, self._ports, clock)
         work = self._parts.calls.run_plain(tool, params.get("arguments") or {}, ctx)
         running = InFlightCall(work, clock, self._deadlines, usage=usage, size=size)
         return StartedCall(self._app, running, partial(self._encode, message["id"], is_modern=True), principal, None, self._in_session)
