@@ -18,24 +18,18 @@ from gateway.catalog.catalog import Catalog
 from gateway.catalog.shelf import Shelf
 from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError, NotFound, PolicyDenied, SkillError
-from gateway.json_types import JsonMapping, JsonValue
+from gateway.json_types import JsonMapping, JsonObject, JsonValue
 from gateway.policy.hidden_text import strip_text
 from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.index import file_uri
 from gateway.skills.model import MANIFEST, Skill, SkillFile
-from gateway.skills.remote import index_entries, listed_skill, to_skill
+from gateway.skills.remote import index_entries, list_skills, listed_skill, to_skill
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
 
 BACKEND_ID = "server:"
 """First part of the keys that identify skills of servers in the skill index."""
-
-MAX_SKILLS = 10_000
-"""Maximum number of skills of one server; further skills are ignored."""
-
-MAX_PAGES = 1_000
-"""Maximum number of pages that are read from one server's list of skills."""
 
 MAX_SHOWN = 1_000
 """Maximum number of skills of one server without the skills extension, because the `SKILL.md` of each is read."""
@@ -119,19 +113,14 @@ class RemoteSkills:
 
     async def _listed(self, shelf: Shelf) -> list[Skill]:
         """Return the skills of a server that supports the skills extension (`skills/list`), all pages."""
-        found: dict[str, Skill] = {}
-        cursor: str | None = None
         server = shelf.entry.source.id
-        for _ in range(MAX_PAGES):
-            entries, cursor, ttl = await self._face.page_of(shelf, cursor, CallContext())
+
+        async def fetch_page(cursor: str | None) -> tuple[list[JsonObject], str | None]:
+            entries, following, ttl = await self._face.page_of(shelf, cursor, CallContext())
             self._rest[server] = min(MAX_REST_SECONDS, max(MIN_REST_SECONDS, ttl / 1000))
-            for entry in entries:
-                skill = to_skill(entry, BACKEND_ID, server)
-                if skill is not None and len(found) < MAX_SKILLS:
-                    found.setdefault(skill.id, skill)
-            if cursor is None:
-                break
-        return list(found.values())
+            return entries, following
+
+        return await list_skills(fetch_page, BACKEND_ID, server)
 
     async def _shown(self, shelf: Shelf) -> list[Skill]:
         """Return the skills of a server without the skills extension, from its `SKILL.md` resources and its `skill://index.json`.
