@@ -196,7 +196,7 @@ class RemoteSkills:
             GatewayError: The server cannot be reached.
         """
         file = skill.files.get(path)
-        if file is None and (skill.entry.get("resources") != "dynamic" or not is_safe_name(path)):
+        if file is None and (not skill.is_dynamic or not is_safe_name(path)):
             raise NotFound("resource", path)
         uri = file.segments[0] if file is not None else file_uri(skill.root_uri, path)
         data = await self._face.bytes_at(uri, ctx)

@@ -13,8 +13,9 @@ import zlib
 from dataclasses import dataclass
 from typing import IO
 
+from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.model import MANIFEST, digest_of, is_manifest, is_utf8
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, read_frontmatter
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, Offer, read_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
 
@@ -72,7 +73,7 @@ def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
 
 def _member_path(name: str) -> str:
     parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or ":" in parts[0]:
+    if not parts or ":" in parts[0] or not is_safe_name(name):
         raise ValueError(f"the archive has a file called {name[:100]!r}")
     return "/".join(parts)
 
@@ -98,13 +99,12 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
         raise ValueError(f"the {MANIFEST} in the archive does not describe a skill called {name!r}")
     top = manifest.rpartition("/")[0]
     prefix = f"{top}/" if top else ""
+    offer = Offer(limits.extensions, None)
     resources: list[SkillResource] = []
     for path in sorted(files):
         below = path.removeprefix(prefix)
-        extension = "." + below.rpartition(".")[2].lower() if "." in below.rpartition("/")[2].lstrip(".") else ""
         near = path.startswith(prefix) and below.count("/") < limits.search_depth
-        offered = near and not is_manifest(path) and extension in limits.extensions
-        if offered and is_utf8(files[path]):
+        if near and not is_manifest(path) and offer.has(name, below) and is_utf8(files[path]):
             resources.append(InlineSkillResource(name=below, content=files[path].decode()))
     return FileSkill(frontmatter=frontmatter, content=files[manifest].decode(), path=url, resources=resources)
 

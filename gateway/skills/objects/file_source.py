@@ -74,8 +74,8 @@ class FileSkillsSource(SkillsSource):
         given = [skill_paths] if isinstance(skill_paths, str | Path) else skill_paths
         self._roots = [str(path) for path in given]
         self._runner = script_runner
-        self._resources = _Offer(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
-        self._scripts = _Offer(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
+        self._resources = Offer(RESOURCE_EXTENSIONS if resource_extensions is None else resource_extensions, resource_filter)
+        self._scripts = Offer(SCRIPT_EXTENSIONS if script_extensions is None else script_extensions, script_filter)
         self._resources.folders, self._scripts.folders = _folders(resource_directories), _folders(script_directories)
         named = [folder for offer in (self._resources, self._scripts) for folder in offer.folders or ()]
         self._depth = max([search_depth, *(folder.count("/") + 2 for folder in named if folder)])
@@ -120,7 +120,7 @@ class FileSkillsSource(SkillsSource):
         return [f.path for f in listed if f.path == "/".join(f.segments) and f.path.count("/") < self._depth][:MAX_FILES]
 
 
-class _Offer:
+class Offer:
     """Decides which files of a skill are offered as resources, or as scripts."""
 
     def __init__(self, extensions: Sequence[str], chosen: FileFilter | None) -> None:

@@ -18,7 +18,6 @@ from gateway.json_types import JsonMapping, JsonObject, members_of, objects_in
 from gateway.policy.skill_policy import is_safe_name
 from gateway.protocol import SKILLS_EXTENSION
 from gateway.skills.model import MANIFEST, digest_of
-from gateway.skills.model import Skill as ListedSkill
 from gateway.skills.objects.archives import ArchiveLimits, read_archive
 from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH
 from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
@@ -78,7 +77,7 @@ class MCPSkill(Skill):
         Raises:
             ValueError: Both or neither of `client` and `session_provider` are given, or `entry` breaks SEP-2640.
         """
-        self._listed = None if entry is None else _to_listed(entry)
+        self._listed = None if entry is None else to_skill(entry, _BACKEND_ID, "")
         if entry is not None and self._listed is None:
             raise ValueError(f"The entry of skill {frontmatter.name!r} breaks the rules of `skills/list`.")
         self._frontmatter = frontmatter
@@ -115,7 +114,7 @@ class MCPSkill(Skill):
             logger.debug("resource name refused skill=%s name=%r", self._frontmatter.name, name)
             return None
         uri = self._root + path
-        if self._listed is not None and not _is_dynamic(self._listed):
+        if self._listed is not None and not self._listed.is_dynamic:
             file = self._listed.files.get(path) or self._listed.files.get(unquote(path))
             if file is None:
                 return None
@@ -131,15 +130,14 @@ class MCPSkill(Skill):
         return MCPSkillResource(name=name, result=result)
 
     def _is_listed(self, path: str, data: bytes) -> bool:
-        if self._listed is None or _is_dynamic(self._listed):
+        if self._listed is None or self._listed.is_dynamic:
             return True
-        file = self._listed.files.get(path)
-        return file is not None and file.digest == digest_of(data)
+        return path in self._listed.files and self._listed.files[path].digest == digest_of(data)
 
     async def _is_renewed(self, path: str, data: bytes) -> bool:
         """Fetch the skill's entry again, in case the skill has changed, and return whether it lists the digest of `data` for this file."""
         answer = await _send(self._session(), "skills/get", {"uri": self._uri})
-        now = _to_listed(members_of(answer.get("skill")))
+        now = to_skill(members_of(answer.get("skill")), _BACKEND_ID, "")
         self._listed = now or self._listed
         return now is not None and self._is_listed(path, data)
 
@@ -180,10 +178,10 @@ class MCPSkillsSource(SkillsSource):
         """
         if _has_extension(self._session()):
             listed = await list_skills(self._fetch_page, _BACKEND_ID, "")
-            made = [self._skill(one.document.name, one.document.description, str(one.uri), one.entry) for one in listed]
-            return [skill for skill in made if skill is not None]
-        result = await _try_read(self._session, INDEX_URI)
-        found = [await self._to_skill(entry) for entry in _entries(_text(result))] if result is not None else []
+            found = [self._skill(one.document.name, one.document.description, str(one.uri), one.entry) for one in listed]
+        else:
+            result = await _try_read(self._session, INDEX_URI)
+            found = [await self._to_skill(entry) for entry in _entries(_text(result))] if result is not None else []
         return [skill for skill in found if skill is not None]
 
     async def _fetch_page(self, cursor: str | None) -> tuple[list[JsonObject], str | None]:
@@ -221,15 +219,6 @@ def _has_extension(session: object) -> bool:
     """Return whether the server declares the skills extension; false before the session is initialized."""
     extensions = getattr(getattr(session, "server_capabilities", None), "extensions", None)
     return isinstance(extensions, dict) and SKILLS_EXTENSION in extensions
-
-
-def _to_listed(entry: JsonMapping) -> ListedSkill | None:
-    return to_skill(entry, _BACKEND_ID, "")
-
-
-def _is_dynamic(skill: ListedSkill) -> bool:
-    """Return whether the server lists no files for the skill, so that any name may be a file."""
-    return skill.entry.get("resources") == "dynamic"
 
 
 async def _send(session: object, method: str, params: JsonObject) -> JsonMapping:
