@@ -15,9 +15,10 @@ from typing import IO
 
 from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.model import MANIFEST, digest_of, is_manifest, is_utf8
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, Offer, read_frontmatter
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, Offer, to_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
+from gateway.skills.parser import parse_skill
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +95,8 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
     if not manifests:
         raise ValueError(f"the archive has no {MANIFEST}")
     manifest = min(manifests, key=lambda path: (path.count("/"), path))
-    frontmatter = read_frontmatter(files[manifest], f"{url}:{manifest}", name)
+    document = parse_skill(files[manifest], directory=name)
+    frontmatter = to_frontmatter(document, f"{url}:{manifest}")
     if frontmatter is None:
         raise ValueError(f"the {MANIFEST} in the archive does not describe a skill called {name!r}")
     top = manifest.rpartition("/")[0]
@@ -106,5 +108,5 @@ def _to_skill(files: dict[str, bytes], name: str, url: str, limits: ArchiveLimit
         near = path.startswith(prefix) and below.count("/") < limits.search_depth
         if near and not is_manifest(path) and offer.has(name, below) and is_utf8(files[path]):
             resources.append(InlineSkillResource(name=below, content=files[path].decode()))
-    return FileSkill(frontmatter=frontmatter, content=files[manifest].decode(), path=url, resources=resources)
+    return FileSkill(frontmatter=frontmatter, content=document.text, path=url, resources=resources)
 
