@@ -23,7 +23,7 @@ from gateway.policy.hidden_text import strip_text
 from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.index import file_uri
 from gateway.skills.model import MANIFEST, Skill, SkillFile
-from gateway.skills.remote import index_entries, list_skills, listed_skill, to_skill
+from gateway.skills.remote import INDEX_URI, index_entries, list_skills, listed_skill, to_skill
 from gateway.tools.context import CallContext
 
 logger = logging.getLogger(__name__)
@@ -42,8 +42,6 @@ LOOK_SECONDS = 60.0
 
 MIN_REST_SECONDS, MAX_REST_SECONDS = 60.0, 3600.0
 """Shortest and longest time until a server's skills are listed again, whatever `ttlMs` the server sends."""
-
-INDEX_PATH = "skill://index.json"
 
 
 class RemoteSkills:
@@ -127,7 +125,7 @@ class RemoteSkills:
 
         Each `SKILL.md` is read, because a listed skill must have the frontmatter of its file.
         """
-        index = next((uri for uri, native in shelf.natives.get("resources", {}).items() if native == INDEX_PATH), None)
+        index = next((uri for uri, native in shelf.natives.get("resources", {}).items() if native == INDEX_URI), None)
         seen = dict(await self._indexed(shelf, index)) if index is not None else {}
         for wire in shelf.listed.get("resources", ()):
             seen.setdefault(str(wire["uri"]), str(wire.get("description") or ""))

@@ -21,6 +21,9 @@ from gateway.skills.mime import MARKDOWN, SCRIPT_SUFFIXES, mime_type_of, suffix_
 from gateway.skills.model import MANIFEST, Skill, SkillDocument, SkillFile
 from gateway.skills.parser import parse_skill
 
+INDEX_URI = "skill://index.json"
+"""URI of the resource that lists a server's skills in the draft of SEP-2640."""
+
 MAX_SKILLS = 10_000
 """Maximum number of skills of one server; further skills are ignored."""
 

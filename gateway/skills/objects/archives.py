@@ -13,9 +13,8 @@ import zlib
 from dataclasses import dataclass
 from typing import IO
 
-from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.model import MANIFEST, digest_of, is_manifest, is_utf8
-from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, Offer, to_frontmatter
+from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH, Offer, path_inside, to_frontmatter
 from gateway.skills.objects.members import InlineSkillResource
 from gateway.skills.objects.skill import FileSkill, SkillResource
 from gateway.skills.parser import parse_skill
@@ -62,7 +61,9 @@ def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
         if len(members) > limits.max_files:
             raise ValueError(f"the archive has {len(members)} files, {limits.max_files} are allowed")
         for member in members:
-            path = _member_path(member.filename)
+            path = path_inside(member.filename)
+            if not path:
+                raise ValueError(f"the archive has a file called {member.filename[:100]!r}")
             with archive.open(member) as source:
                 content = _read(source, left)
             left -= len(content)
@@ -70,13 +71,6 @@ def _unpack(data: bytes, limits: ArchiveLimits) -> dict[str, bytes]:
                 taken.add(path.casefold())
                 files[path] = content
     return files
-
-
-def _member_path(name: str) -> str:
-    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
-    if not parts or ":" in parts[0] or not is_safe_name(name):
-        raise ValueError(f"the archive has a file called {name[:100]!r}")
-    return "/".join(parts)
 
 
 def _read(source: IO[bytes], left: int) -> bytes:

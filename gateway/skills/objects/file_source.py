@@ -16,11 +16,12 @@ from typing import cast
 import anyio.to_thread
 
 from gateway.json_types import JsonObject, JsonValue
+from gateway.policy.skill_policy import is_safe_name
 from gateway.skills.folders import Problems, find_skills
 from gateway.skills.model import MANIFEST, Key, SkillDocument, is_manifest
 from gateway.skills.objects.members import FileSkillResource, FileSkillScript, SkillScriptRunner
 from gateway.skills.objects.skill import FileSkill, Skill, SkillFrontmatter
-from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
+from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext, first_of_each_name
 from gateway.skills.parser import KNOWN_KEYS
 from gateway.skills.reader import FolderReader, SkillFolder
 
@@ -84,15 +85,10 @@ class FileSkillsSource(SkillsSource):
         return await anyio.to_thread.run_sync(self._read)
 
     def _read(self) -> list[Skill]:
-        found: dict[str, Skill] = {}
         reader = FolderReader(self._known, {})
         folders = [reader.read((folder, ""), is_nested=False) for root in self._roots for folder in _skill_folders(root)]
         self._known = {folder.key: folder for folder in folders}
-        for folder in folders:
-            skill = self._to_skill(folder)
-            if skill is not None and found.setdefault(skill.frontmatter.name, skill) is not skill:
-                logger.warning("second skill of the same name left out skill=%s folder=%s", skill.frontmatter.name, folder.path)
-        return list(found.values())
+        return first_of_each_name([skill for folder in folders if (skill := self._to_skill(folder)) is not None])
 
     def _to_skill(self, folder: SkillFolder) -> FileSkill | None:
         top = folder.key[0]
@@ -134,13 +130,18 @@ def _folders(names: Sequence[str] | None) -> frozenset[str] | None:
     for name in names:
         if not name.strip():
             raise ValueError("A directory name cannot be blank.")
-        plain = name.replace("\\", "/")
-        parts = [part for part in plain.split("/") if part not in ("", ".")]
-        if plain.startswith("/") or ".." in parts or ":" in plain.split("/")[0]:
+        path = path_inside(name)
+        if path is None:
             logger.warning("directory ignored reason='outside the skill' name=%r", name)
-            continue
-        found.add("/".join(parts))
+        else:
+            found.add(path)
     return frozenset(found)
+
+
+def path_inside(name: str) -> str | None:
+    """Return a relative path with `/` as separator and without empty and `.` segments; `None` if it may be outside its folder."""
+    parts = [part for part in name.replace("\\", "/").split("/") if part not in ("", ".")]
+    return "/".join(parts) if is_safe_name(name) and not (parts and ":" in parts[0]) else None
 
 
 def to_frontmatter(document: SkillDocument, place: str) -> SkillFrontmatter | None:

@@ -22,11 +22,9 @@ from gateway.skills.objects.archives import ArchiveLimits, read_archive
 from gateway.skills.objects.file_source import RESOURCE_EXTENSIONS, SEARCH_DEPTH
 from gateway.skills.objects.skill import Skill, SkillFrontmatter, SkillResource
 from gateway.skills.objects.sources import SkillsSource, SkillsSourceContext
-from gateway.skills.remote import decode_blob, index_entries, list_skills, to_skill
+from gateway.skills.remote import INDEX_URI, decode_blob, index_entries, list_skills, to_skill
 
 logger = logging.getLogger(__name__)
-
-INDEX_URI = "skill://index.json"
 
 REQUEST_SECONDS = 60.0
 """Timeout of one request to the server, in seconds."""
