@@ -28,7 +28,7 @@ from gateway.catalog.skills import SkillFace
 from gateway.errors import GatewayError
 from gateway.gate.own_tools import is_guarded
 from gateway.gate.reads import ReadCall
-from gateway.gate.tools import GuardedTool, ToolCall
+from gateway.gate.tools import TaskCall, ToolCall
 from gateway.json_types import JsonObject, JsonValue
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile, LogLevel
@@ -122,7 +122,7 @@ class Watch:
             patch.setattr(owner, name, self._watched(owner, name))
         patch.setattr(ToolCall, "run", self._within(ToolCall.run, lambda call: call._tool.tool))
         patch.setattr(ReadCall, "run", self._within(ReadCall.run, lambda call: call.gate.source))
-        patch.setattr(GuardedTool, "task", self._within(GuardedTool.task, lambda guarded: guarded.tool))
+        patch.setattr(TaskCall, "run", self._within(TaskCall.run, lambda call: call._tool.tool))
 
     def _within(self, run: Any, holder_of: Callable[[Any], object]) -> Any:
         """The gate's step, which admits one tool, or one source by its id."""
