@@ -322,11 +322,13 @@ async def test_workflow_is_not_served_if_a_function_of_it_may_not_run(tmp_path: 
 
 
 AGENT_CODE = """
+from gateway import agent_middleware
 from work import note
 
 note("imported")
 
 
+@agent_middleware
 async def around(context, call_next):
     await call_next()
 
