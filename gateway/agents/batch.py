@@ -7,15 +7,12 @@ answer a call, if middleware terminates it, or on `MiddlewareFailure`.
 from __future__ import annotations
 
 import logging
-import types
-from collections.abc import Callable, Coroutine, Generator, Iterator, Sequence
-from contextvars import copy_context
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import count
-from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 
 from gateway.agents.tracing import Failed, traced_tool
 from gateway.chat.loop_options import LoopOptions
@@ -104,25 +101,21 @@ class ToolBatch:
             tool = by_name.get(call.name or "")
             outcome.results[index] = await self._call(tool, call, approval, outcome, f"call {number}.{index}")
 
-        if len(calls) == 1:
-            await _in_own_context(one(0, calls[0]))
-        elif not self.options.allow_concurrent_invocation:
-            for index, call in enumerate(calls):
-                await _in_own_context(one(index, call))
-        else:
-            async with anyio.create_task_group() as tasks:
+        numbered = list(enumerate(calls))
+        for group in [numbered] if self.options.allow_concurrent_invocation else [[call] for call in numbered]:
+            async with anyio.create_task_group() as tasks:  # a task per call, so that calls do not share context variables
 
-                async def guarded(index: int, call: Content) -> None:
+                async def guarded(index: int, call: Content, tasks: TaskGroup = tasks) -> None:
                     try:
                         await one(index, call)
                     except MiddlewareFailure as failure:  # raised below, because the task group would wrap it in an ExceptionGroup
                         outcome.failure = failure
                         tasks.cancel_scope.cancel()
 
-                for index, call in enumerate(calls):
+                for index, call in group:
                     tasks.start_soon(guarded, index, call)
-        if outcome.failure is not None:
-            raise outcome.failure
+            if outcome.failure is not None:
+                raise outcome.failure
         return outcome
 
     def guard_tools(self) -> None:
@@ -259,25 +252,6 @@ def cause_of(error: BaseException) -> BaseException:
 
 def _ignore(error: BaseException | str) -> None:
     """Ignore a failed call; used instead of a span's method if calls are not traced."""
-
-
-@types.coroutine
-def _in_own_context(work: Coroutine[Any, Any, None]) -> Generator[Any, Any, None]:
-    """Await `work` in a copy of the context variables, as in an asyncio task of its own, at a fraction of a task's cost."""
-    context = copy_context()
-    step: Callable[[], Any] = partial(work.send, None)
-    while True:
-        try:
-            waits_for = context.run(step)
-        except StopIteration:
-            return
-        try:
-            step = partial(work.send, (yield waits_for))
-        except GeneratorExit:
-            work.close()
-            raise
-        except BaseException as error:  # any exception, cancellation included, belongs to the awaited code
-            step = partial(work.throw, error)
 
 
 def _result(call: Content, result: object) -> Content:

@@ -15,6 +15,7 @@ import anyio
 from gateway.auth.principal import Principal
 from gateway.catalog import Catalog
 from gateway.errors import NotFound, PolicyDenied
+from gateway.gate.pipeline import audit_refusal
 from gateway.gate.tools import GuardedTool
 from gateway.json_types import JsonObject
 from gateway.policy.decision import Reject
@@ -25,6 +26,7 @@ from gateway.server.task_wire import modern_state, modern_task
 from gateway.tasks.inline_call import Work
 from gateway.tasks.rights import KEY_GONE
 from gateway.tasks.runner import TaskRunner
+from gateway.tasks.stored_call import from_stored
 from gateway.tasks.task import Task, TaskKind
 from gateway.tasks.task_tools import still_running
 from gateway.tools.base import Complete, TaskStarted, ToolOutcome
@@ -59,7 +61,12 @@ class TaskHandler:
         """`key` (32 bytes) encrypts the handles under which clients see the tasks of remote servers."""
         self._catalog = catalog
         self._given: TaskRunner | None = None
+        self._current: CurrentCaller = lambda principal: principal
         self._handles = TaskHandles(key)
+
+    def judge_callers_by(self, current: CurrentCaller) -> None:
+        """Judge callers of running tasks, and subscribers to tasks, with their current rights."""
+        self._current = current
 
     def run_with(self, runner: TaskRunner) -> None:
         """Run the tasks of this gateway with `runner`."""
@@ -80,16 +87,22 @@ class TaskHandler:
         """
         return await drive(await self._catalog.seek(tool), arguments, ctx)
 
-    async def caller_now(self, current: CurrentCaller, tool: str, principal: Principal) -> Principal:
+    async def caller_now(self, tool: str, principal: Principal) -> Principal:
         """Return the caller of a task with its current rights. Raises `PolicyDenied` if it may no longer call the tool."""
-        now = current(principal)
+        now = self._current(principal)
         if now is None:
             raise PolicyDenied(KEY_GONE, rule=RULE, subject=tool)
-        if now.scopes is not None and now.scopes != principal.scopes:
-            verdict = (await self._catalog.seek(tool)).admit(now)
-            if isinstance(verdict, Reject):
-                raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
+        await self._admit(tool, principal, now)
         return now
+
+    async def _admit(self, tool: str, before: Principal, now: Principal) -> None:
+        """Raise `PolicyDenied`, and audit the refusal, if the scopes of a caller have changed and no longer include the tool."""
+        if now.scopes is None or now.scopes == before.scopes:
+            return
+        served = await self._catalog.seek(tool)
+        if isinstance(verdict := served.admit(now), Reject):
+            audit_refusal(served.gate, tool, now.id, verdict.rule)
+            raise PolicyDenied(verdict.reason, rule=verdict.rule, subject=tool)
 
     # -- starting ----------------------------------------------------------------------------------------------
 
@@ -141,6 +154,17 @@ class TaskHandler:
 
     # -- following them ----------------------------------------------------------------------------------------
 
+    async def find(self, task_id: str, principal: Principal) -> Task:
+        """Return a task of this gateway for a request of its caller.
+
+        Raises:
+            NotFound: The id is unknown, expired, or belongs to another principal.
+            PolicyDenied: The scopes of the caller's key no longer include the tool of the task.
+        """
+        task = await self.runner.find(task_id, principal.id)
+        await self._admit(task.tool, from_stored(task.row).principal, principal)
+        return task
+
     async def follow(self, task_id: str, facts: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
         """Call `notify` with the task's 2026 state, now and after each change, until the task ends.
 
@@ -148,14 +172,19 @@ class TaskHandler:
 
         Raises:
             NotFound: The id is unknown, expired, or belongs to another principal.
+            PolicyDenied: The caller may no longer call the tool of the task.
         """
         last: JsonObject = {}
         while True:
+            now = self._current(facts.principal)
+            if now is None:
+                raise PolicyDenied(KEY_GONE, rule=RULE, subject=task_id)
+            facts = dataclasses.replace(facts, principal=now)
             if "." in task_id:
                 state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
                 changed = poll_seconds(state)
             else:
-                task = await self.runner.find(task_id, facts.facts.principal.id)
+                task = await self.find(task_id, facts.principal)
                 state, changed = modern_state(task), 0.0
                 if state == last and not task.is_over:
                     await self.runner.wait_for_change(task)
@@ -170,8 +199,8 @@ class TaskHandler:
     async def knows(self, task_id: str, facts: CallContext) -> bool:
         """Whether the caller may follow a task with this id. Whether a remote server still has its task is not checked."""
         try:
-            await (self.open(task_id, facts) if "." in task_id else self.runner.find(task_id, facts.facts.principal.id))
-        except NotFound:
+            await (self.open(task_id, facts) if "." in task_id else self.find(task_id, facts.principal))
+        except (NotFound, PolicyDenied):
             return False
         return True
 

@@ -506,3 +506,21 @@ async def test_error_of_task_request_is_raised_without_secrets() -> None:
 async def test_task_request_has_timeout_of_call() -> None:
     with anyio.fail_after(20), pytest.raises(ToolFailed, match=r"No answer about the task within 0\.02 s\."):
         await guarded(Tracked(None), rules_of(timeoutSeconds=0.02)).task("tasks/get", {}, CallContext())
+
+
+async def test_task_request_is_authorized_and_audited_again() -> None:
+    tool, events = Tracked({"status": "working"}), EventStream()
+    behind = guarded(tool, events=events, limiter=Limiter(0))
+    narrowed = CallContext(principal=Principal("key:ada", scopes=("tools:docs/other",)))
+    with anyio.fail_after(20), pytest.raises(PolicyDenied) as refused:
+        await behind.task("tasks/cancel", {"taskId": "1"}, narrowed)
+    assert (refused.value.rule, tool.asked, last(events)) == ("scopes", [], ("call.refused", "refused", "scopes"))
+    with anyio.fail_after(20):  # a limiter without free slots does not delay a request about a task
+        await behind.task("tasks/get", {"taskId": "1"}, CallContext())
+    assert (last(events), events.recent()[-1].fields["method"]) == (("task.finished", "complete", None), "tasks/get")
+
+
+async def test_task_request_needs_no_second_approval() -> None:
+    tool = Tracked({"status": "working"})
+    await guarded(tool, rules_of(tool.definition, approval={"always": ["*"]})).task("tasks/get", {"taskId": "1"}, CallContext())
+    assert tool.asked == [("tasks/get", {"taskId": "1"})]

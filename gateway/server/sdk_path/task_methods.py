@@ -151,7 +151,7 @@ class TaskMethods:
     async def _get(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/get")
-        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._handler.find(params.task_id, principal_of(ctx))
         return modern_state(task) if is_modern(ctx) else legacy_task(task)
 
     async def _update(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
@@ -159,15 +159,13 @@ class TaskMethods:
             raise RpcError(METHOD_NOT_FOUND, "Method not found", ctx.method)
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/update")
-        await self._handler.runner.answer(
-            await self._handler.runner.find(params.task_id, principal_of(ctx).id), params.input_responses or {}
-        )
+        await self._handler.runner.answer(await self._handler.find(params.task_id, principal_of(ctx)), params.input_responses or {})
         return {}
 
     async def _cancel(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         if self._is_relayed(params):
             return await self._relay(ctx, params, "tasks/cancel")
-        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._handler.find(params.task_id, principal_of(ctx))
         if is_modern(ctx):
             await self._handler.runner.cancel(task)
             return {}
@@ -177,7 +175,7 @@ class TaskMethods:
 
     async def _result(self, ctx: RequestContext, params: TaskParams) -> JsonObject:
         """Serve `tasks/result` of 2025-11-25: wait for the end of the task, and send its requests for input to the client meanwhile."""
-        task = await self._handler.runner.find(params.task_id, principal_of(ctx).id)
+        task = await self._handler.find(params.task_id, principal_of(ctx))
         facts = self._context(ctx)
         while not task.is_over:
             ask = next(iter(task.open_requests.items()), None)
