@@ -171,7 +171,7 @@ class _ToolRequest(GatedCall[OutcomeT]):
 
     def authorize(self) -> Reject | None:
         """Judge the scopes of the caller's key; `None` means allowed. Only the gateway's own tools see the scopes while they run."""
-        principal = self.ctx.principal
+        principal = self.ctx.facts.principal
         if principal.scopes is not None:
             verdict = self._tool.admit(principal)
             if isinstance(verdict, Reject):
@@ -188,7 +188,7 @@ class ToolCall(_ToolRequest[ToolOutcome]):
 
     def __init__(self, tool: GuardedTool, arguments: JsonObject, ctx: CallContext) -> None:
         rules = tool.rules
-        super().__init__(tool, tool.gate, ctx, rules.max_task_seconds if ctx.in_task else rules.timeout_seconds)
+        super().__init__(tool, tool.gate, ctx, rules.max_task_seconds if ctx.facts.in_task else rules.timeout_seconds)
         self.needs_approval = rules.needs_approval
         self._grant: Grant | None = None
         self._has_passed = False
@@ -493,4 +493,4 @@ class TaskCall(_ToolRequest[JsonObject]):
         if self.rule:
             fields["rule"] = self.rule
         kind = "call.refused" if self.outcome == "refused" else "task.finished"
-        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=self.ctx.principal.id, fields=fields)
+        self.gate.services.events.emit(kind, source=self.gate.source, name=self.name, principal=self.ctx.facts.principal.id, fields=fields)

@@ -162,7 +162,7 @@ class TaskHandler:
             PolicyDenied: The scopes of the caller's key no longer include the tool of the task.
         """
         task = await self.runner.find(task_id, principal.id)
-        await self._admit(task.tool, from_stored(task.row).principal, principal)
+        await self._admit(task.tool, from_stored(task.row).facts.principal, principal)
         return task
 
     async def follow(self, task_id: str, facts: CallContext, notify: Callable[[JsonObject], Awaitable[None]]) -> None:
@@ -176,7 +176,7 @@ class TaskHandler:
         """
         last: JsonObject = {}
         while True:
-            now = self._current(facts.principal)
+            now = self._current(facts.facts.principal)
             if now is None:
                 raise PolicyDenied(KEY_GONE, rule=RULE, subject=task_id)
             facts = dataclasses.replace(facts, principal=now)
@@ -184,7 +184,7 @@ class TaskHandler:
                 state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
                 changed = poll_seconds(state)
             else:
-                task = await self.find(task_id, facts.principal)
+                task = await self.find(task_id, facts.facts.principal)
                 state, changed = modern_state(task), 0.0
                 if state == last and not task.is_over:
                     await self.runner.wait_for_change(task)
@@ -199,7 +199,7 @@ class TaskHandler:
     async def knows(self, task_id: str, facts: CallContext) -> bool:
         """Whether the caller may follow a task with this id. Whether a remote server still has its task is not checked."""
         try:
-            await (self.open(task_id, facts) if "." in task_id else self.find(task_id, facts.principal))
+            await (self.open(task_id, facts) if "." in task_id else self.find(task_id, facts.facts.principal))
         except (NotFound, PolicyDenied):
             return False
         return True

@@ -66,7 +66,7 @@ def gated_function(reference: Reference, call: CallContext, function: Callable[.
     this function in place of the object of `reference`, by whose names policy judges the call.
     """
     function = function or cast("Callable[..., Any]", reference.found)
-    if call.tool_guard is None:
+    if call.run.tool_guard is None:
         return function
 
     async def run(*given: Any) -> Any:

@@ -511,7 +511,7 @@ async def test_task_request_has_timeout_of_call() -> None:
 async def test_task_request_is_authorized_and_audited_again() -> None:
     tool, events = Tracked({"status": "working"}), EventStream()
     behind = guarded(tool, events=events, limiter=Limiter(0))
-    narrowed = CallContext(principal=Principal("key:ada", scopes=("tools:docs/other",)))
+    narrowed = CallContext(CallFacts(principal=Principal("key:ada", scopes=("tools:docs/other",))))
     with anyio.fail_after(20), pytest.raises(PolicyDenied) as refused:
         await behind.task("tasks/cancel", {"taskId": "1"}, narrowed)
     assert (refused.value.rule, tool.asked, last(events)) == ("scopes", [], ("call.refused", "refused", "scopes"))

@@ -104,9 +104,7 @@ def server() -> Generator[Postgres]:
 @pytest.fixture(params=["sqlite", pytest.param("postgres", marks=pytest.mark.postgres)])
 def url(request: pytest.FixtureRequest) -> str | None:
     """Where tasks are kept: in the state folder, or on a server."""
-    if request.param == "sqlite":
-        return None
-    return request.getfixturevalue("server").database(f"tasks_{secrets.token_hex(4)}")
+    return None if request.param == "sqlite" else request.getfixturevalue("server").database(f"tasks_{secrets.token_hex(4)}")
 
 
 ALL = [(number, when) for number in range(STEPS) for when in ("before", "after")]

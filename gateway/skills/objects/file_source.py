@@ -117,6 +117,7 @@ class Offer:
         self.folders: frozenset[str] | None = None
 
     def has(self, skill: str, path: str) -> bool:
+        """Return whether the file `path` of a skill is offered."""
         folder, _, file = path.rpartition("/")
         if os.path.splitext(file)[1].lower() not in self._extensions or (self.folders is not None and folder not in self.folders):
             return False
