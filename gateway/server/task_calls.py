@@ -179,7 +179,7 @@ class TaskHandler:
             now = self._current(facts.facts.principal)
             if now is None:
                 raise PolicyDenied(KEY_GONE, rule=RULE, subject=task_id)
-            facts = dataclasses.replace(facts, principal=now)
+            facts = facts.with_facts(dataclasses.replace(facts.facts, principal=now))
             if "." in task_id:
                 state = {**await self._state_of_relayed(task_id, facts), "taskId": task_id}
                 changed = poll_seconds(state)

@@ -7,7 +7,6 @@ by `source` for every request.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Awaitable, Callable
 from typing import cast
@@ -50,7 +49,7 @@ async def converse(guard: InputGuard, send: Leg, ctx: CallContext) -> JsonObject
             if guard.answers_itself:
                 result["requestState"] = _pack(asked.state, answers)
             return result
-        leg = dataclasses.replace(leg, input_responses=answers, request_state=asked.state)
+        leg = leg.with_answers(answers, asked.state)
     raise ToolFailed(f"The server asked for a model more than {MAX_ROUNDS} times in one call; giving up.")
 
 

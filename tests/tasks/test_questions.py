@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import sqlite3
 from collections.abc import AsyncGenerator, Callable, Generator
@@ -429,7 +428,7 @@ async def test_approved_task_is_not_approved_again_after_a_restart(tmp_path: Pat
         for number in range(2):
             async with running(tmp_path, call) as runner:
                 if number == 0:
-                    await runner.start("x", {}, dataclasses.replace(ASKABLE, request_state=asked.state, input_responses={}))
+                    await runner.start("x", {}, ASKABLE.with_answers({}, asked.state))
                 with anyio.fail_after(SECONDS):
                     while len(seen) == number:
                         (task,) = await runner.all_of("local")
