@@ -20,20 +20,21 @@ import anyio
 from anyio.abc import TaskGroup
 
 from gateway import __version__
-from gateway.app.inspection import Inspection
-from gateway.app.local_sources import LocalSources
-from gateway.app.model_access import Models
-from gateway.app.remote_servers import Servers
-from gateway.app.source_host import SourceHost
+from gateway.app.local_builder import LocalBuilder
 from gateway.auth.api_keys import KeyStore
 from gateway.auth.principal import Principal, is_operator
 from gateway.catalog import Catalog, CatalogEntry
 from gateway.catalog.disclosure import Disclosure
+from gateway.catalog.inspection import Inspection
+from gateway.catalog.local_sources import LocalSources
 from gateway.catalog.names import NAME_BUDGET
 from gateway.catalog.own import SOURCE_ID, UNLIMITED_BYTES, OwnSource
+from gateway.catalog.remote_servers import Servers
 from gateway.catalog.shared_skills import SharedSkills
+from gateway.catalog.source_host import SourceHost
 from gateway.catalog.source_statuses import local_status, server_status, switched_off_status, unused_status
 from gateway.catalog.status import GatewayStatus
+from gateway.chat.model_access import Models
 from gateway.config.load import LoadedConfig
 from gateway.config.policies import ApprovalBy
 from gateway.config.reload import Reloader, fixed_changes, with_fixed
@@ -162,7 +163,8 @@ class Gateway:
         gates = GateServices(events=self.events, approvals=services.approvals, keeper=keeper, mask=self._mask.mask)
         rules = FunctionRules(lambda source: self.loaded.config.policies.get(source), lambda objects: self._local.names_of(objects))
         self._gates = OwnToolGates(rules, gates)
-        self._local = LocalSources(hosts, self, self._models.resolver, records, state.path, self.events, self._acceptance)
+        builder = LocalBuilder(self, self._models.resolver, records, state.path, self.events, self._acceptance)
+        self._local = LocalSources(hosts, builder)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, own_id))
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
         client: JsonObject = {"name": config.server.name, "version": __version__}
@@ -441,7 +443,7 @@ class Gateway:
 
         `first` has already answered the first requests from the results that an earlier start stored; `None` if it could not.
         """
-        from gateway.app.serving import serve_stdio
+        from gateway.server.serving import serve_stdio
 
         await serve_stdio(self._server, first, partial(self.keep_answers, first))
 
@@ -460,7 +462,6 @@ class Gateway:
         Raises:
             ConfigError: The address is in use, or needs API keys that do not exist.
         """
-        from gateway.app.serving import Endpoint, serve_http
         from gateway.auth.identity import Identity
         from gateway.policy.quotas import caller_quotas
         from gateway.server.clients import viewer_of
@@ -468,6 +469,7 @@ class Gateway:
         from gateway.server.http_app import build_http_app
         from gateway.server.key_gate import check_bind
         from gateway.server.sdk_path.lazy_application import Probes
+        from gateway.server.serving import Endpoint, serve_http
 
         server = self.loaded.config.server
         check_bind(host, self.keys)

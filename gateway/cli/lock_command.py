@@ -129,12 +129,11 @@ def _lock_file(loaded: LoadedConfig, *, is_written: bool) -> Path:
 
 def _first_listings(loaded: LoadedConfig, pins: Pins) -> dict[str, AcceptedDefinitions]:
     """Return the records of the first listings of servers that are not in the lock file. Their tools are compared with these records."""
-    from gateway.app.remote_servers import located
     from gateway.upstream.accepted_definitions import AcceptedDefinitions
 
     folder = state_folder_of(loaded).path
     servers = loaded.config.mcp_servers.items()
-    return {name: AcceptedDefinitions(folder, name, located(entry, loaded)) for name, entry in servers if name not in pins.servers}
+    return {name: AcceptedDefinitions(folder, name, loaded.located(entry)) for name, entry in servers if name not in pins.servers}
 
 
 def _floating(loaded: LoadedConfig, wanted: Sequence[str]) -> list[str]:

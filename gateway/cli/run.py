@@ -105,10 +105,10 @@ def _listen(loaded: LoadedConfig, host: str, port: int, *, searches: bool) -> so
     Raises:
         ConfigError: The port is in use, or, with `searches`, a gateway of this configuration is running.
     """
-    from gateway.app.serving import AddressTaken, bind
     from gateway.cli.common import run_async
     from gateway.cli.endpoint import endpoint_of, find_listener
     from gateway.cli.running import sole_start
+    from gateway.server.serving import AddressTaken, bind
 
     found = run_async(lambda: sole_start(loaded)) if searches else None
     if found is None or not found.is_own:

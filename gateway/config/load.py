@@ -18,7 +18,7 @@ from gateway.config.executes import Admission, RunEntry, run_entries, secret_ent
 from gateway.config.expand import Expander, own_keys
 from gateway.config.hosts import IGNORED_ROOT_KEYS
 from gateway.config.jsonc import parse
-from gateway.config.models import GatewayConfig, ServerEntry, judge_policy_name, judge_server_name
+from gateway.config.models import GatewayConfig, ServerEntry, StdioServer, judge_policy_name, judge_server_name
 from gateway.config.outbound import read_auth
 from gateway.config.paths import did_you_mean_path, find_config, is_bundled_config
 from gateway.config.problems import keys_of, problems_of
@@ -69,6 +69,12 @@ class LoadedConfig:
         if written is not None:
             return self.base_dir / Path(written).expanduser()
         return self.path.with_name(f"{self.path.stem}.lock.json") if self.path is not None else None
+
+    def located(self, entry: ServerEntry) -> ServerEntry:
+        """Return `entry`; the working directory of a stdio entry becomes absolute."""
+        if isinstance(entry, StdioServer):
+            return entry.model_copy(update={"cwd": str(self.base_dir / entry.cwd) if entry.cwd else str(self.base_dir)})
+        return entry
 
 
 def load_config(

@@ -2,7 +2,7 @@
 
 Requests are parsed by httptools (llhttp, C, MIT) in its strict mode: a request whose framing is ambiguous is rejected. Limits hold for
 the time and bytes of a head, the time of a body, bytes of a trailer, pipelined requests and unread responses. A timer runs only while a
-request is incomplete or a response is unread. An offer to upgrade is ignored. `app.http_protocol` sets the class attributes.
+request is incomplete or a response is unread. An offer to upgrade is ignored. `server.http_protocol` sets the class attributes.
 
 Decided: a protocol of our own. Because: uvicorn's h11 protocol takes longer than the rest of a plain call, and its httptools protocol has
 none of these limits, loses the body of a request that offers h2c and writes each response in two pieces. uvicorn keeps what is not per

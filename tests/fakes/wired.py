@@ -12,8 +12,8 @@ import uvicorn
 from anyio.abc import SocketStream
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gateway.app.http_protocol import StartFast, http_protocol
 from gateway.config.models import ServerSettings
+from gateway.server.http_protocol import StartFast, http_protocol
 
 
 @asynccontextmanager

@@ -28,7 +28,6 @@ from tests.fakes.told import Told, sdk_path
 IS_MAIN = __name__ == "__main__"
 atheris: Any = import_module("atheris") if IS_MAIN else None
 with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext():
-    from gateway.app.http_protocol import http_protocol
     from gateway.config import jsonc
     from gateway.config.models import ServerSettings
     from gateway.egress.tcp import connector
@@ -36,6 +35,7 @@ with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext
     from gateway.json_types import JsonObject
     from gateway.policy.hidden_text import strip_text
     from gateway.policy.scopes import judge_scope, scope_problem
+    from gateway.server.http_protocol import http_protocol
     from gateway.skills.parser import parse_skill
     from gateway.upstream.pipe import ChildLog, Pipe
     from gateway.wire.http1_client import ClientConnection, ConnectionPool

@@ -18,7 +18,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from gateway.app.serving import bind
+from gateway.server.serving import bind
 from tests.attacks.test_quotas import legacy, raw_post, reply, session_of
 from tests.cli.processes import moongate
 from tests.fakes.crowd import HELLO, META, PREFIX, Besieged, besieged, call, connections, until

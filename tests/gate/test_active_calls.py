@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.app.source_host import HostedSource, SourceHost
+from gateway.catalog.source_host import HostedSource, SourceHost
 from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound, PolicyDenied, Rejected
 from gateway.gate.concurrency import Limiter

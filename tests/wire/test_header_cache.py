@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from starlette.types import Receive, Scope, Send
 from uvicorn.server import ServerState
 
-from gateway.app.http_protocol import http_protocol
 from gateway.config.models import ServerSettings
 from gateway.server.head import VARYING, Head
+from gateway.server.http_protocol import http_protocol
 from gateway.wire.http1_messages import MAX_CACHED_HEAD_BYTES, MAX_HEADS, HeaderCache
 from gateway.wire.http1_server import ServerConnection
 from tests.fakes.told import Told, sdk_path

@@ -1,7 +1,7 @@
 """`Inspection`: what an operator should know about a running gateway: files that did not load, faulty policies, missing tools.
 
-The commands `doctor`, `lock`, `policy` and `list` use it, and so do the status page and warnings in the log. It is in `app`, because it
-reads local sources, servers and the catalog of one gateway; `catalog.needs`, `catalog.rule_findings` and `policy` decide.
+The commands `doctor`, `lock`, `policy` and `list` use it, and so do the status page and warnings in the log. It reads the local sources,
+servers and catalog of one gateway; `needs`, `rule_findings` and `policy` decide.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ import os
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gateway.app.local_sources import LocalSources
-from gateway.app.remote_servers import Servers
 from gateway.catalog import Catalog
+from gateway.catalog.local_sources import LocalSources
 from gateway.catalog.needs import UnmetNeed, models_used, unmet_needs, unreachable_agents
+from gateway.catalog.remote_servers import Servers
 from gateway.catalog.rule_findings import own_findings, remarks_of, server_findings
 from gateway.config.load import LoadedConfig
 from gateway.json_types import JsonObject

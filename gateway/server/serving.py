@@ -100,7 +100,7 @@ async def serve_http(endpoint: Endpoint, app: KeyGate, on_ready: Callable[[str],
     """
     import uvicorn
 
-    from gateway.app.http_protocol import http_protocol
+    from gateway.server.http_protocol import http_protocol
 
     http = endpoint.settings.http
     server = _quiet_server(

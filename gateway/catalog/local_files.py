@@ -27,6 +27,9 @@ SETTLE_SECONDS = 0.1
 
 Look = tuple[tuple[str, Signature], ...]
 
+FileState = tuple[Look, int] | int | None
+"""The part of `Files` that one source depends on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Files:
@@ -39,7 +42,7 @@ class Files:
     generation: int = 0
     """How often imported modules were dropped so that they are imported again (`OwnModules`)."""
 
-    def of(self, kind: str) -> object:
+    def of(self, kind: str) -> FileState:
         """Return the part of the state that the source `kind` depends on; compare two of them with `==`."""
         match kind:
             case "agent" | "workflow":

@@ -1,4 +1,4 @@
-"""`Models`: the object of one gateway that maps model specs to chat clients, created when an agent or a sampling policy first needs it."""
+"""`Models`: maps model specs to chat clients for one gateway; created when an agent or a sampling policy first needs a model."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from gateway.app.source_host import Changes, HostedSource, HostedTable, SourceHost
+from gateway.catalog.source_host import Changes, HostedSource, HostedTable, SourceHost
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.policies import SourcePolicy
@@ -69,7 +69,7 @@ class Servers(HostedTable[Server]):
         for name, written in loaded.config.mcp_servers.items():
             if written.disabled:
                 continue
-            entry, policy = located(written, loaded), loaded.config.policy(name)
+            entry, policy = loaded.located(written), loaded.config.policy(name)
             known = self._table.get(name)
             if known is not None and (known.entry, known.policy) == (entry, policy):
                 table[name] = known
@@ -109,13 +109,6 @@ class Servers(HostedTable[Server]):
         """Start the sources of new servers; each connects in the background."""
         for server in servers:
             await self._hosts.start(server.held)
-
-
-def located(entry: ServerEntry, loaded: LoadedConfig) -> ServerEntry:
-    """Return `entry`; the working directory of a stdio entry becomes absolute."""
-    if isinstance(entry, StdioServer):
-        return entry.model_copy(update={"cwd": str(loaded.base_dir / entry.cwd) if entry.cwd else str(loaded.base_dir)})
-    return entry
 
 
 def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:
