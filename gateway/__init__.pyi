@@ -169,7 +169,6 @@ from gateway.sessions.compaction_provider import (
     apply_compaction as apply_compaction,
 )
 from gateway.sessions.compaction_strategies import (
-    CompactionStrategy as CompactionStrategy,
     ContextWindowCompactionStrategy as ContextWindowCompactionStrategy,
     SelectiveToolCallCompactionStrategy as SelectiveToolCallCompactionStrategy,
     SlidingWindowStrategy as SlidingWindowStrategy,
@@ -192,7 +191,6 @@ from gateway.sessions.message_groups import (
     SUMMARIZED_BY_SUMMARY_ID_KEY as SUMMARIZED_BY_SUMMARY_ID_KEY,
     SUMMARY_OF_GROUP_IDS_KEY as SUMMARY_OF_GROUP_IDS_KEY,
     SUMMARY_OF_MESSAGE_IDS_KEY as SUMMARY_OF_MESSAGE_IDS_KEY,
-    TokenizerProtocol as TokenizerProtocol,
     annotate_message_groups as annotate_message_groups,
     included_messages as included_messages,
     included_token_count as included_token_count,
@@ -265,6 +263,7 @@ from gateway.tools.invocation import (
     FunctionMiddlewareTypes as FunctionMiddlewareTypes,
     function_middleware as function_middleware,
 )
+from gateway.types.compaction import CompactionStrategy as CompactionStrategy, TokenizerProtocol as TokenizerProtocol
 from gateway.types.annotations import (
     Annotation as Annotation,
     TextSpanRegion as TextSpanRegion,

@@ -22,13 +22,13 @@ from gateway.chat.hosted import SupportsWebSearchTool
 from gateway.json_types import JsonValue
 from gateway.middleware import listed
 from gateway.sessions.compaction_provider import CompactionProvider
-from gateway.sessions.compaction_strategies import CompactionStrategy, ContextWindowCompactionStrategy, ToolResultCompactionStrategy
+from gateway.sessions.compaction_strategies import ContextWindowCompactionStrategy, ToolResultCompactionStrategy
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from gateway.sessions.message_groups import TokenizerProtocol
 from gateway.sessions.session import SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider
 from gateway.skills.objects.skills_provider import SkillsProvider
 from gateway.tools.given import normalize_tools
+from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.options import ChatOptions
 
 logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypedDict, Unpack
 
 from gateway.agents.base_agent import BaseAgent
 from gateway.agents.call_history import CallHistory
-from gateway.agents.run_context import AgentContext, AgentRunContext, AgentStream, as_current_run, current_run_context
+from gateway.agents.run_context import AgentContext, AgentRunContext, AgentStream, MiddlewareTypes, as_current_run, current_run_context
 from gateway.agents.run_loop import RunObserver, RunPlan, run_stream
 from gateway.agents.run_updates import AgentUpdates, ReplacedAnswer, with_replaced
 from gateway.agents.tracing import traced_run
@@ -24,14 +24,13 @@ from gateway.errors import AgentInvalidRequestException
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import SortedMiddleware, listed, sort_middleware, through
 from gateway.sessions.compaction_provider import RunCompaction
-from gateway.sessions.compaction_strategies import CompactionStrategy
 from gateway.sessions.history import HistoryProvider, InMemoryHistoryProvider
-from gateway.sessions.message_groups import TokenizerProtocol
 from gateway.sessions.session import AgentSession
 from gateway.sessions.session_context import PRINCIPAL_KEY, ContextProvider, SessionContext, call_hook
 from gateway.telemetry.instrumentation import OBSERVABILITY_SETTINGS
 from gateway.tools.context import CallContext
 from gateway.tools.given import normalize_tools, tell_apart
+from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.copying import last_raw
 from gateway.types.messages import AgentRunInputs, Message, own_copies, to_messages
 from gateway.types.options import ChatOptions
@@ -49,7 +48,7 @@ class RunArguments(TypedDict, Generic[OptionsT], total=False):
     """Keyword arguments of `Agent.run`, except `stream`."""
 
     session: AgentSession | None
-    middleware: Any
+    middleware: MiddlewareTypes | Sequence[object] | None
     options: OptionsT | ChatOptions | None
     tools: Any
     function_invocation_kwargs: JsonMapping | None

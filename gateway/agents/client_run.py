@@ -59,7 +59,7 @@ class FunctionInvocationLayer(Generic[OptionsT]):
         else:
             given = around_models(sort_middleware(middleware))
             self.function_middleware: list[Any] = list(given.function)
-            self.function_invocation_configuration: Any = normalize_function_invocation_configuration(function_invocation_configuration)
+            self.function_invocation_configuration = normalize_function_invocation_configuration(function_invocation_configuration)
             kwargs |= {"middleware": given.chat} if given.chat else {}
         cast("Any", super()).__init__(*args, **kwargs)
 

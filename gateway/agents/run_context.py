@@ -13,10 +13,9 @@ from gateway.agents.base_agent import BaseAgent
 from gateway.chat.chat_middleware import ChatAndFunctionMiddlewareTypes
 from gateway.json_types import JsonObject
 from gateway.middleware import CallNext, MiddlewareType, mark
-from gateway.sessions.compaction_strategies import CompactionStrategy
-from gateway.sessions.message_groups import TokenizerProtocol
 from gateway.sessions.session import AgentSession
 from gateway.tools.context import CallContext
+from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message
 from gateway.types.options import ChatOptions
 from gateway.types.responses import AgentResponse, AgentResponseUpdate

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypedDict, Unpack, cast
 from typing_extensions import TypeVar
 
 from gateway.chat.chat_context import ChatContext, ChatStream
-from gateway.chat.chat_middleware import around_model, ask_client, read, whole_of
+from gateway.chat.chat_middleware import ChatAndFunctionMiddlewareTypes, around_model, ask_client, read, whole_of
 from gateway.chat.loop_options import check_tool_values, loop_options, normalize_function_invocation_configuration
 from gateway.former import FormerMethods
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.middleware import Middleware, around_models, listed, sort_middleware
 from gateway.tools.given import validate_chat_options
 from gateway.tools.invocation import SessionData
+from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message, to_messages
 from gateway.types.options import ChatOptions
 from gateway.types.responses import ChatResponse, ChatResponseUpdate
@@ -49,8 +50,8 @@ class ClientRequest:
     limits: JsonMapping | None
     """Limits of the function loop for this call, in place of those of the client."""
     middleware: Sequence[object]
-    compaction_strategy: Any
-    tokenizer: Any
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
     client_kwargs: JsonMapping
     function_invocation_kwargs: JsonMapping
     session: SessionData | None
@@ -61,8 +62,8 @@ class ChatClientArguments(TypedDict, total=False):
 
     middleware: Sequence[object] | None
     function_invocation_configuration: JsonMapping | None
-    compaction_strategy: object
-    tokenizer: object
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
     additional_properties: JsonMapping | None
 
 
@@ -70,9 +71,9 @@ class ResponseArguments(TypedDict, Generic[OptionsT], total=False):
     """Keyword arguments of `get_response`, except `stream`."""
 
     options: OptionsT | ChatOptions | None
-    middleware: Any
-    compaction_strategy: Any
-    tokenizer: Any
+    middleware: ChatAndFunctionMiddlewareTypes | Sequence[object] | None
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
     client_kwargs: JsonMapping | None
     function_invocation_kwargs: JsonMapping | None
 
@@ -88,9 +89,9 @@ class AgentArguments(TypedDict, Generic[OptionsT], total=False):
     default_options: OptionsT | ChatOptions | None
     context_providers: Sequence[Any] | None
     middleware: Sequence[object] | None
-    function_invocation_configuration: Any
-    compaction_strategy: Any
-    tokenizer: Any
+    function_invocation_configuration: JsonMapping | None
+    compaction_strategy: CompactionStrategy | None
+    tokenizer: TokenizerProtocol | None
     require_per_service_call_history_persistence: bool
     additional_properties: JsonObject | None
 
@@ -107,8 +108,8 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         middleware: Sequence[object] | None = None,
         *,
         function_invocation_configuration: JsonMapping | None = None,
-        compaction_strategy: object = None,
-        tokenizer: object = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
         additional_properties: JsonMapping | None = None,
         otel_provider_name: str | None = None,
     ) -> None:
@@ -127,9 +128,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         """Name of the model."""
         self.chat_middleware: list[Any] = list(given.chat)
         self.function_middleware: list[Any] = list(given.function)
-        self.function_invocation_configuration: Any = normalize_function_invocation_configuration(function_invocation_configuration)
-        self.compaction_strategy: Any = compaction_strategy
-        self.tokenizer: Any = tokenizer
+        self.function_invocation_configuration = normalize_function_invocation_configuration(function_invocation_configuration)
+        self.compaction_strategy = compaction_strategy
+        self.tokenizer = tokenizer
         self.additional_properties: JsonObject = dict(additional_properties or {})
         self.otel_provider_name = otel_provider_name or self.OTEL_PROVIDER_NAME
 
@@ -206,9 +207,9 @@ class BaseChatClient(FormerMethods, ABC, Generic[OptionsT]):
         *,
         stream: bool = False,
         options: OptionsT | ChatOptions | None = None,
-        middleware: Any = None,
-        compaction_strategy: Any = None,
-        tokenizer: Any = None,
+        middleware: ChatAndFunctionMiddlewareTypes | Sequence[object] | None = None,
+        compaction_strategy: CompactionStrategy | None = None,
+        tokenizer: TokenizerProtocol | None = None,
         client_kwargs: JsonMapping | None = None,
         function_invocation_kwargs: JsonMapping | None = None,
     ) -> Awaitable[ChatResponse] | ChatStream:

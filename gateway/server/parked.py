@@ -13,7 +13,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Coroutine
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 import anyio
 import anyio.abc
@@ -67,7 +67,7 @@ class ParkedCaller(DetachedCaller):
         return await self.asks.ask(request)
 
 
-class _Parked:
+class _Parked(Generic[OutcomeT]):
     """A call that may outlive its request, because it waits for the answer to a request for input."""
 
     def __init__(self, ctx: CallContext, caller: ParkedCaller) -> None:
@@ -78,7 +78,7 @@ class _Parked:
         self.caller = caller
         self.scope = anyio.CancelScope()
         """Cancel scope of the work. It has a deadline while no request of the client waits for the call."""
-        self.outcome: object = None
+        self.outcome: OutcomeT | InputRequired | None = None
         self.error: Exception | None = None
         self.done = anyio.Event()
         self.collected = anyio.Event()
@@ -109,7 +109,7 @@ class ParkedCalls:
         """`ttl_seconds` is how long a parked call waits for the client's retry."""
         self._tasks = tasks
         self._ttl_seconds = ttl_seconds
-        self._calls: dict[str, _Parked] = {}
+        self._calls: dict[str, _Parked[Any]] = {}
         self._behind: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         """Functions that end a call which a remote gateway keeps running for an answer, by the request state in the result of the call."""
 
@@ -143,12 +143,12 @@ class ParkedCalls:
         """
         state = ctx.facts.request_state
         if state is not None and state.startswith(HANDLE_PREFIX):
-            return cast("OutcomeT | InputRequired", await self._resume(state.removeprefix(HANDLE_PREFIX), ctx, caller))
-        parked = _Parked(ctx, parked_as(ctx))
+            return await self._resume(state.removeprefix(HANDLE_PREFIX), ctx, caller)
+        parked: _Parked[OutcomeT] = _Parked(ctx, parked_as(ctx))
         self._calls[parked.handle] = parked
         inner = ctx.with_caller(parked.caller).with_state(open_upstream_state(state))
         self._tasks.start_soon(self._work, parked, work, inner)
-        return cast("OutcomeT | InputRequired", await self._round(parked, caller))
+        return await self._round(parked, caller)
 
     def note_behind(self, outcome: object, work: Callable[[CallContext], Awaitable[object]], ctx: CallContext) -> None:
         """Remember the call of a stdio client if its `outcome` requests input for a remote gateway, so that `end_behind` can end it.
@@ -170,7 +170,7 @@ class ParkedCalls:
             while self._behind:
                 tasks.start_soon(self._behind.popitem()[1])
 
-    async def _resume(self, handle: str, ctx: CallContext, caller: Caller) -> object:
+    async def _resume(self, handle: str, ctx: CallContext, caller: Caller) -> Any:
         parked = self._calls.get(handle)
         if parked is None or parked.principal != ctx.facts.principal.id or parked.attended:
             raise NotFound(GONE, "", OVER)
@@ -184,7 +184,7 @@ class ParkedCalls:
                 return self._park(parked)
         return await self._round(parked, caller)
 
-    async def _round(self, parked: _Parked, caller: Caller) -> object:
+    async def _round(self, parked: _Parked[OutcomeT], caller: Caller) -> OutcomeT | InputRequired:
         """Wait until the work ends or requests input. If the client's request is cancelled, cancel the work."""
         parked.attended = True
         parked.scope.deadline = float("inf")
@@ -204,15 +204,15 @@ class ParkedCalls:
         self._forget(parked)
         if parked.error is not None:
             raise parked.error
-        return seal_upstream_state(parked.outcome) if isinstance(parked.outcome, InputRequired) else parked.outcome
+        return seal_upstream_state(parked.outcome) if isinstance(parked.outcome, InputRequired) else cast("OutcomeT", parked.outcome)
 
-    def _park(self, parked: _Parked) -> InputRequired:
+    def _park(self, parked: _Parked[Any]) -> InputRequired:
         self._make_room(parked.principal)
         parked.scope.deadline = anyio.current_time() + self._ttl_seconds
         return InputRequired(dict(parked.caller.asks.open), HANDLE_PREFIX + parked.handle, parked.meta)
 
     async def _work(
-        self, parked: _Parked, work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext
+        self, parked: _Parked[OutcomeT], work: Callable[[CallContext], Awaitable[OutcomeT | InputRequired]], ctx: CallContext
     ) -> None:
         """Run the work. If no request waits when the work ends, the outcome is kept for the client's retry until the deadline."""
         try:
@@ -231,11 +231,11 @@ class ParkedCalls:
             if not parked.attended:
                 self._forget(parked)
 
-    def _settle(self, parked: _Parked) -> None:
+    def _settle(self, parked: _Parked[Any]) -> None:
         parked.done.set()
         parked.caller.moved.set()
 
-    def _forget(self, parked: _Parked) -> None:
+    def _forget(self, parked: _Parked[Any]) -> None:
         self._calls.pop(parked.handle, None)
         parked.collected.set()
 

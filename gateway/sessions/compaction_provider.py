@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from typing import cast
 
 from gateway.json_types import JsonObject
-from gateway.sessions.compaction_strategies import CompactionStrategy
 from gateway.sessions.history import EXCLUDED_KEY
-from gateway.sessions.message_groups import TokenizerProtocol, annotate_message_groups, groups_of, included_messages
+from gateway.sessions.message_groups import annotate_message_groups, groups_of, included_messages
 from gateway.sessions.session import AgentSession, SupportsAgentRun
 from gateway.sessions.session_context import ContextProvider, SessionContext
+from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.messages import Message
 
 logger = logging.getLogger(__name__)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Sequence
-from typing import ClassVar, Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol
 
 from gateway.sessions.message_groups import (
     GROUP_ANNOTATION_KEY,
@@ -18,7 +18,6 @@ from gateway.sessions.message_groups import (
     SUMMARY_OF_MESSAGE_IDS_KEY,
     CharacterEstimatorTokenizer,
     MessageGroup,
-    TokenizerProtocol,
     annotate_message_groups,
     annotation_of,
     groups_of,
@@ -26,6 +25,7 @@ from gateway.sessions.message_groups import (
     included_token_count,
     newest_group,
 )
+from gateway.types.compaction import CompactionStrategy, TokenizerProtocol
 from gateway.types.content import Content
 from gateway.types.messages import Message
 from gateway.types.responses import ChatResponse
@@ -39,15 +39,6 @@ SUMMARY_PROMPT = """\
 Summarise the conversation below in at most five sentences, so that it can continue from the summary alone.
 Say what the user wants and decided, what was found out or done (names, numbers and file names exactly), and what is still open.
 Keep everything that an earlier summary in it says. Do not judge, correct, guess or add anything."""
-
-
-@runtime_checkable
-class CompactionStrategy(Protocol):
-    """An async callable that compacts a whole conversation, given in order."""
-
-    async def __call__(self, messages: list[Message]) -> bool:
-        """Mark messages as excluded or insert summaries; return whether anything changed."""
-        ...
 
 
 class SummaryClient(Protocol):

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, cast, runtime_checkable
+from typing import Literal, cast
 
 from gateway.json_types import JsonMapping, JsonObject
 from gateway.sessions.history import EXCLUDED_KEY, included
+from gateway.types.compaction import TokenizerProtocol
 from gateway.types.content import Content
 from gateway.types.messages import Message
 
@@ -30,15 +31,6 @@ EXCLUDE_REASON_KEY = "_exclude_reason"
 SUMMARY_OF_MESSAGE_IDS_KEY = "_summary_of_message_ids"
 SUMMARY_OF_GROUP_IDS_KEY = "_summary_of_group_ids"
 SUMMARIZED_BY_SUMMARY_ID_KEY = "_summarized_by_summary_id"
-
-
-@runtime_checkable
-class TokenizerProtocol(Protocol):
-    """Counts tokens; for example an adapter of a model's own tokenizer."""
-
-    def count_tokens(self, text: str) -> int:
-        """Return the number of tokens in `text`."""
-        ...
 
 
 class CharacterEstimatorTokenizer:

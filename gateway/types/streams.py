@@ -40,7 +40,7 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
         Without a finalizer, the whole response is that of `stream` if `stream` is a `ResponseStream`, otherwise the list of parts.
         """
-        self._source: Any = stream
+        self._source = stream
         self._iterator: AsyncIterator[UpdateT] | None = None
         self._finalizer = finalizer
         self._convert: Callable[[Any], Any] | None = None
@@ -134,9 +134,9 @@ class ResponseStream(Generic[UpdateT, FinalT]):
 
     async def _iterate(self) -> AsyncIterator[UpdateT]:
         if self._iterator is None:
-            if not hasattr(self._source, "__aiter__"):
+            if not isinstance(self._source, AsyncIterable):
                 self._source = await self._source
-            self._iterator = aiter(cast("AsyncIterable[UpdateT]", self._source))
+            self._iterator = aiter(self._source)
         return self._iterator
 
     def __aiter__(self) -> AsyncIterator[UpdateT]:
@@ -197,8 +197,8 @@ class ResponseStream(Generic[UpdateT, FinalT]):
     async def _finalized(self) -> FinalT:
         if self._finalizer is not None:
             result = await _settled(self._finalizer(self._seen))
-        elif isinstance(cast("object", self._source), ResponseStream):
-            result = await cast("ResponseStream[UpdateT, FinalT]", self._source).get_final_response()
+        elif isinstance(source := cast("object", self._source), ResponseStream):
+            result = await cast("ResponseStream[UpdateT, FinalT]", source).get_final_response()
         else:
             result = cast("FinalT", list(self._seen))
         return await _apply(self._result_hooks, result)

@@ -6,6 +6,7 @@ A 2025 server over stdio sends such requests on the pipe that all callers share.
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -33,7 +34,7 @@ Leave = Callable[[CallContext, bool], None]
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiter:
     principal: str
-    owner: object
+    owner: str
     granted: anyio.Event = field(default_factory=anyio.Event)
 
 
@@ -44,7 +45,7 @@ class SerialQueue:
         """While calls of other clients wait, a request for input may stay open for at most `question_seconds`."""
         self._question_seconds = question_seconds
         self._questions: set[anyio.CancelScope] = set()
-        self._owner: object = None
+        self._owner: str | None = None
         self._running = 0
         self._joined = 0
         """Number of calls of the current client that began while calls of other clients waited."""
@@ -63,7 +64,7 @@ class SerialQueue:
         The wait does not count against the call's deadline. When the call has ended, the callback `leave` must call `SerialQueue.leave`, at
         once or later.
         """
-        await self._take(ctx, ctx.facts.client.session_id or object())
+        await self._take(ctx, ctx.facts.client.session_id or secrets.token_hex(8))
         self._hold(ctx)
         is_cancelled = False
         try:
@@ -74,7 +75,7 @@ class SerialQueue:
         finally:
             (leave or self._leave_at_once)(ctx, is_cancelled)
 
-    async def _take(self, ctx: CallContext, owner: object) -> None:
+    async def _take(self, ctx: CallContext, owner: str) -> None:
         """Wait for the turn. While the client of a call is disconnected, other calls go first."""
         while True:
             is_held = self._join(owner)
@@ -96,7 +97,7 @@ class SerialQueue:
             async with ctx.waiting():
                 await ctx.here()
 
-    def _join(self, owner: object) -> bool:
+    def _join(self, owner: str) -> bool:
         """Take the turn if the server is free or serves this client."""
         if self._running and (owner != self._owner or (self._waiting and self._joined >= MAX_JOINED)):
             return False

@@ -18,17 +18,18 @@ from gateway.tools.context import CallContext
 from gateway.tools.drive import drive
 from gateway.tools.function import run_function
 from gateway.workflows.definition import WorkflowFile
+from gateway.workflows.runnable import Runnable
 
 NO_ARGUMENTS: JsonObject = {"type": "object", "properties": {}}
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A Python function that a workflow file names, with its imported object."""
+    """A Python function or workflow that a workflow file names, with its imported object."""
 
     written: str
     """The text in the file: `package.module:name`."""
-    found: object
+    found: Callable[..., Any] | Runnable
     """The imported object."""
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import FrozenInstanceError
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -278,8 +278,8 @@ def test_chat_client_refuses_middleware_around_runs() -> None:
     client = ScriptedChatClient(["x"])
     for given in (
         lambda: BaseChatClient[Any](middleware=[Log([])]),
-        lambda: client.get_response("go", middleware=Log([])),
-        lambda: client.get_response("go", middleware=Log([]), options={"tools": [add]}),
+        lambda: client.get_response("go", middleware=cast("Any", Log([]))),
+        lambda: client.get_response("go", middleware=cast("Any", Log([])), options={"tools": [add]}),
     ):
         with pytest.raises(MiddlewareException, match="pass 'Log' to the agent"):
             given()

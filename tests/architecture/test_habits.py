@@ -69,3 +69,56 @@ def test_tests_are_named_by_sentences() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_") and node.name.count("_") < 3
     ]
     assert short == []
+
+
+UNTYPED_FIELDS = {
+    "a provider's own response, request or annotation, of a class that the provider's library defines": {
+        "Annotation.raw_representation", "AgentResponseUpdate.raw_representation", "ChatResponseUpdate.raw_representation",
+        "CommonFields.raw_representation", "Content.raw_representation", "_HasRaw.raw_representation", "Content.outputs",
+    },
+    "tools as a program passes them: functions, tools, sources, descriptions, or a provider's own objects (`normalize_tools`)": {
+        "RunArguments.tools", "AgentContext.tools", "AgentArguments.tools", "OwnParts.tools", "ChatOptions.tools",
+    },
+    "a message, which is any Python object that a program sends to its own workflow": {
+        "FunctionalWorkflow._message", "WorkflowMessage.data", "RunRequest.message", "SubWorkflowResponseMessage.data",
+    },
+    "a type annotation, such as `list[str]` or `int | None`, which have no common class": {
+        "HandlerSpec.message_type", "RequestFacts.request_type", "RequestFacts.response_type",
+    },
+}  # fmt: skip
+"""Fields of type `object` or `Any`, by the reason why they have no narrower type."""
+
+
+def untyped_fields() -> set[str]:
+    """Fields and attributes of classes whose declared type is `object` or `Any`, or a union with one of them."""
+    found: set[str] = set()
+    for path in python_files("gateway"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                methods = [item for item in node.body if isinstance(item, ast.FunctionDef | ast.AsyncFunctionDef)]
+                assigned = [item for method in methods for item in ast.walk(method) if isinstance(item, ast.AnnAssign)]
+                fields = [*node.body, *(item for item in assigned if isinstance(item.target, ast.Attribute))]
+                found |= {
+                    f"{node.name}.{ast.unparse(item.target).removeprefix('self.')}"
+                    for item in fields
+                    if isinstance(item, ast.AnnAssign) and is_untyped(item.annotation)
+                }
+    return found
+
+
+def is_untyped(annotation: ast.expr) -> bool:
+    """Whether a type is `object` or `Any`, also in a union or within `ClassVar` or `Final`."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) in ("ClassVar", "Final"):
+        return is_untyped(annotation.slice)
+    if isinstance(annotation, ast.BinOp):
+        return is_untyped(annotation.left) or is_untyped(annotation.right)
+    return ast.unparse(annotation) in ("object", "Any")
+
+
+def test_fields_have_types() -> None:
+    assert untyped_fields() == set[str]().union(*UNTYPED_FIELDS.values()), "give the field a type, or take it from the list"
+
+
+def test_object_and_any_are_found_in_unions() -> None:
+    annotations = ("object", "Any | None", "ClassVar[Any]", "dict[str, Any]", "int | None")
+    assert [is_untyped(ast.parse(text, mode="eval").body) for text in annotations] == [True, True, True, False, False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AsyncExitStack
 from typing import Any, ClassVar, Self, TypedDict
 
 from gateway.agents.providers.recalling import RecallingProvider
@@ -50,22 +51,22 @@ class FoundryMemoryProvider(RecallingProvider):
         self.memory_store_name = memory_store_name
         self.scope = scope
         self.update_delay = update_delay
-        self._made: Any = None
+        self._opened = AsyncExitStack()
         if project_client is None:
             endpoint = project_endpoint or load_settings(_Settings, env_prefix="FOUNDRY_").get("project_endpoint")
             if not endpoint or credential is None:
                 text = "FoundryMemoryProvider needs project_client=, or project_endpoint= (FOUNDRY_PROJECT_ENDPOINT) and credential=."
                 raise SettingNotFoundError(text)
             projects: Any = import_extra("azure.ai.projects.aio", extra="foundry-memory", purpose="FoundryMemoryProvider")
-            project_client = self._made = projects.AIProjectClient(endpoint=endpoint, credential=credential)
+            project_client = projects.AIProjectClient(endpoint=endpoint, credential=credential)
+            self._opened.push_async_callback(project_client.close)
         self.project_client = project_client
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._made is not None:
-            await self._made.close()
+        await self._opened.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
         """Return the general memories of the user, searched once per session, and those that match the input."""

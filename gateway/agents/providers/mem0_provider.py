@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, ClassVar, Protocol, Self, cast
 
@@ -66,7 +67,7 @@ class Mem0ContextProvider(RecallingProvider):
             raise ValueError("Mem0ContextProvider needs at least one of user_id, agent_id and application_id.")
         self._scopes = [{"user_id": search_user_id or user_id}, {"agent_id": search_agent_id}]
         self.mem0_client = mem0_client
-        self._made: Any = None
+        self._opened = AsyncExitStack()
         self._making = anyio.Lock()
         if mem0_client is None:
             mem0 = import_extra("mem0", extra="mem0", purpose="Mem0ContextProvider")
@@ -79,8 +80,7 @@ class Mem0ContextProvider(RecallingProvider):
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        if self._made is not None and hasattr(self._made, "__aexit__"):
-            await self._made.__aexit__(*exc)
+        await self._opened.aclose()
 
     async def search(self, asked: Sequence[str], *, context: SessionContext, state: JsonObject) -> Sequence[str]:
         """Return matching memories without duplicates."""
@@ -99,7 +99,8 @@ class Mem0ContextProvider(RecallingProvider):
         """Return the client, created in a worker thread: the constructor of the hosted client sends a request and blocks."""
         async with self._making:
             if self.mem0_client is None:
-                self.mem0_client = self._made = await anyio.to_thread.run_sync(self._make)
+                self.mem0_client = await anyio.to_thread.run_sync(self._make)
+                self._opened.push_async_exit(self.mem0_client)
         return self.mem0_client
 
 

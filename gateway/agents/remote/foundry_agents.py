@@ -45,7 +45,7 @@ class OwnParts(TypedDict, total=False):
     """Parts of an agent that the project does not store."""
 
     tools: Any
-    middleware: Any
+    middleware: Sequence[object] | None
     context_providers: Sequence[Any] | None
 
 

@@ -358,8 +358,8 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         given = [item for item in (orchestrator_agent, orchestrator, selection_func) if item is not None]
         if len(given) > 1:
             raise ValueError("Exactly one of orchestrator_agent, orchestrator, or selection_func must be provided.")
-        self._chooser: Any = given[0] if given else None
-        self._is_function = selection_func is not None
+        self._chooser = orchestrator_agent if orchestrator_agent is not None else orchestrator
+        self._selection = selection_func
         self._orchestrator_name = orchestrator_name
         self._condition = termination_condition
         self._max_rounds = max_rounds
@@ -387,17 +387,17 @@ class GroupChatBuilder(ReviewBuilder, StoredBuilder):
         return self._star(orchestrator, executors)
 
     def _orchestrator(self) -> BaseGroupChatOrchestrator:
-        if self._chooser is None:
-            raise ValueError("No orchestrator has been configured: pass orchestrator_agent, orchestrator or selection_func.")
-        if self._is_function:
+        if self._selection is not None:
             return GroupChatOrchestrator(
                 self.DEFAULT_ORCHESTRATOR_ID,
-                cast("GroupChatSelectionFunction", self._chooser),
+                self._selection,
                 name=self._orchestrator_name,
                 max_rounds=self._max_rounds,
                 termination_condition=self._condition,
             )
         chooser = self._chooser
+        if chooser is None:
+            raise ValueError("No orchestrator has been configured: pass orchestrator_agent, orchestrator or selection_func.")
         if not isinstance(chooser, BaseGroupChatOrchestrator) and not is_agent(chooser) and callable(chooser):
             chooser = chooser()
         if isinstance(chooser, BaseGroupChatOrchestrator):
