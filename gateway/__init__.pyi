@@ -1,5 +1,8 @@
-# The public names of the library and the modules that define them. This is the only list: `__init__.py` reads it on first use.
+# The public names of the library and the modules that define them; `lazy.py` reads the list on first use.
+# The stub of a namespace (`gateway.openai`, …) declares the names of the namespace. Those that `gateway` has too are imported from there.
 
+from gateway.a2a import *
+from gateway.ag_ui import AGUIChatClient as AGUIChatClient
 from gateway.agents.agent import Agent as Agent, RawAgent as RawAgent
 from gateway.agents.base_agent import BaseAgent as BaseAgent
 from gateway.agents.client_run import FunctionInvocationLayer as FunctionInvocationLayer
@@ -34,8 +37,6 @@ from gateway.agents.files.file_access import (
 from gateway.agents.files.store import AgentFileStore as AgentFileStore, InMemoryAgentFileStore as InMemoryAgentFileStore
 from gateway.agents.files.text_search import FileSearchMatch as FileSearchMatch, FileSearchResult as FileSearchResult
 from gateway.agents.layers import AgentMiddlewareLayer as AgentMiddlewareLayer
-from gateway.agents.lifecycle.hook_layers import lifecycle_middleware as lifecycle_middleware
-from gateway.agents.lifecycle.hooks import LifecycleHooks as LifecycleHooks
 from gateway.agents.middleware.approval import (
     DEFAULT_TOOL_APPROVAL_SOURCE_ID as DEFAULT_TOOL_APPROVAL_SOURCE_ID,
     ToolApprovalMiddleware as ToolApprovalMiddleware,
@@ -90,7 +91,6 @@ from gateway.agents.providers.todo_store import (
     TodoSessionStore as TodoSessionStore,
     TodoStore as TodoStore,
 )
-from gateway.agents.remote.a2a_agent import A2AAgent as A2AAgent
 from gateway.agents.run_context import (
     AgentContext as AgentContext,
     AgentMiddleware as AgentMiddleware,
@@ -100,10 +100,14 @@ from gateway.agents.run_context import (
     agent_middleware as agent_middleware,
     current_run_context as current_run_context,
 )
-from gateway.chat.agui_client import AGUIChatClient as AGUIChatClient
 from gateway.chat.chat_client import BaseChatClient as BaseChatClient
 from gateway.chat.chat_context import ChatContext as ChatContext, SupportsChatGetResponse as SupportsChatGetResponse
-from gateway.chat.completions_client import OpenAIChatCompletionClient as OpenAIChatCompletionClient
+from gateway.chat.chat_middleware import (
+    ChatAndFunctionMiddlewareTypes as ChatAndFunctionMiddlewareTypes,
+    ChatMiddleware as ChatMiddleware,
+    ChatMiddlewareTypes as ChatMiddlewareTypes,
+    chat_middleware as chat_middleware,
+)
 from gateway.chat.embeddings import (
     BaseEmbeddingClient as BaseEmbeddingClient,
     Embedding as Embedding,
@@ -111,10 +115,9 @@ from gateway.chat.embeddings import (
     EmbeddingInputT as EmbeddingInputT,
     EmbeddingT as EmbeddingT,
     GeneratedEmbeddings as GeneratedEmbeddings,
-    OpenAIEmbeddingClient as OpenAIEmbeddingClient,
     SupportsGetEmbeddings as SupportsGetEmbeddings,
 )
-from gateway.chat.foundry_client import FoundryChatClient as FoundryChatClient
+from gateway.chat.framework_layers import ChatMiddlewareLayer as ChatMiddlewareLayer
 from gateway.chat.hosted import (
     SupportsCodeInterpreterTool as SupportsCodeInterpreterTool,
     SupportsFileSearchTool as SupportsFileSearchTool,
@@ -123,46 +126,32 @@ from gateway.chat.hosted import (
     SupportsShellTool as SupportsShellTool,
     SupportsWebSearchTool as SupportsWebSearchTool,
 )
-from gateway.chat.framework_layers import ChatMiddlewareLayer as ChatMiddlewareLayer, ChatTelemetryLayer as ChatTelemetryLayer
 from gateway.chat.loop_options import (
     FunctionInvocationConfiguration as FunctionInvocationConfiguration,
     normalize_function_invocation_configuration as normalize_function_invocation_configuration,
 )
-from gateway.chat.chat_middleware import (
-    ChatAndFunctionMiddlewareTypes as ChatAndFunctionMiddlewareTypes,
-    ChatMiddleware as ChatMiddleware,
-    ChatMiddlewareTypes as ChatMiddlewareTypes,
-    chat_middleware as chat_middleware,
-)
-from gateway.chat.responses_client import OpenAIChatClient as OpenAIChatClient
 from gateway.chat.model_retry import RetryPolicy as RetryPolicy
 from gateway.chat.scripted import ScriptedChatClient as ScriptedChatClient
 from gateway.config.settings import SecretString as SecretString, load_settings as load_settings
-from gateway.errors import (
-    AdditionItemMismatch as AdditionItemMismatch,
-    AgentException as AgentException,
-    AgentFrameworkException as AgentFrameworkException,
-    ChatClientContentFilterException as ChatClientContentFilterException,
-    ChatClientException as ChatClientException,
-    ChatClientInvalidAuthException as ChatClientInvalidAuthException,
-    ChatClientInvalidRequestException as ChatClientInvalidRequestException,
-    ChatClientInvalidResponseException as ChatClientInvalidResponseException,
-    ContentError as ContentError,
-    IntegrationException as IntegrationException,
-    MiddlewareException as MiddlewareException,
-    MiddlewareFailure as MiddlewareFailure,
-    MiddlewareTermination as MiddlewareTermination,
-    ModelError as ModelError,
-    ToolException as ToolException,
-    ToolExecutionException as ToolExecutionException,
-    UserInputRequiredException as UserInputRequiredException,
-    WorkflowCheckpointException as WorkflowCheckpointException,
-    WorkflowConvergenceException as WorkflowConvergenceException,
-    WorkflowException as WorkflowException,
-    WorkflowRunnerException as WorkflowRunnerException,
-)
+from gateway.errors import MiddlewareFailure as MiddlewareFailure, MiddlewareTermination as MiddlewareTermination, ModelError as ModelError
+from gateway.exceptions import *
+from gateway.foundry import FoundryChatClient as FoundryChatClient
 from gateway.harness import DEFAULT_HARNESS_INSTRUCTIONS as DEFAULT_HARNESS_INSTRUCTIONS, create_harness_agent as create_harness_agent
+from gateway.lifecycle import LifecycleHooks as LifecycleHooks, lifecycle_middleware as lifecycle_middleware
 from gateway.middleware import MiddlewareType as MiddlewareType
+from gateway.observability import (
+    ChatTelemetryLayer as ChatTelemetryLayer,
+    OBSERVABILITY_SETTINGS as OBSERVABILITY_SETTINGS,
+    configure_otel_providers as configure_otel_providers,
+    disable_instrumentation as disable_instrumentation,
+    enable_instrumentation as enable_instrumentation,
+)
+from gateway.openai import (
+    OpenAIChatClient as OpenAIChatClient,
+    OpenAIChatCompletionClient as OpenAIChatCompletionClient,
+    OpenAIEmbeddingClient as OpenAIEmbeddingClient,
+)
+from gateway.orchestrations import *
 from gateway.sessions.compaction_provider import (
     COMPACTION_STATE_KEY as COMPACTION_STATE_KEY,
     CompactionProvider as CompactionProvider,
@@ -177,8 +166,12 @@ from gateway.sessions.compaction_strategies import (
     ToolResultCompactionStrategy as ToolResultCompactionStrategy,
     TruncationStrategy as TruncationStrategy,
 )
-from gateway.sessions.session_context import ContextProvider as ContextProvider, SessionContext as SessionContext
 from gateway.sessions.file_history import FileHistoryProvider as FileHistoryProvider
+from gateway.sessions.history import (
+    EXCLUDED_KEY as EXCLUDED_KEY,
+    HistoryProvider as HistoryProvider,
+    InMemoryHistoryProvider as InMemoryHistoryProvider,
+)
 from gateway.sessions.message_groups import (
     CharacterEstimatorTokenizer as CharacterEstimatorTokenizer,
     EXCLUDE_REASON_KEY as EXCLUDE_REASON_KEY,
@@ -195,17 +188,13 @@ from gateway.sessions.message_groups import (
     included_messages as included_messages,
     included_token_count as included_token_count,
 )
-from gateway.sessions.history import (
-    EXCLUDED_KEY as EXCLUDED_KEY,
-    HistoryProvider as HistoryProvider,
-    InMemoryHistoryProvider as InMemoryHistoryProvider,
-)
 from gateway.sessions.semantic_memory import SemanticMemoryProvider as SemanticMemoryProvider
 from gateway.sessions.session import (
     AgentSession as AgentSession,
     SupportsAgentRun as SupportsAgentRun,
     register_state_type as register_state_type,
 )
+from gateway.sessions.session_context import ContextProvider as ContextProvider, SessionContext as SessionContext
 from gateway.sessions.sql_history import SqlHistoryProvider as SqlHistoryProvider
 from gateway.skills.objects.class_skill import ClassSkill as ClassSkill
 from gateway.skills.objects.file_source import FileSkillsSource as FileSkillsSource
@@ -217,7 +206,6 @@ from gateway.skills.objects.members import (
     InlineSkillScript as InlineSkillScript,
     SkillScriptRunner as SkillScriptRunner,
 )
-from gateway.skills.objects.skills_provider import SkillsProvider as SkillsProvider
 from gateway.skills.objects.skill import (
     FileSkill as FileSkill,
     Skill as Skill,
@@ -225,6 +213,7 @@ from gateway.skills.objects.skill import (
     SkillResource as SkillResource,
     SkillScript as SkillScript,
 )
+from gateway.skills.objects.skills_provider import SkillsProvider as SkillsProvider
 from gateway.skills.objects.sources import (
     AggregatingSkillsSource as AggregatingSkillsSource,
     CachingSkillsSource as CachingSkillsSource,
@@ -241,15 +230,8 @@ from gateway.staging import (
     FeatureStageWarning as FeatureStageWarning,
     ReleaseCandidateFeature as ReleaseCandidateFeature,
 )
-from gateway.telemetry.instrumentation import (
-    OBSERVABILITY_SETTINGS as OBSERVABILITY_SETTINGS,
-    disable_instrumentation as disable_instrumentation,
-    enable_instrumentation as enable_instrumentation,
-)
-from gateway.telemetry.providers import configure_otel_providers as configure_otel_providers
 from gateway.tools.call_facts import CallFacts as CallFacts
-from gateway.tools.context import CallContext as CallContext
-from gateway.tools.context import CallPorts as CallPorts
+from gateway.tools.context import CallContext as CallContext, CallPorts as CallPorts
 from gateway.tools.function import FunctionTool as FunctionTool, SKIP_PARSING as SKIP_PARSING, tool as tool
 from gateway.tools.given import (
     ToolTypes as ToolTypes,
@@ -263,13 +245,13 @@ from gateway.tools.invocation import (
     FunctionMiddlewareTypes as FunctionMiddlewareTypes,
     function_middleware as function_middleware,
 )
-from gateway.types.compaction import CompactionStrategy as CompactionStrategy, TokenizerProtocol as TokenizerProtocol
 from gateway.types.annotations import (
     Annotation as Annotation,
     TextSpanRegion as TextSpanRegion,
     UsageDetails as UsageDetails,
     add_usage_details as add_usage_details,
 )
+from gateway.types.compaction import CompactionStrategy as CompactionStrategy, TokenizerProtocol as TokenizerProtocol
 from gateway.types.content import Content as Content
 from gateway.types.framework_functions import (
     detect_media_type_from_base64 as detect_media_type_from_base64,
@@ -322,7 +304,6 @@ from gateway.workflows.checkpoints import (
     InMemoryCheckpointStorage as InMemoryCheckpointStorage,
     WorkflowCheckpoint as WorkflowCheckpoint,
 )
-from gateway.workflows.workflow_context import WorkflowContext as WorkflowContext
 from gateway.workflows.edges import (
     Case as Case,
     Default as Default,
@@ -354,48 +335,8 @@ from gateway.workflows.functional_steps import (
     get_run_context as get_run_context,
     step as step,
 )
-from gateway.workflows.messages import WorkflowMessage as WorkflowMessage
-from gateway.workflows.orchestrations.concurrent import ConcurrentBuilder as ConcurrentBuilder
-from gateway.workflows.orchestrations.group_chat import (
-    AgentBasedGroupChatOrchestrator as AgentBasedGroupChatOrchestrator,
-    AgentOrchestrationOutput as AgentOrchestrationOutput,
-    BaseGroupChatOrchestrator as BaseGroupChatOrchestrator,
-    GroupChatBuilder as GroupChatBuilder,
-    GroupChatOrchestrator as GroupChatOrchestrator,
-    GroupChatParticipantMessage as GroupChatParticipantMessage,
-    GroupChatRequestMessage as GroupChatRequestMessage,
-    GroupChatRequestSentEvent as GroupChatRequestSentEvent,
-    GroupChatResponseMessage as GroupChatResponseMessage,
-    GroupChatResponseReceivedEvent as GroupChatResponseReceivedEvent,
-    GroupChatSelectionFunction as GroupChatSelectionFunction,
-    GroupChatState as GroupChatState,
-    TerminationCondition as TerminationCondition,
-)
-from gateway.workflows.orchestrations.handoff import (
-    HandoffAgentUserRequest as HandoffAgentUserRequest,
-    HandoffBuilder as HandoffBuilder,
-    HandoffConfiguration as HandoffConfiguration,
-    HandoffSentEvent as HandoffSentEvent,
-)
-from gateway.workflows.orchestrations.magentic import (
-    MagenticBuilder as MagenticBuilder,
-    MagenticOrchestratorEvent as MagenticOrchestratorEvent,
-    MagenticOrchestratorEventType as MagenticOrchestratorEventType,
-    MagenticPlanReviewRequest as MagenticPlanReviewRequest,
-    MagenticPlanReviewResponse as MagenticPlanReviewResponse,
-    MagenticResetSignal as MagenticResetSignal,
-)
-from gateway.workflows.orchestrations.magentic_manager import (
-    MAGENTIC_MANAGER_NAME as MAGENTIC_MANAGER_NAME,
-    MagenticContext as MagenticContext,
-    MagenticManagerBase as MagenticManagerBase,
-    MagenticProgressLedger as MagenticProgressLedger,
-    MagenticProgressLedgerItem as MagenticProgressLedgerItem,
-    StandardMagenticManager as StandardMagenticManager,
-)
-from gateway.workflows.orchestrations.participants import AgentRequestInfoResponse as AgentRequestInfoResponse
-from gateway.workflows.orchestrations.sequential import SequentialBuilder as SequentialBuilder
 from gateway.workflows.graph import DEFAULT_MAX_ITERATIONS as DEFAULT_MAX_ITERATIONS
+from gateway.workflows.messages import WorkflowMessage as WorkflowMessage
 from gateway.workflows.sql_checkpoints import SqlCheckpointStorage as SqlCheckpointStorage
 from gateway.workflows.sub_workflow import (
     SubWorkflowRequestMessage as SubWorkflowRequestMessage,
@@ -413,6 +354,7 @@ from gateway.workflows.validation import (
 from gateway.workflows.viz import WorkflowViz as WorkflowViz
 from gateway.workflows.workflow import Workflow as Workflow
 from gateway.workflows.workflow_agent import WorkflowAgent as WorkflowAgent
+from gateway.workflows.workflow_context import WorkflowContext as WorkflowContext
 
 __all__: list[str]
 __version__: str

@@ -45,6 +45,7 @@ You work on tasks for a user, with tools.
 - A call that failed tells you something: change what you do, and do not repeat it as it was.
 - When the task is done, say briefly what you did and what came of it.
 """
+"""Default instructions of agents that `create_harness_agent` makes."""
 
 
 def create_harness_agent(

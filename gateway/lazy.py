@@ -1,7 +1,7 @@
 """Names that load on first use (PEP 562), and modules that an optional dependency provides.
 
-The package itself and its stable import paths (`gateway.openai`, `gateway.foundry`, …) import quickly this way. Their public names are
-listed only in the stub file (`.pyi`) beside the module, which type checkers read too.
+The package itself and its stable import paths (`gateway.openai`, `gateway.foundry`, …) import quickly this way. The stub file (`.pyi`)
+beside the module lists the public names for type checkers and for `lazy_names`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callab
 
     def load(name: str) -> object:
         if not origins:
-            origins.update(_origins(Path(namespace["__file__"]).with_suffix(".pyi")))
+            origins.update(declared_names(Path(namespace["__file__"]).with_suffix(".pyi")))
         if name == "__all__":
             return sorted(origins.keys() | ({"__version__"} & namespace.keys()))
         if name not in origins:
@@ -38,12 +38,20 @@ def lazy_names(module: str, *, hints: Mapping[str, str] | None = None) -> Callab
     return load
 
 
-def _origins(stub: Path) -> dict[str, tuple[str, str]]:
-    """Return, for each name that a stub file imports with `as`, the module that defines the name and the original name in that module."""
+def declared_names(stub: Path) -> dict[str, tuple[str, str]]:
+    """Return, for each name that a stub file imports with `as`, the module that defines the name and the original name in that module.
+
+    `from gateway.openai import *` adds the names of the stub `openai.pyi` in the same folder.
+    """
     import ast
 
-    statements = [node for node in ast.parse(stub.read_text(encoding="utf-8")).body if isinstance(node, ast.ImportFrom)]
-    return {alias.asname: (node.module or "", alias.name) for node in statements for alias in node.names if alias.asname}
+    found: dict[str, tuple[str, str]] = {}
+    for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.module:
+            if node.names[0].name == "*":
+                found |= declared_names(stub.with_name(f"{node.module.rpartition('.')[2]}.pyi"))
+            found |= {alias.asname: (node.module, alias.name) for alias in node.names if alias.asname}
+    return found
 
 
 def _refuse(module: str, name: str, hint: str | None) -> None:

@@ -12,9 +12,13 @@ from inspect import isawaitable
 from typing import Any, Generic, TypeVar, cast
 
 UpdateT = TypeVar("UpdateT")
+"""Type of the parts of a stream."""
 FinalT = TypeVar("FinalT")
+"""Type of the whole response that a stream makes from its parts."""
 OuterUpdateT = TypeVar("OuterUpdateT")
+"""Type of the converted parts of a stream that `map` returns."""
 OuterFinalT = TypeVar("OuterFinalT")
+"""Type of the whole response of a stream that `map` or `with_finalizer` returns."""
 
 CLEANUP_SECONDS = 5.0
 """Maximum time for the cleanup hooks of a cancelled stream, in seconds."""

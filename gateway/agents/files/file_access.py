@@ -24,6 +24,7 @@ The `file_access_*` tools read and write files in a folder that is kept between 
 - Browse with `file_access_list_files` and `file_access_list_subdirectories`, one folder at a time, or search the text of all files with
   `file_access_search_files`.
 - Replace or delete a file only if the user asked for it."""
+"""Default instructions of `FileAccessProvider`, as Markdown."""
 
 
 class FileAccessProvider(ContextProvider):
