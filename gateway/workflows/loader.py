@@ -44,39 +44,27 @@ def load_workflow(path: Path) -> WorkflowFile:
     Raises:
         WorkflowInvalid: Every mistake in the file, one per line: `FILE:LINE: KEY: MISTAKE`.
     """
-    return _or_raise(*examine(path), name=str(path))
-
-
-def parse_workflow(text: str, *, name: str = "workflow.yaml") -> WorkflowFile:
-    """Parse the text of a file called `name`.
-
-    Raises:
-        WorkflowInvalid: Every mistake in the text, as from `load_workflow`.
-    """
-    return _or_raise(*examine_text(text, name=name), name=name)
+    file, findings = examine(path)
+    if file is None:
+        places = [f"{path}:{found.line}" if found.line else str(path) for found in findings]
+        raise WorkflowInvalid("\n".join(f"{place}: {found.text}" for place, found in zip(places, findings, strict=True)))
+    return file
 
 
 def examine(path: Path) -> tuple[WorkflowFile | None, list[Finding]]:
-    """Read a workflow file. Return the parsed file, or every mistake in it. Blocking."""
+    """Read a workflow file. Return the parsed file, or every mistake in it, sorted by line. Blocking."""
     try:
         if path.stat().st_size > MAX_DOCUMENT_BYTES:
             return None, [Finding(None, "unreadable", f"larger than {MAX_DOCUMENT_BYTES} bytes.")]
         text = read_document(path).decode("utf-8-sig")
+        document = load_mapping(text, path=str(path))
     except DocumentError as error:
-        return None, [Finding(None, "unreadable", str(error))]
+        text = str(error).removeprefix(f"Line {error.line}: ")
+        return None, [Finding(error.line or None, "unreadable" if error.code == "hard-link" else "yaml", text)]
     except OSError as error:
         return None, [Finding(None, "unreadable", f"cannot be read: {error.strerror or error}.")]
     except UnicodeDecodeError:
         return None, [Finding(None, "unreadable", "is not UTF-8 text.")]
-    return examine_text(text, name=str(path))
-
-
-def examine_text(text: str, *, name: str) -> tuple[WorkflowFile | None, list[Finding]]:
-    """Parse the text of a file called `name`. Return the parsed file, or every mistake in the text, sorted by line."""
-    try:
-        document = load_mapping(text, path=name)
-    except DocumentError as error:
-        return None, [Finding(error.line, "yaml", str(error).removeprefix(f"Line {error.line}: "))]
     file, problems = _read(document)
     code: FindingCode = "format"
     if file is not None:
@@ -85,13 +73,6 @@ def examine_text(text: str, *, name: str) -> tuple[WorkflowFile | None, list[Fin
             return file, []
     locate = _locator(text)
     return None, sorted((Finding(locate(problem.path), code, problem.line()) for problem in problems), key=lambda found: found.line or 0)
-
-
-def _or_raise(file: WorkflowFile | None, findings: list[Finding], *, name: str) -> WorkflowFile:
-    if file is None:
-        places = [f"{name}:{found.line}" if found.line else name for found in findings]
-        raise WorkflowInvalid("\n".join(f"{place}: {found.text}" for place, found in zip(places, findings, strict=True)))
-    return file
 
 
 def _read(document: JsonObject) -> tuple[WorkflowFile | None, list[Problem]]:

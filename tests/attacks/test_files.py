@@ -12,11 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.agents.definition import read_agent
+from gateway.config.documents import DocumentError, load_mapping
 from gateway.config.load import load_text
 from gateway.errors import ConfigError, GatewayError, WorkflowInvalid
 from gateway.skills.parser import parse_skill
-from gateway.workflows.loader import parse_workflow
 from tests.fakes.running import ROOT
+from tests.workflows.scripted import workflow_of
 
 pytestmark = [pytest.mark.attack(32), pytest.mark.fault(26), pytest.mark.timeout(120)]
 FEW = settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -85,7 +86,7 @@ def read_config(text: str) -> None:
 
 def read_workflow(text: str) -> None:
     try:
-        parse_workflow(text, name="some.workflow.yaml")
+        workflow_of(text, name="some.workflow.yaml")
     except WorkflowInvalid as error:
         assert "some.workflow.yaml" in str(error)
 
@@ -117,9 +118,14 @@ def test_damaged_workflow_is_read_or_refused_by_name(profile: settings) -> None:
     profile(given(documents.map(as_yaml) | torn(WORKFLOWS))(read_workflow))()
 
 
-def test_half_a_character_in_a_workflow_is_named_with_its_line() -> None:
-    with pytest.raises(WorkflowInvalid, match=r"some\.workflow\.yaml:2: .*half a character"):
-        parse_workflow("name: x\ndescription: \ud800\n", name="some.workflow.yaml")
+def test_half_a_character_in_a_document_is_named_with_its_line() -> None:
+    with pytest.raises(DocumentError, match=r"Line 2: .*half a character"):
+        load_mapping("name: x\ndescription: \ud800\n")
+
+
+def test_escaped_half_of_a_character_in_a_workflow_is_named_with_its_line() -> None:
+    with pytest.raises(WorkflowInvalid, match=r"some\.workflow\.yaml:2: "):
+        workflow_of('name: x\ndescription: "\\ud800"\n', name="some.workflow.yaml")
 
 
 @pytest.mark.parametrize("profile", PROFILES)

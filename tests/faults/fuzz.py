@@ -41,7 +41,7 @@ with atheris.instrument_imports(include=["gateway"]) if IS_MAIN else nullcontext
     from gateway.wire.http1_client import ClientConnection, ConnectionPool
     from gateway.wire.long_text import LONG_BYTES, decode_parts, encode_around
     from gateway.wire.sse import SseParser
-    from gateway.workflows.loader import parse_workflow
+    from tests.workflows.scripted import workflow_of
 
 MAX_BYTES = 4096
 """Of a line, a body and an event: small, so that inputs get beyond it."""
@@ -69,7 +69,7 @@ def skill(data: bytes) -> None:
 def workflow(data: bytes) -> None:
     """A workflow file is read, or every fault of it is named."""
     with suppress(GatewayError, UnicodeDecodeError):
-        parse_workflow(data.decode())
+        workflow_of(data.decode())
 
 
 def configuration(data: bytes) -> None:

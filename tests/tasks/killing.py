@@ -32,11 +32,10 @@ from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import IDEMPOTENCY_KEY, CallContext
 from gateway.tools.function import FunctionTool
 from gateway.tools.ports import ClientProfile
-from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from tests.tasks.dying import Journal, die, in_a_process, running
-from tests.workflows.scripted import ScriptedToolBox, guard
+from tests.workflows.scripted import ScriptedToolBox, guard, workflow_of
 
 ASKABLE = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
 SECONDS = 30
@@ -112,7 +111,7 @@ def in_file(form: Mapping[str, object], act: JsonObject | None = None, records: 
     def make(ledger: Ledger, fuse: Fuse) -> CallTool:
         async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
             text = json.dumps({"name": "x", "description": "d", **form})  # JSON is YAML too
-            plan = await WorkflowPlan.prepare(parse_workflow(text), base_dir=Path())
+            plan = await WorkflowPlan.prepare(workflow_of(text), base_dir=Path())
             return await called(WorkflowTool(plan, toolbox=tools(ledger, fuse, act or {}, records)), ctx)
 
         return call
@@ -127,7 +126,7 @@ def in_code(build: Callable[[ScriptedToolBox, Fuse], Any]) -> Work:
         async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
             box = tools(ledger, fuse, {})
             made = build(box, fuse)
-            plan = WorkflowPlan(parse_workflow("name: x\ndescription: d\npython: here:made\n"), code=made, sample=made)
+            plan = WorkflowPlan(workflow_of("name: x\ndescription: d\npython: here:made\n"), code=made, sample=made)
             return await called(WorkflowTool(plan, toolbox=box), ctx)
 
         return call

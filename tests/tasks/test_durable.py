@@ -29,12 +29,11 @@ from gateway.tools.base import Complete
 from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.tools.ports import ClientProfile
-from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from tests.fakes.postgres import Postgres, postgres
 from tests.tasks.dying import Journal, die, in_a_process, once_asked, running, steady
-from tests.workflows.scripted import ScriptedToolBox, guard
+from tests.workflows.scripted import ScriptedToolBox, guard, workflow_of
 
 STEPS = 10
 CTX = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
@@ -573,7 +572,7 @@ def flow(journal: Journal, death: str | None) -> CallTool:
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
         functions: dict[str, Any] = {f"t__{name}": make(name) for name in ("one", "two", "side", "three")}
-        plan = await WorkflowPlan.prepare(parse_workflow(FLOW), base_dir=Path())
+        plan = await WorkflowPlan.prepare(workflow_of(FLOW), base_dir=Path())
         outcome = await guard(WorkflowTool(plan, toolbox=ScriptedToolBox(**functions))).call({"x": "-"}, ctx)
         assert isinstance(outcome, Complete)
         return outcome

@@ -21,11 +21,10 @@ from gateway.tools.function import FunctionTool
 from gateway.tools.ports import ClientProfile
 from gateway.workflows.functional import workflow
 from gateway.workflows.functional_steps import RunContext, step
-from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from tests.tasks.dying import Journal, die, in_a_process, running
-from tests.workflows.scripted import ScriptedToolBox, guard
+from tests.workflows.scripted import ScriptedToolBox, guard, workflow_of
 
 pytestmark = pytest.mark.timeout(60)
 ASKABLE = CallContext(CallFacts(client=ClientProfile(capabilities={"elicitation": {"form": {}}})))
@@ -71,7 +70,7 @@ def graph(text: str, journal: Journal, *, dies: bool) -> CallTool:
         for function in (triage, refunds):
             agent: FunctionTool[..., Any] = FunctionTool(function)
             box.add(f"agent/{function.__name__}", guard(agent, source="agent", policy=SourcePolicy(idempotent=["*"])))
-        plan = await WorkflowPlan.prepare(parse_workflow(text), base_dir=Path())
+        plan = await WorkflowPlan.prepare(workflow_of(text), base_dir=Path())
         outcome = await guard(WorkflowTool(plan, toolbox=box)).call(arguments, ctx)
         assert isinstance(outcome, Complete)
         return outcome
@@ -165,7 +164,7 @@ def in_steps(journal: Journal, *, dies: bool) -> CallTool:
         return await publish(f"{found['topic']} for {paid.by}")
 
     async def call(tool: str, arguments: JsonObject, ctx: CallContext) -> Complete:
-        file = parse_workflow("name: x\ndescription: d\npython: here:steps\n")
+        file = workflow_of("name: x\ndescription: d\npython: here:steps\n")
         plan = WorkflowPlan(file, code=steps, sample=steps)
         outcome = await guard(WorkflowTool(plan, toolbox=ScriptedToolBox())).call(arguments, ctx)
         assert isinstance(outcome, Complete)

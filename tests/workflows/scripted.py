@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from gateway.config.policies import SourcePolicy
@@ -17,6 +19,16 @@ from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext, CallPorts
 from gateway.tools.function import FunctionTool
 from gateway.tools.ports import LogLevel
+from gateway.workflows.definition import WorkflowFile
+from gateway.workflows.loader import load_workflow
+
+
+def workflow_of(text: str, name: str = "workflow.yaml") -> WorkflowFile:
+    """Read `text` as a file called `name`."""
+    with TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_bytes(text.encode("utf-8", "surrogatepass"))
+        return load_workflow(path)
 
 
 class ScriptedToolBox:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,8 @@ from gateway.config.json_schemas import schema_of
 from gateway.errors import WorkflowInvalid
 from gateway.policy.schema_check import SchemaCheck, measure
 from gateway.workflows.definition import AgentStep, PythonStep, ToolStep, WorkflowFile
-from gateway.workflows.loader import load_workflow, parse_workflow
+from gateway.workflows.loader import load_workflow
+from tests.workflows.scripted import workflow_of
 
 BRIEF = """\
 name: brief
@@ -47,12 +49,12 @@ edges:
 
 def mistakes(text: str) -> list[str]:
     with pytest.raises(WorkflowInvalid) as caught:
-        parse_workflow(text, name="x.workflow.yaml")
-    return str(caught.value).splitlines()
+        workflow_of(text, name="x.workflow.yaml")
+    return [re.sub(r"^\S*/(?=x\.workflow)", "", line) for line in str(caught.value).splitlines()]
 
 
 def test_the_documented_example_is_read() -> None:
-    file = parse_workflow(BRIEF)
+    file = workflow_of(BRIEF)
     assert (file.name, file.start, file.output_id, file.task) == ("brief", "research", "draft", "optional")
     assert isinstance(file.steps["research"], AgentStep)
     assert file.edges[2].when == {"approved": False}
@@ -60,13 +62,13 @@ def test_the_documented_example_is_read() -> None:
 
 
 def test_executors_are_of_three_kinds_and_the_only_end_is_the_output() -> None:
-    file = parse_workflow(GRAPH)
+    file = workflow_of(GRAPH)
     assert [type(step) for step in file.steps.values()] == [ToolStep, AgentStep, PythonStep]
     assert file.output_id == "c"
 
 
 def test_graph_may_be_in_code() -> None:
-    file = parse_workflow("name: x\ndescription: d\npython: pkg.graphs:flow\n")
+    file = workflow_of("name: x\ndescription: d\npython: pkg.graphs:flow\n")
     assert file.python == "pkg.graphs:flow"
     assert file.steps == {}
 
@@ -211,10 +213,10 @@ intermediate-output-from: all
 
 @pytest.mark.requirement("WF1")
 def test_edges_lead_to_several_from_several_and_by_cases() -> None:
-    file = parse_workflow(ROUTED)
+    file = workflow_of(ROUTED)
     assert [edge.kind for edge in file.edges] == ["switch", "single", "fan-out", "fan-in"]
     assert file.output_from == ("both", "wish", "rest")
-    chosen = parse_workflow(ROUTED.replace("{from: check, to: [left, right]}", "{from: check, to: [left, right], select: ok}"))
+    chosen = workflow_of(ROUTED.replace("{from: check, to: [left, right]}", "{from: check, to: [left, right], select: ok}"))
     assert chosen.edges[2].kind == "select"
 
 
@@ -269,7 +271,7 @@ def test_orchestration_is_read_and_fits_the_json_schema(team: str) -> None:
     from gateway.config.documents import load_mapping
 
     text = f"name: x\ndescription: d\n{team}\n"
-    assert parse_workflow(text).team is not None
+    assert workflow_of(text).team is not None
     check = SchemaCheck(schema_of(WorkflowFile, title="Moongate: *.workflow.yaml"))
     document = load_mapping(text)
     assert check.find(document, measure(document)) is None

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from gateway.json_types import JsonObject
-from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
-from tests.workflows.scripted import Listener, ScriptedToolBox, guard
+from tests.workflows.scripted import Listener, ScriptedToolBox, guard, workflow_of
 from tests.workflows.test_tool import publish, run
 
 HEAD = "name: x\ndescription: d\n"
@@ -138,7 +137,7 @@ async def test_failing_participant_is_an_error_result_that_names_it() -> None:
 async def test_orchestration_function_that_cannot_be_imported_is_named() -> None:
     from gateway.errors import WorkflowInvalid
 
-    file = parse_workflow(HEAD + 'group-chat: {participants: [a], selection: "wf_absent:f", until: "json:decoder"}\n')
+    file = workflow_of(HEAD + 'group-chat: {participants: [a], selection: "wf_absent:f", until: "json:decoder"}\n')
     with pytest.raises(WorkflowInvalid) as caught:
         await WorkflowPlan.prepare(file, base_dir=Path())
     first, second = str(caught.value).splitlines()
@@ -245,7 +244,7 @@ async def test_answer_that_does_not_fit_is_requested_again() -> None:
 
 async def test_workflow_is_a_step_of_another_with_its_questions() -> None:
     cast = Cast(printer=["printed"])
-    inner = WorkflowTool(await WorkflowPlan.prepare(parse_workflow(PUBLISH), base_dir=Path()), toolbox=cast.box())
+    inner = WorkflowTool(await WorkflowPlan.prepare(workflow_of(PUBLISH), base_dir=Path()), toolbox=cast.box())
     box = ScriptedToolBox()
     box.add("workflow/publish", guard(inner))
     text = HEAD + "input: {t: {type: string}}\nexecutors: {sub: {workflow: publish, arguments: {text: '{{t}}'}}}\nstart: sub\n"

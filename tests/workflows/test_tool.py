@@ -18,10 +18,9 @@ from gateway.json_types import JsonObject
 from gateway.tools.base import Complete, InputRequired, TaskStarted, ToolOutcome
 from gateway.tools.context import CallContext
 from gateway.tools.drive import ASK_KEY
-from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
-from tests.workflows.scripted import Listener, ScriptedToolBox, guard
+from tests.workflows.scripted import Listener, ScriptedToolBox, guard, workflow_of
 
 BRIEF = """\
 name: brief
@@ -52,7 +51,7 @@ def forget_modules() -> Iterator[None]:
 async def publish(
     text: str, *, base_dir: Path = Path(), policy: SourcePolicy | None = None, box: ScriptedToolBox | None = None
 ) -> GuardedTool:
-    plan = await WorkflowPlan.prepare(parse_workflow(text), base_dir=base_dir)
+    plan = await WorkflowPlan.prepare(workflow_of(text), base_dir=base_dir)
     return guard(WorkflowTool(plan, toolbox=box or ScriptedToolBox()), policy=policy)
 
 

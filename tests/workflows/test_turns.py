@@ -11,11 +11,10 @@ from gateway.tools.call_facts import CallFacts
 from gateway.tools.context import CallContext
 from gateway.workflows.builder import WorkflowBuilder
 from gateway.workflows.function_executor import executor
-from gateway.workflows.loader import parse_workflow
 from gateway.workflows.plan import WorkflowPlan
 from gateway.workflows.tool import WorkflowTool
 from gateway.workflows.workflow_context import WorkflowContext
-from tests.workflows.scripted import ScriptedToolBox
+from tests.workflows.scripted import ScriptedToolBox, workflow_of
 
 
 @pytest.mark.attack(42)
@@ -29,7 +28,7 @@ async def test_callers_take_turns_at_code_graph() -> None:
         await ctx.yield_output("done")
 
     made = WorkflowBuilder(start_executor=step).build()
-    file = parse_workflow("name: x\ndescription: d\npython: here:made\ninput: {who: {type: string}}\n")
+    file = workflow_of("name: x\ndescription: d\npython: here:made\ninput: {who: {type: string}}\n")
     plan = WorkflowPlan(file, code=made, sample=made)
     tool = WorkflowTool(plan, toolbox=ScriptedToolBox())
 
