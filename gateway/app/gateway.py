@@ -12,7 +12,6 @@ import math
 from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from functools import partial
-from pathlib import Path
 from socket import socket
 from typing import TYPE_CHECKING
 
@@ -164,7 +163,7 @@ class Gateway:
         rules = FunctionRules(lambda source: self.loaded.config.policies.get(source), lambda objects: self._local.names_of(objects))
         self._gates = OwnToolGates(rules, gates)
         builder = LocalBuilder(self, self._models.resolver, records, state.path, self.events, self._acceptance)
-        self._local = LocalSources(hosts, builder)
+        self._local = LocalSources(hosts, builder.build)
         children = await self._stack.enter_async_context(ChildProcesses(config.server.max_child_processes, own_id))
         children.bodies = LargeBodies(config.server.large_result_bytes, used=Heap().used)
         client: JsonObject = {"name": config.server.name, "version": __version__}
@@ -212,7 +211,7 @@ class Gateway:
         self._readiness = Readiness(config.server.startup_timeout_seconds)
         await self._servers.start(changes.joining)
         tasks.start_soon(self._servers.follow_acceptance)
-        tasks.start_soon(self._local.follow, lambda: self.loaded, self._apply_files)
+        tasks.start_soon(self._local.files.follow, lambda: self.loaded, self._apply_files)
         tasks.start_soon(self.inspection.note_own_rules)
         tasks.start_soon(self._readiness.watch, self._servers.sources, self._note_ready)
         await self._stack.enter_async_context(self._server)
@@ -244,8 +243,8 @@ class Gateway:
         unlimited = {"max_result_bytes": UNLIMITED_BYTES, "max_kept_bytes": UNLIMITED_BYTES}
         own = self.loaded.config.policy(SOURCE_ID).model_copy(update=unlimited)
         entries = [CatalogEntry(self._own, own, "", self._own, is_local=True)]
-        entries += [self._entry(local.source, local.held.active, is_local=True) for local in self._local.table.values()]
-        entries += [self._entry(server.source, server.held.active, is_local=False) for server in self._servers.table.values()]
+        entries += [self._entry(local.source, local.active, is_local=True) for local in self._local.table.values()]
+        entries += [self._entry(server.source, server.active, is_local=False) for server in self._servers.table.values()]
         return entries
 
     def _entry(self, source: ToolSource, active: ActiveCalls, *, is_local: bool) -> CatalogEntry:
@@ -274,16 +273,7 @@ class Gateway:
         """
         self._reloader = Reloader(read, self.reload, watch, follows=self.loaded.config.server.reload)
         self._tasks.start_soon(self._reloader.run)
-        if self._acceptance.watched is not None:
-            self._tasks.start_soon(self._follow_acceptance, self._reloader, self._acceptance.watched)
-
-    async def _follow_acceptance(self, reloader: Reloader, path: Path) -> None:
-        """Read the configuration again when a person accepts an entry that waits. `path` is the file of acceptances."""
-        watch = await anyio.to_thread.run_sync(FileWatch, path)
-        while True:
-            await watch.changed()
-            if self._acceptance.held:
-                reloader.read_again()
+        self._tasks.start_soon(self._acceptance.follow, self._reloader.read_again)
 
     async def reload(self, written: LoadedConfig) -> bool:
         """Put the configuration `written` in force; return its `server.reload`: whether to react to further changes of its file.
@@ -451,7 +441,7 @@ class Gateway:
         """When every server has connected or failed, store results for the next start over stdio. `None` does nothing."""
         if first is not None:
             await self.ready(math.inf)
-            await keep_answers(self.loaded, self._server, self._local.module_files, first)
+            await keep_answers(self.loaded, self._server, self._local.files.modules, first)
 
     async def serve_http(self, host: str, port: int, *, on_ready: Callable[[str], None], listener: socket | None = None) -> None:
         """Serve over HTTP until SIGINT or SIGTERM arrives or the call is cancelled.

@@ -46,7 +46,7 @@ class LocalBuilder:
     """Decides which files may import Python modules."""
 
     def build(self, kind: LocalKind, loaded: LoadedConfig, roots: RootRules, local: LocalSources) -> LocalToolSource:
-        """Return a new source (see `LocalSourceBuilder`)."""
+        """Return a new source (implements `LocalSourceBuilder`)."""
         match kind:
             case "skill":
                 return self._skills(loaded)

@@ -27,8 +27,8 @@ SETTLE_SECONDS = 0.1
 
 Look = tuple[tuple[str, Signature], ...]
 
-FileState = tuple[Look, int] | int | None
-"""The part of `Files` that one source depends on."""
+FileState = tuple[Look, int]
+"""The part of `Files` that one source depends on: its files, and the generation of the modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +44,7 @@ class Files:
 
     def of(self, kind: str) -> FileState:
         """Return the part of the state that the source `kind` depends on; compare two of them with `==`."""
-        match kind:
-            case "agent" | "workflow":
-                return (self.written, self.generation)
-            case "function":
-                return self.generation
-            case _:
-                return None
+        return (self.written if kind in ("agent", "workflow") else (), self.generation if kind != "skill" else 0)
 
 
 class LocalFiles:

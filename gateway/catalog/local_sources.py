@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, Protocol, cast
 
@@ -47,38 +46,26 @@ class LocalToolSource(ToolSource, HostableSource, Protocol):
     """A source of tools that starts when it is entered."""
 
 
-class LocalSourceBuilder(Protocol):
-    """Builds the sources that the configuration names."""
+LocalSource = HostedSource[LocalToolSource, tuple[Settings, FileState]]
+"""One local source, built from settings and files (`Files.of`)."""
 
-    def build(self, kind: LocalKind, loaded: LoadedConfig, roots: RootRules, local: LocalSources) -> LocalToolSource:
-        """Return a new source that nobody has entered yet. `roots` judges folders; `local` holds the current sources."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class LocalSource:
-    """One local source and what it was built from."""
-
-    made_from: Settings
-    """The settings it was built from; it is rebuilt when they change."""
-    source: ToolSource
-    held: HostedSource
-    files: FileState
-    """The state of the files it was read from (`Files.of`)."""
+LocalSourceBuilder = Callable[[LocalKind, LoadedConfig, RootRules, "LocalSources"], LocalToolSource]
+"""Builds a source that nobody has entered yet. The rules judge folders; the last argument holds the current sources."""
 
 
 class LocalSources(HostedTable[LocalSource]):
     """The local sources. `prepare` builds and starts new sources, `take` makes them current, `release` stops the sources they replace."""
 
-    def __init__(self, hosts: SourceHost, builder: LocalSourceBuilder) -> None:
-        """`hosts` runs the sources that `builder` builds."""
+    def __init__(self, hosts: SourceHost, build: LocalSourceBuilder) -> None:
+        """`hosts` runs the sources that `build` returns."""
         super().__init__(hosts)
-        self._builder = builder
+        self._build = build
         self.problem: str | None = None
         """Why some paths in `skills.scripts.readPaths` are ignored; `None` if all are used."""
         self.functions: FunctionSource | None = None
         """The source of functions; `None` if no functions are exposed."""
-        self._files = LocalFiles()
+        self.files = LocalFiles()
+        """The files of agents and workflows, and the imported Python modules."""
 
     def names_of(self, objects: Sequence[object]) -> list[str]:
         """Return the names of the served functions that call one of these Python objects."""
@@ -140,20 +127,8 @@ class LocalSources(HostedTable[LocalSource]):
 
         If remote servers have skills (`remote`), there is a source `skill` even without local skills.
         """
-        with self._files.importing(loaded.base_dir):
+        with self.files.importing(loaded.base_dir):
             return await self._prepare(loaded, remote)
-
-    @property
-    def module_files(self) -> Collection[str]:
-        """The files of Python modules that were imported for agents, workflows and functions."""
-        return self._files.modules.keys()
-
-    async def follow(self, loaded: Callable[[], LoadedConfig], take_up: Callable[[], Awaitable[None]]) -> None:
-        """Until cancelled, call `take_up` when files of agents, workflows or functions change.
-
-        `loaded` returns the current configuration.
-        """
-        await self._files.follow(loaded, take_up)
 
     async def _prepare(self, loaded: LoadedConfig, remote: RemoteSkills | None) -> Changes[LocalSource]:
         table: dict[str, LocalSource] = {}
@@ -163,20 +138,18 @@ class LocalSources(HostedTable[LocalSource]):
         if loaded.config.skills.scripts.read_paths:
             loaded = await anyio.to_thread.run_sync(self._with_readable, loaded, roots)
         wanted = dict(_wanted(loaded.config, has_remote=remote is not None and bool(remote.skills)))
-        files = await self._files.take(loaded)
-        roots.protect_files(self._files.modules)
+        files = await self.files.take(loaded)
+        roots.protect_files(self.files.modules)
         # Agents come last, because their folders may not contain modules that workflows and functions import.
         for kind in sorted(wanted, key=lambda kind: kind == "agent"):
-            made_from, local = wanted[kind], self._table.get(kind)
-            is_alike = local is not None and local.made_from == made_from
-            if local is None or not is_alike or local.files != files.of(kind) or await self._is_judged_anew(local.source, roots):
-                source = self._builder.build(kind, loaded, roots, self)
+            made_from, local = (wanted[kind], files.of(kind)), self._table.get(kind)
+            if local is None or local.made_from != made_from or await self._is_judged_anew(local.source, roots):
+                source = self._build(kind, loaded, roots, self)
                 # Keep the last version of a file that is broken now, unless settings changed: with them that version might be invalid too.
-                if local is not None and is_alike and kind in ("agent", "workflow"):
+                if local is not None and local.made_from[0] == wanted[kind] and kind in ("agent", "workflow"):
                     cast("AgentSource", source).go_on_from(cast("AgentSource", local.source))
-                policy = loaded.config.policy(kind)
-                local = LocalSource(made_from, source, HostedSource(source, policy.timeout_seconds), files.of(kind))
-                await self._hosts.start(local.held)
+                local = HostedSource(source, loaded.config.policy(kind).timeout_seconds, made_from)
+                await self._hosts.start(local)
                 if kind == "skill" and remote is not None:
                     cast("SkillSource", source).library.add(remote)
             table[kind] = local

@@ -6,7 +6,6 @@ The catalog decides what is served; each `UpstreamSource` connects to its server
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import anyio
@@ -29,14 +28,8 @@ if TYPE_CHECKING:
     from gateway.upstream.credential_protocols import OwnedCredentials
 
 
-@dataclass(frozen=True, slots=True)
-class Server:
-    """One server and the settings that it was built from."""
-
-    entry: ServerEntry
-    policy: SourcePolicy
-    source: UpstreamSource
-    held: HostedSource
+Server = HostedSource[UpstreamSource, tuple[ServerEntry, SourcePolicy]]
+"""One server, built from its entry and its policy."""
 
 
 class Servers(HostedTable[Server]):
@@ -71,11 +64,11 @@ class Servers(HostedTable[Server]):
                 continue
             entry, policy = loaded.located(written), loaded.config.policy(name)
             known = self._table.get(name)
-            if known is not None and (known.entry, known.policy) == (entry, policy):
+            if known is not None and known.made_from == (entry, policy):
                 table[name] = known
                 continue
             source = await self._build(name, entry, policy, pins, known.source if known is not None else None)
-            table[name] = Server(entry, policy, source, HostedSource(source, policy.timeout_seconds))
+            table[name] = HostedSource(source, policy.timeout_seconds, (entry, policy))
         return self.changes(table)
 
     async def _build(
@@ -108,7 +101,7 @@ class Servers(HostedTable[Server]):
     async def start(self, servers: Sequence[Server]) -> None:
         """Start the sources of new servers; each connects in the background."""
         for server in servers:
-            await self._hosts.start(server.held)
+            await self._hosts.start(server)
 
 
 def build_credentials(server: str, entry: ServerEntry, policy: SourcePolicy, state: StateFolder) -> OwnedCredentials | None:

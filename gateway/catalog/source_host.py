@@ -28,13 +28,19 @@ class HostableSource(AbstractAsyncContextManager[object], Protocol):
         ...
 
 
-@dataclass(eq=False, slots=True)
-class HostedSource:
-    """One source with its in-flight calls and its stop signal."""
+SourceT = TypeVar("SourceT", bound=HostableSource, covariant=True)
+MadeFromT = TypeVar("MadeFromT", covariant=True)
 
-    source: HostableSource
+
+@dataclass(eq=False, frozen=True, slots=True)
+class HostedSource(Generic[SourceT, MadeFromT]):
+    """One source with what it was built from, its in-flight calls and its stop signal."""
+
+    source: SourceT
     timeout_seconds: float
     """Grace period for in-flight calls after the release."""
+    made_from: MadeFromT
+    """The settings from which the source was built; another source replaces it when they change."""
     active: ActiveCalls = field(default_factory=ActiveCalls)
     """The in-flight calls of the source."""
     stop: anyio.Event = field(default_factory=anyio.Event)
@@ -42,16 +48,8 @@ class HostedSource:
     """Cancelled when the grace period for in-flight calls ends."""
 
 
-class HostedTableEntry(Protocol):
-    """One source with what it was built from."""
-
-    @property
-    def held(self) -> HostedSource:
-        """The entry of the source at its `SourceHost`, which runs it."""
-        ...
-
-
-EntryT = TypeVar("EntryT", bound=HostedTableEntry)
+AnySource = HostedSource[HostableSource, object]
+EntryT = TypeVar("EntryT", bound=AnySource)
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,14 +86,14 @@ class HostedTable(Generic[EntryT]):
     def release(self, entries: Iterable[EntryT]) -> None:
         """Stop sources when their in-flight calls have ended, at the latest after their `timeoutSeconds`."""
         for entry in entries:
-            entry.held.stop.set()
+            entry.stop.set()
 
 
 class SourceHost:
     """Async context manager: enter it before `start`. Leaving it stops every source at once."""
 
     def __init__(self) -> None:
-        self._entered: set[HostedSource] = set()
+        self._entered: set[AnySource] = set()
         self._stack = AsyncExitStack()
         self._tasks: TaskGroup
 
@@ -104,24 +102,24 @@ class SourceHost:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        for held in self._entered:
-            held.running.cancel()
+        for hosted in self._entered:
+            hosted.running.cancel()
         await self._stack.aclose()
 
-    async def start(self, held: HostedSource) -> None:
+    async def start(self, hosted: AnySource) -> None:
         """Start a source and return when it has started. Raises what the source raises on entering."""
-        await self._tasks.start(self._hold, held)
+        await self._tasks.start(self._hold, hosted)
 
-    async def _hold(self, held: HostedSource, *, task_status: TaskStatus[None]) -> None:
-        self._entered.add(held)
+    async def _hold(self, hosted: AnySource, *, task_status: TaskStatus[None]) -> None:
+        self._entered.add(hosted)
         try:
-            async with held.source:
+            async with hosted.source:
                 task_status.started()
-                with held.running:
-                    await held.stop.wait()
-                    held.running.deadline = anyio.current_time() + held.timeout_seconds
-                    await held.active.over()
+                with hosted.running:
+                    await hosted.stop.wait()
+                    hosted.running.deadline = anyio.current_time() + hosted.timeout_seconds
+                    await hosted.active.over()
         finally:
-            self._entered.discard(held)
-        if held.stop.is_set():
-            logger.info("source stopped source=%s", held.source.id)
+            self._entered.discard(hosted)
+        if hosted.stop.is_set():
+            logger.info("source stopped source=%s", hosted.source.id)

@@ -18,11 +18,15 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+import anyio
+import anyio.to_thread
+
 from gateway.config.executes import RunEntry
 from gateway.config.load import LoadedConfig
 from gateway.config.models import ServerEntry, StdioServer
 from gateway.config.read_entries import DisabledServer
 from gateway.config.skill_settings import ScriptSettings
+from gateway.config.watch import FileWatch
 from gateway.errors import StorageError, StorageUnusable
 from gateway.policy.acceptance_rule import Recorded, may_run
 from gateway.storage.acceptance_record import AcceptanceRecord, Acceptances
@@ -37,7 +41,7 @@ _OF_FILES = ("agent/", "workflow/")
 class Acceptance:
     """Decides which entries of a configuration may run; implements `config.executes.Admission`.
 
-    All methods block; use one thread at a time.
+    All methods except `follow` block; use one thread at a time.
     """
 
     def __init__(self, *, is_start: bool = True, records_start: bool = False) -> None:
@@ -53,10 +57,14 @@ class Acceptance:
         self.kept: dict[str, str] = {}
         """Name of each server that still runs with its earlier entry → key of its changed entry, which waits for acceptance."""
 
-    @property
-    def watched(self) -> Path | None:
-        """The file of the acceptance record, which changes when a person accepts an entry; `None` before `open`."""
-        return self._records[0][0].path if self._records else None
+    async def follow(self, read_again: Callable[[], None]) -> None:
+        """Until cancelled, call `read_again` when a person accepts something while entries wait. Returns at once before `open`."""
+        if self._records:
+            watch = await anyio.to_thread.run_sync(FileWatch, self._records[0][0].path)
+            while True:
+                await watch.changed()
+                if self.held:
+                    read_again()
 
     # -- deciding ----------------------------------------------------------------------------------------------
 

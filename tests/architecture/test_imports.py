@@ -53,3 +53,19 @@ def test_packages_do_not_use_private_names_of_others() -> None:
                 if private and other != package.removesuffix(".py"):
                     found.append(f"{name_of(path)}:{node.lineno} {', '.join(private)}")
     assert found == []
+
+
+def test_app_only_composes() -> None:
+    """It has no loop that waits and uses no socket, process or signal: the packages that it connects do the work."""
+    working = {"asyncio", "select", "signal", "subprocess", "time", "uvicorn"}
+    loops: list[str] = []
+    imported: set[str] = set()
+    for path in python_files("gateway/app"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.While | ast.AsyncFor):
+                loops.append(f"{name_of(path)}:{node.lineno}")
+            if isinstance(node, ast.Import):
+                imported |= {alias.name for alias in node.names}
+            if isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+    assert (loops, imported & working) == ([], set())

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from gateway.catalog.source_host import HostedSource, SourceHost
+from gateway.catalog.source_host import AnySource, HostedSource, SourceHost
 from gateway.config.policies import SourcePolicy
 from gateway.errors import NotFound, PolicyDenied, Rejected
 from gateway.gate.concurrency import Limiter
@@ -61,16 +61,16 @@ class Scripted:
         return {"content": []} if how == "result" else {}
 
 
-def gate_of(held: HostedSource) -> SourceGate:
+def gate_of(held: AnySource) -> SourceGate:
     return SourceGate("docs", GateServices(EventStream()), Limiter(1), held.active)
 
 
-async def call(held: HostedSource, tool: Scripted, how: str) -> None:
+async def call(held: AnySource, tool: Scripted, how: str) -> None:
     guarded = GuardedTool(tool, ToolRules.build(tool.definition, SourcePolicy()), gate_of(held), exposed_name="docs__read")
     await guarded.call({"how": how}, CallContext())
 
 
-async def read(held: HostedSource, tool: Scripted, how: str) -> None:
+async def read(held: AnySource, tool: Scripted, how: str) -> None:
     async def work(ctx: CallContext) -> Finished:
         return Finished(await tool.end(how))
 
@@ -83,7 +83,7 @@ async def test_source_is_closed_when_its_calls_and_reads_ended(use: Any, how: st
     source, tool = Source(), Scripted()
     with anyio.fail_after(20):
         async with SourceHost() as hosts:
-            held = HostedSource(source, NEVER_SECONDS)
+            held = HostedSource(source, NEVER_SECONDS, None)
             await hosts.start(held)
             async with anyio.create_task_group() as tasks:
 
